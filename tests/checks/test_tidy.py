@@ -44,7 +44,8 @@ ROOMS = (
     ("sync_shard",),
     ("sync_transactions",),
     ("sync", "aio"),
-    ("demo", "spark", "server"),
+    ("http_api",),
+    ("demo", "spark", "server", "http_client"),
     ("cli",),
 )
 # Within some rooms, a folder imports from folders before it only; files beside them are the faces,
@@ -105,6 +106,8 @@ FOREIGN = {
     "typer": {"cli"},
     "rich": {"cli"},
     "starlette": {"server"},
+    "uvicorn": {"server"},
+    "prometheus_client": {"server"},
 }
 
 # Nouns and decisions: what they say must not depend on when they are asked.

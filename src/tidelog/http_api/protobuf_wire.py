@@ -1,0 +1,218 @@
+"""The messages as protobuf: the few kinds of fields that they have, both ways.
+
+A codec of its own, since the API has a dozen flat messages of four kinds of fields: the package
+``protobuf`` would bring a compiler, generated code and a runtime that is tied to its version, and
+limits (records of a request, say) could be checked only after all was decoded. What it does is
+compared with that package in tests.
+
+As proto3 has it: unknown fields are passed over, the last value of a field counts, and a number,
+text or list that is left out is 0 or empty. Groups, and fields whose wire type is not theirs, are
+refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from tidelog.errors import UsageError
+
+T = TypeVar("T", bound=Struct)
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_VARINT_BYTES: Final = 10
+_ZERO: Final[dict[str, Any]] = {"int": 0, "bool": False, "str": "", "bytes": b"", "list": []}
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """A field of a message: its number, its kind, and the message or items that it holds.
+
+    ``is_optional`` says that it tells none from 0; ``is_base64`` that JSON's text is its bytes.
+    """
+
+    name: str
+    number: int
+    kind: str
+    is_optional: bool
+    is_base64: bool = False
+    item: type[Any] | None = None
+
+
+def encode_message(message: Struct) -> bytes:
+    """Return a message as protobuf."""
+    out = bytearray()
+    for field in fields_of(type(message)):
+        _put_field(out, field, getattr(message, field.name))
+    return bytes(out)
+
+
+def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
+    """Return the message that protobuf's bytes are.
+
+    Raises:
+        UsageError: they are none, or a list has more than ``items_max`` items.
+    """
+    values = _decoded(memoryview(data), wanted, items_max)
+    try:
+        return msgspec.convert(values, wanted)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the message is not as its description says: {error}") from error
+
+
+@cache
+def fields_of(message: type[Struct]) -> tuple[WireField, ...]:
+    """Return the fields of a message that protobuf knows, in the order of their numbers."""
+    numbers: dict[str, int] = message.NUMBERS  # type: ignore[attr-defined]
+    hints = get_type_hints(message, include_extras=True)
+    found = [_field(name, number, hints[name]) for name, number in numbers.items()]
+    return tuple(sorted(found, key=lambda field: field.number))
+
+
+def _field(name: str, number: int, hint: Any) -> WireField:
+    is_optional = False
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(one for one in get_args(hint) if one is not UnsetType)
+        is_optional = True
+    is_base64 = False
+    if get_origin(hint) is Annotated:
+        hint, *notes = get_args(hint)
+        extra = [n.extra_json_schema or {} for n in notes if isinstance(n, Meta)]
+        is_base64 = any("contentEncoding" in one for one in extra)
+    if get_origin(hint) is list:
+        (item,) = get_args(hint)
+        return WireField(name, number, "list", is_optional, item=item)
+    kind = "bytes" if is_base64 else hint.__name__
+    return WireField(name, number, kind, is_optional, is_base64)
+
+
+def _put_field(out: bytearray, field: WireField, value: Any) -> None:
+    if value is UNSET:
+        return
+    if field.kind == "list":
+        for one in value:
+            body = one.encode() if isinstance(one, str) else encode_message(one)
+            _put_varint(out, field.number << 3 | LENGTH)
+            _put_varint(out, len(body))
+            out += body
+        return
+    if not field.is_optional and not value:
+        return  # It is read as 0, or as empty, where it is left out.
+    if field.kind in ("int", "bool"):
+        _put_varint(out, field.number << 3 | VARINT)
+        _put_varint(out, int(value))
+        return
+    body = _bytes_of(value)
+    _put_varint(out, field.number << 3 | LENGTH)
+    _put_varint(out, len(body))
+    out += body
+
+
+def _bytes_of(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value &= 2**64 - 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str, Any]:
+    """Return the values of a message as JSON would have them: by name, and bytes as they are."""
+    fields = {field.number: field for field in fields_of(wanted)}
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(wanted)}
+    found: dict[str, Any] = {
+        names[field.name]: [] if field.kind == "list" else _ZERO[field.kind]
+        for field in fields.values()
+        if not field.is_optional
+    }
+    for number, kind, value in _values(data):
+        field = fields.get(number)
+        if field is None:
+            continue
+        if kind != (VARINT if field.kind in ("int", "bool") else LENGTH):
+            raise UsageError("a field has another wire type than its own", field=number)
+        name = names[field.name]
+        if field.kind == "list":
+            if len(found[name]) >= items_max:
+                raise UsageError(f"the message has more than {items_max} items", field=number)
+            found[name].append(_item_of(field, value, items_max))
+        else:
+            found[name] = _value_of(field, value)
+    return found
+
+
+def _item_of(field: WireField, value: memoryview, items_max: int) -> Any:
+    if field.item is str:
+        return _text_of(value, field)
+    assert field.item is not None
+    return _decoded(value, field.item, items_max)
+
+
+def _value_of(field: WireField, value: Any) -> Any:
+    if field.kind == "bool":
+        return bool(value)
+    if field.kind == "int":
+        return value
+    if field.kind == "str":
+        return _text_of(value, field)
+    return base64.b64encode(value).decode() if field.is_base64 else bytes(value)
+
+
+def _text_of(value: memoryview, field: WireField) -> str:
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError("a text is no UTF-8", field=field.number) from error
+
+
+def _values(data: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field; what is of a fixed size as bytes."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if not 0 < number < 2**29:
+            raise _malformed("a field has no number", at)
+        if kind == VARINT:
+            value, at = _varint(data, at)
+            yield number, kind, value
+            continue
+        if kind == LENGTH:
+            size, at = _varint(data, at)
+        elif kind in (FIXED64, FIXED32):
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise _malformed("a wire type is not known, or is a group's", at)
+        if size > len(data) - at:
+            raise _malformed("a field ends after the message", at)
+        yield number, kind, data[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for count in range(_VARINT_BYTES):
+        if at + count >= len(data):
+            raise _malformed("a number ends after the message", at)
+        byte = data[at + count]
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            if value >= 2**64:
+                break
+            return value, at + count + 1
+    raise _malformed("a number has more than 64 bits", at)
+
+
+def _malformed(what: str, at: int) -> UsageError:
+    return UsageError(f"the body is no protobuf of such a message: {what}", byte=at)

@@ -1,0 +1,15 @@
+"""A client of keyed logs over HTTP, of Python's own library: nothing else is to be installed.
+
+```python
+from tidelog.http_client import HttpKeyed
+
+with HttpKeyed("http://127.0.0.1:8080", "orders", token=token) as log:
+    log.append([(b"ann", b"one")])
+    table = log.scan(b"ann").to_arrow()
+```
+"""
+
+from tidelog.http_client.keyed import HttpKeyed
+from tidelog.http_client.reading import HttpScan
+
+__all__ = ["HttpKeyed", "HttpScan"]

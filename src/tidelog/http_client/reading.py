@@ -1,0 +1,90 @@
+"""Records that are read over HTTP, an answer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.http_api.messages import KeyListed, ScanAnswer
+from tidelog.keyed.values import KEYED_RECORDS
+
+PAGE_ROWS: Final = 1_000
+_KEYS: Final = ("key", "records", "min_sequence", "max_sequence")
+
+# Asks for ``[start, limit)``, and at most so many rows.
+Asked = Callable[[int, int | None, int], ScanAnswer]
+
+
+class HttpScan:
+    """Records as they are read, a table an answer."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        start: int,
+        limit: int | None,
+        rows: int | None,
+        newest_first: bool,
+        page_rows: int = PAGE_ROWS,
+    ) -> None:
+        self._asked = asked
+        self._start, self._limit, self._rows = start, limit, rows
+        self._is_newest_first = newest_first
+        self._page_rows = page_rows
+        self._next = start
+
+    @property
+    def next_sequence(self) -> int:
+        """Return where to go on; see `tidelog.keyed.port.KeyedScan`."""
+        return self._next
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Yield tables until all was read."""
+        start, limit, left = self._start, self._limit, self._rows
+        is_first = True
+        while left is None or left > 0:
+            rows = self._page_rows if left is None else min(left, self._page_rows)
+            answer = self._asked(start, limit, rows)
+            if is_first or not self._is_newest_first:
+                self._next = answer.next_sequence
+            is_first = False
+            if answer.values:
+                yield records_of(answer)
+                left = None if left is None else left - len(answer.values)
+            if not answer.more:
+                return
+            if self._is_newest_first:
+                limit = min(value.sequence for value in answer.values)
+            else:
+                start = answer.next_sequence
+
+    def to_arrow(self) -> pa.Table:
+        """Return all of it as one table."""
+        found = list(self)
+        return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
+
+
+def records_of(answer: ScanAnswer) -> pa.Table:
+    """Return the records of an answer as a keyed log's tables have them."""
+    values = answer.values
+    keys = [value.key if isinstance(value.key, bytes) else answer.key for value in values]
+    columns = {
+        "key": pa.array(keys, pa.binary()),
+        "sequence": pa.array([value.sequence for value in values], pa.int64()),
+        "timestamp_us": pa.array([value.timestamp_us for value in values], pa.int64()),
+        "value": pa.array([value.value for value in values], pa.binary()),
+    }
+    return pa.table(columns, schema=KEYED_RECORDS)
+
+
+def keys_table(found: list[KeyListed]) -> pa.Table:
+    """Return keys as a keyed log's listing has them."""
+    types = (pa.binary(), pa.int64(), pa.int64(), pa.int64())
+    columns = {
+        name: pa.array([getattr(one, name) for one in found], kind)
+        for name, kind in zip(_KEYS, types, strict=True)
+    }
+    return pa.table(columns)

@@ -1,0 +1,96 @@
+"""Answers as they are sent: in the form that is asked for, in pieces, to whoever takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from tidelog.http_api.messages import encode_json
+from tidelog.http_api.protobuf_wire import encode_message
+from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES, ClientGone
+from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Budget
+from tidelog.server.rooms import Plain
+
+PIECE_BYTES: Final = 65_536
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def media_type_of(accept: str, given: str) -> str:
+    """Return in which form to answer: what is accepted, else as the request's body was."""
+    weights: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        kind, *options = (piece.strip() for piece in part.split(";"))
+        weights[kind] = max(weights.get(kind, 0.0), _weight(options))
+    known = [one for one in (*JSON_TYPES, *PROTOBUF_TYPES) if weights.get(one, 0) > 0]
+    if known:
+        return max(known, key=lambda one: weights[one])
+    return PROTOBUF_TYPES[0] if given in PROTOBUF_TYPES and not accept else JSON_TYPES[0]
+
+
+def _weight(options: list[str]) -> float:
+    for option in options:
+        name, _, value = option.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def encoded(answer: Struct | Plain, media_type: str) -> Plain:
+    """Return an answer as bytes, in a form."""
+    if isinstance(answer, Plain):
+        return answer
+    if media_type in PROTOBUF_TYPES:
+        return Plain(encode_message(answer), media_type)
+    return Plain(encode_json(answer), media_type)
+
+
+async def send_answer(
+    scope: Mapping[str, Any],
+    send: Any,
+    answer: Plain,
+    *,
+    status: int,
+    headers: Headers,
+    timeout_us: int,
+    outgoing: Budget,
+) -> None:
+    """Send an answer in pieces, and leave a client that does not take them.
+
+    Raises:
+        TooMany: too much is on its way to others; nothing was sent. ClientGone: it was left.
+    """
+    size = len(answer.body)
+    outgoing.take(size)
+    try:
+        seconds = timeout_us / SECOND_US + size / BYTES_A_SECOND_MIN
+        async with asyncio.timeout(seconds):
+            await _send(send, answer, status, headers)
+    except TimeoutError as error:
+        abort = scope.get("state", {}).get("abort")
+        if abort is not None:  # What the system still holds for it goes, too.
+            abort()
+        raise ClientGone from error
+    finally:
+        outgoing.give(size)
+
+
+async def _send(send: Any, answer: Plain, status: int, headers: Headers) -> None:
+    told = [
+        (b"content-type", answer.media_type.encode()),
+        (b"content-length", str(len(answer.body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    body = memoryview(answer.body)
+    for start in range(0, max(len(body), 1), PIECE_BYTES):
+        piece = bytes(body[start : start + PIECE_BYTES])
+        is_more = start + PIECE_BYTES < len(body)
+        await send({"type": "http.response.body", "body": piece, "more_body": is_more})

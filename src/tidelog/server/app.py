@@ -1,0 +1,220 @@
+"""The app: routes of rooms, and what is done for each request, whichever room answers it.
+
+A request's token is checked before its body is read, and its limits before anything is asked of a
+room. What a room raises becomes an answer here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.routing import Route, compile_path
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.errors import TidelogError, unforeseen
+from tidelog.http_api.failures import (
+    RETRIED,
+    MethodNotAllowed,
+    NoSuchRoute,
+    ShuttingDown,
+    Unauthorized,
+    answer_of,
+    status_of,
+)
+from tidelog.server.answering import Headers, encoded, media_type_of, send_answer
+from tidelog.server.asking import Ask, ClientGone, Query
+from tidelog.server.exposition import ServerMetrics
+from tidelog.server.limits import Budget, ServerLimits
+from tidelog.server.openapi import describe_routes
+from tidelog.server.rooms import Endpoint, Plain, ServedRoom
+from tidelog.server.system_room import system_room
+from tidelog.server.tokens import Tokens
+
+_logger = logging.getLogger(__name__)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+_RETRY_SECONDS: Final = b"1"
+
+
+@dataclass(kw_only=True)
+class ServerState:
+    """What all requests share; ``is_ending`` once the server takes no more of them."""
+
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    tokens: Tokens = field(default_factory=Tokens)
+    clock: Clock = field(default_factory=SystemClock)
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    is_ending: bool = False
+    rooms: list[ServedRoom] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        most = self.limits.held_bytes_max
+        self.incoming = Budget(most, "too much is being sent to this server")
+        self.outgoing = Budget(most, "too much is being read from this server")
+
+    def end(self) -> None:
+        """Take no more requests; those that wait for records are answered with none."""
+        self.is_ending = True
+        for room in self.rooms:
+            room.stop_waiting()
+
+
+def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -> Starlette:
+    """Make an app of rooms, beside the routes of its own: health, metrics, description."""
+    state.rooms.extend(rooms)
+    described: list[bytes] = []
+    every = (*rooms, system_room(rooms, state, description=lambda: described[0]))
+    told = describe_routes(every, version=version, has_tokens=bool(state.tokens.known))
+    described.append(json.dumps(told).encode())
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            state.end()
+            for room in rooms:
+                await room.close()
+
+    routes = [
+        Route(path, RouteHandler(path, endpoints, state))
+        for path, endpoints in _by_path(one for room in every for one in room.endpoints)
+    ]
+    # What no route matches is answered in the API's own words, too.
+    return Starlette(
+        routes=[*routes, Route("/{path:path}", RouteHandler("other", (), state))],
+        lifespan=lifespan,
+    )
+
+
+def _by_path(endpoints: Iterable[Endpoint]) -> list[tuple[str, tuple[Endpoint, ...]]]:
+    found: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        found.setdefault(endpoint.path, []).append(endpoint)
+    # One of which a part may be anything comes after those that are written out.
+    ordered = sorted(found.items(), key=lambda item: len(compile_path(item[0])[2]))
+    return [(path, tuple(ones)) for path, ones in ordered]
+
+
+class Incoming:
+    """What a client sends; ``is_read`` once all of it was."""
+
+    def __init__(self, receive: Any, *, is_read: bool) -> None:
+        self._receive = receive
+        self.is_read = is_read
+
+    async def __call__(self) -> Any:
+        """Return what comes next."""
+        event = await self._receive()
+        self.is_read = self.is_read or not event.get("more_body", False)
+        return event
+
+
+class RouteHandler:
+    """Answers requests for one path."""
+
+    def __init__(self, path: str, endpoints: Sequence[Endpoint], state: ServerState) -> None:
+        self._path, self._state = path, state
+        self._endpoints = {one.method: one for one in endpoints}
+        if "GET" in self._endpoints:
+            self._endpoints["HEAD"] = self._endpoints["GET"]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        state = self._state
+        started = state.clock.monotonic_us()
+        state.metrics.in_flight.inc()
+        status = 499  # Of one that left before it had its answer.
+        try:
+            status = await self._answered(scope, receive, send)
+        except ClientGone:
+            state.metrics.left.inc()
+        finally:
+            state.metrics.in_flight.dec()
+            seconds = (state.clock.monotonic_us() - started) / 1e6
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            state.metrics.requests.labels(method, self._path, status).inc()
+            state.metrics.seconds.labels(self._path).observe(seconds)
+
+    async def _answered(self, scope: Any, receive: Any, send: Any) -> int:
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type = media_type_of(headers.get("accept", ""), kind)
+        incoming = Incoming(receive, is_read=scope["method"] in ("GET", "HEAD"))
+        try:
+            answer = encoded(await self._asked(scope, incoming, headers), media_type)
+            return await self._send(scope, send, answer, 200, [])
+        except TidelogError as error:
+            told = self._headers_of(error)
+            if not incoming.is_read:  # The rest of the body would be waited for.
+                told.append((b"connection", b"close"))
+            answer = encoded(answer_of(error), media_type)
+            return await self._send(scope, send, answer, status_of(error), told)
+
+    async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
+        state = self._state
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            raise self._refused(scope["method"])
+        if not endpoint.is_public:
+            if state.is_ending:
+                raise ShuttingDown("the server ends: ask another one, or this one again later")
+            state.tokens.check(headers.get("authorization"), is_write=endpoint.is_write)
+        ask = Ask(
+            scope=scope,
+            receive=receive,
+            names=scope.get("path_params", {}),
+            headers=headers,
+            query=Query(scope["query_string"], (one.name for one in endpoint.parameters)),
+            limits=state.limits,
+            clock=state.clock,
+            incoming=state.incoming,
+        )
+        try:
+            return await endpoint.handler(ask)
+        except (TidelogError, ClientGone):
+            raise
+        except Exception as error:
+            _logger.exception("a request failed, route=%s", self._path)
+            raise unforeseen(error, f"answering {self._path}") from error
+        finally:
+            ask.release()
+
+    def _refused(self, method: str) -> TidelogError:
+        if not self._endpoints:
+            return NoSuchRoute("there is nothing at this path: /openapi.json tells what there is")
+        known = ", ".join(self._endpoints)
+        return MethodNotAllowed(f"{method[:20]} is not known here, but: {known}")
+
+    def _headers_of(self, error: TidelogError) -> Headers:
+        self._state.metrics.errors.labels(error.kind, error.outcome.value).inc()
+        headers: Headers = []
+        if status_of(error) in RETRIED:
+            headers.append((b"retry-after", _RETRY_SECONDS))
+        if isinstance(error, Unauthorized):
+            headers.append((b"www-authenticate", b'Bearer realm="tidelog"'))
+        if isinstance(error, MethodNotAllowed):
+            headers.append((b"allow", ", ".join(self._endpoints).encode()))
+        return headers
+
+    async def _send(
+        self, scope: Any, send: Any, answer: Plain, status: int, headers: Headers
+    ) -> int:
+        await send_answer(
+            scope,
+            send,
+            answer,
+            status=status,
+            headers=headers,
+            timeout_us=self._state.limits.answer_timeout_us,
+            outgoing=self._state.outgoing,
+        )
+        return status

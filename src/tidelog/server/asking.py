@@ -1,0 +1,219 @@
+"""Requests as handlers see them: parameters that are checked, and bodies that are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.arguments import quoted
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.http_api.failures import BodyTooLarge, BodyTooSlow, WrongMediaType
+from tidelog.http_api.keys import base64_bytes, hex_bytes
+from tidelog.http_api.protobuf_wire import decode_message
+from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Budget, ServerLimits
+
+T = TypeVar("T", bound=Struct)
+
+JSON_TYPES: Final = ("application/json", "application/protobuf+json")
+PROTOBUF_TYPES: Final = ("application/protobuf", "application/x-protobuf")
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
+_FLAGS: Final = {"true": True, "false": False}
+_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_HERE_BYTES_MAX: Final = 65_536  # What is larger is decoded by a thread, not in the loop.
+_NAMES_MAX: Final = 100
+
+
+class ClientGone(Exception):
+    """Whoever asked has left."""
+
+
+class Query:
+    """The parameters of a request, each given once, and of a name that is known."""
+
+    def __init__(self, query: bytes, known: Iterable[str]) -> None:
+        names = tuple(known)
+        self._given: dict[str, bytes] = {}
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_NAMES_MAX)
+        except ValueError as error:
+            raise UsageError("the query has too many parameters", most=_NAMES_MAX) from error
+        for raw, value in pairs:
+            name = raw.decode("utf-8", "backslashreplace")
+            if name not in names:
+                raise UsageError(
+                    f"there is no parameter {quoted(name)} here",
+                    known=", ".join(names) or "none",
+                )
+            if name in self._given:
+                raise UsageError(f"the parameter {name} is given twice")
+            self._given[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def whole(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
+        """Return a parameter that is a whole number; None where it is not given.
+
+        Raises:
+            UsageError: it is none, or out of its bounds.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+            raise UsageError(f"{name} is a whole number from {least} to {most}", given=quoted(text))
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        """Return a parameter that is true or false; false where it is not given."""
+        text = self.text(name)
+        if text is not None and text not in _FLAGS:
+            raise UsageError(f"{name} is true or false", given=quoted(text))
+        return _FLAGS.get(text or "", False)
+
+    def text(self, name: str) -> str | None:
+        """Return a parameter as text; None where it is not given."""
+        value = self._given.get(name)
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name} is no text in UTF-8") from error
+
+    def key(self, name: str) -> bytes | None:
+        """Return bytes, as they are escaped in the URL, or by ``_base64`` or ``_hex``.
+
+        Raises:
+            UsageError: they are given in two ways, or in neither rightly.
+        """
+        forms = [one for one in (name, f"{name}_base64", f"{name}_hex") if one in self]
+        if len(forms) > 1:
+            raise UsageError(f"{' and '.join(forms)} exclude each other: give one")
+        if not forms:
+            return None
+        if forms[0] == name:
+            return self._given[name]
+        text = self.text(forms[0]) or ""
+        read = base64_bytes if forms[0].endswith("_base64") else hex_bytes
+        return read(text, forms[0])
+
+
+@dataclass(slots=True, kw_only=True)
+class Ask:
+    """A request: what of it was read, and what it may still ask of the server."""
+
+    scope: Mapping[str, Any]
+    receive: Any
+    names: Mapping[str, str]
+    headers: Mapping[str, str]
+    query: Query
+    limits: ServerLimits
+    clock: Clock
+    incoming: Budget
+    held: int = field(default=0)
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def message(self, wanted: type[T]) -> T:
+        """Return the message that the body is; without a type it is taken for JSON.
+
+        Raises:
+            UsageError: it is none. WrongMediaType: it is neither JSON nor protobuf. BodyTooLarge,
+            BodyTooSlow, TooMany: see `body`.
+        """
+        kind = self.media_type
+        if kind and kind not in (*JSON_TYPES, *PROTOBUF_TYPES):
+            raise WrongMediaType(
+                "the body is JSON (application/json) or protobuf (application/protobuf)",
+                given=quoted(kind),
+            )
+        data = await self.body()
+        if kind in PROTOBUF_TYPES:
+            decode = partial(decode_message, data, wanted, items_max=self.limits.records_max)
+        else:
+            decode = partial(decode_json, data, wanted, items_max=self.limits.records_max)
+        if len(data) <= _HERE_BYTES_MAX:
+            return decode()
+        return await self.clock.offload(decode)
+
+    async def body(self) -> bytes:
+        """Return the body.
+
+        Raises:
+            BodyTooLarge: it is larger than bodies may be. BodyTooSlow: it comes too slowly.
+            TooMany: too much is held for others. ClientGone: its sender has left.
+        """
+        told = self.headers.get("content-length", "")
+        size = int(told) if _NUMBER.fullmatch(told) else 0
+        most = self.limits.body_bytes_max
+        if size > most:
+            raise self._too_large()
+        self._hold(size)
+        kept: list[bytes] = []
+        length = 0
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.limits.body_timeout_us / SECOND_US
+        while True:
+            try:
+                async with asyncio.timeout_at(until + length / BYTES_A_SECOND_MIN):
+                    event = await self.receive()
+            except TimeoutError as error:
+                raise BodyTooSlow("the body comes too slowly: send it at once") from error
+            if event["type"] == "http.disconnect":
+                raise ClientGone
+            piece = event.get("body", b"")
+            length += len(piece)
+            if length > most:
+                raise self._too_large()
+            if length > self.held:
+                self._hold(len(piece))
+            kept.append(piece)
+            if not event.get("more_body", False):
+                return b"".join(kept)
+
+    async def gone(self) -> None:
+        """Wait until whoever asked has left."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def _hold(self, amount: int) -> None:
+        self.incoming.take(amount)
+        self.held += amount
+
+    def release(self) -> None:
+        """Give back what was held for the body."""
+        self.incoming.give(self.held)
+        self.held = 0
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(
+            "the body is too large: send fewer records at a time",
+            most=self.limits.body_bytes_max,
+        )
+
+
+def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
+    """Return the message that JSON is.
+
+    Raises:
+        UsageError: it is none, or has more than ``items_max`` objects in a list.
+    """
+    # Before it is decoded: an empty object is two bytes, and a hundred once it is Python's.
+    if data.count(b"{") > items_max + 1 and _TEXT.sub(b"", data).count(b"{") > items_max + 1:
+        raise UsageError(f"the message has more than {items_max} items")
+    try:
+        return msgspec.json.decode(data, type=wanted)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the body is not as its description says: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"the body is no JSON: {error}") from error

@@ -1,0 +1,59 @@
+"""What a server counts, as Prometheus reads it; the table of it is in docs/http.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from tidelog.metrics import METRICS, Metric
+
+PREFIX: Final = "tidelog_"
+SECONDS: Final = tuple(0.001 * 2**n for n in range(14))
+
+
+class ServerMetrics:
+    """The numbers of one server; also a sink of what tidelog counts of its own work."""
+
+    def __init__(self) -> None:
+        own = self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "http_requests", "Requests answered", ("method", "route", "status"), registry=own
+        )
+        self.seconds = Histogram(
+            "http_request_duration_seconds",
+            "From a request's head to the end of its answer",
+            ("route",),
+            buckets=SECONDS,
+            registry=own,
+        )
+        self.in_flight = Gauge("http_requests_in_flight", "Requests being answered", registry=own)
+        self.errors = Counter(
+            "http_errors", "Requests refused or failed", ("kind", "outcome"), registry=own
+        )
+        self.left = Counter(
+            "http_clients_left", "Clients that left, or were left, being slow", registry=own
+        )
+        self.records_in = Counter("log_append_records", "Records appended", registry=own)
+        self.bytes_in = Counter("log_append_bytes", "Their keys and values", registry=own)
+        self.records_out = Counter("log_records_scanned", "Records sent", registry=own)
+        self.bytes_out = Counter("log_bytes_scanned", "Their keys and values", registry=own)
+        self.followers = Gauge("log_followers", "Requests that wait for records", registry=own)
+        self._inner = {metric.name: self._made(metric) for metric in METRICS.values()}
+
+    def _made(self, metric: Metric) -> Counter | Histogram:
+        kind = Counter if metric.kind == "counter" else Histogram
+        return kind(PREFIX + metric.name, metric.meaning, metric.labels, registry=self.registry)
+
+    def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Take a number of tidelog's own work; see `tidelog.metrics`."""
+        found = self._inner[metric.name].labels(**labels)
+        if isinstance(found, Counter):
+            found.inc(value)
+        else:
+            found.observe(value)
+
+    def text(self) -> bytes:
+        """Return all of it in the text format of Prometheus."""
+        return generate_latest(self.registry)

@@ -1,0 +1,238 @@
+"""What is asked of a keyed log, from a query or from a body, as one thing. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from tidelog.errors import UsageError
+from tidelog.http_api.keys import base64_bytes
+from tidelog.http_api.messages import AppendRequest, CountRequest, RecordIn, ScanRequest
+from tidelog.keyed.values import SEQUENCE_MAX
+from tidelog.server.asking import Query
+from tidelog.server.limits import ServerLimits
+from tidelog.server.rooms import Parameter
+
+ROWS: Final = 32  # As OpenData's log has it.
+FOLLOW_MS: Final = 30_000
+_ENDLESS: Final = 2**64 - 1  # What clients say that know no end.
+
+_WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}
+_COUNT: Final = {"type": "integer", "minimum": 1}
+_FLAG: Final = {"type": "boolean"}
+
+
+def bytes_parameters(name: str, told: str) -> tuple[Parameter, ...]:
+    """Return the three ways in which bytes are given in a query."""
+    return (
+        Parameter(name, {"type": "string"}, f"{told}: escaped, any byte as %XX."),
+        Parameter(
+            f"{name}_base64",
+            {"type": "string", "contentEncoding": "base64"},
+            f"{told}: in base64, of either alphabet.",
+        ),
+        Parameter(f"{name}_hex", {"type": "string"}, f"{told}: in hex."),
+    )
+
+
+KEY: Final = bytes_parameters("key", "A key")
+RANGE: Final = (
+    Parameter("start_seq", _WHOLE, "The first sequence; 0 is the oldest that is left."),
+    Parameter(
+        "end_seq", {**_WHOLE, "maximum": _ENDLESS}, "Stop before this one; by default the end."
+    ),
+)
+TEXT: Final = Parameter("text", _FLAG, "Also as text, what is UTF-8.")
+LIMIT: Final = Parameter("limit", _COUNT, f"At most so many; by default {ROWS}.")
+SCAN: Final = (
+    *KEY,
+    *bytes_parameters("prefix", "What all keys begin with"),
+    *bytes_parameters("first", "The first key of a range"),
+    *bytes_parameters("last", "Keys before this one"),
+    *RANGE,
+    LIMIT,
+    Parameter("newest_first", _FLAG, "The newest records first."),
+    Parameter("follow", _FLAG, "Wait for records where there are none yet."),
+    Parameter("timeout_ms", _WHOLE, f"How long to wait; by default {FOLLOW_MS}."),
+    TEXT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanAsk:
+    """A scan: of ``key``, of ``prefix``, or of the keys ``[first, last)``."""
+
+    key: bytes | None = None
+    prefix: bytes | None = None
+    first: bytes | None = None
+    last: bytes | None = None
+    start: int = 0
+    limit: int | None = None
+    rows: int = ROWS
+    newest_first: bool = False
+    follow: bool = False
+    wait_us: int = FOLLOW_MS * 1_000
+    text: bool = False
+
+    def __post_init__(self) -> None:
+        is_range = self.first is not None or self.last is not None
+        asked = (self.key is not None) + (self.prefix is not None) + is_range
+        if asked != 1:
+            raise UsageError("give one of key, prefix, and first (with last, where keys end)")
+        if self.follow and (is_range or self.newest_first):
+            raise UsageError("follow goes with key or prefix, and not with newest_first")
+
+    @property
+    def is_of_one_key(self) -> bool:
+        return self.key is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountAsk:
+    """A count of the records of a key."""
+
+    key: bytes
+    start: int
+    limit: int | None
+    approximate: bool
+
+
+def scan_of_query(query: Query, limits: ServerLimits) -> ScanAsk:
+    """Return the scan that a query asks for."""
+    start, limit = range_of_query(query)
+    return ScanAsk(
+        key=query.key("key"),
+        prefix=query.key("prefix"),
+        first=query.key("first"),
+        last=query.key("last"),
+        start=start,
+        limit=limit,
+        rows=checked_rows(query.whole("limit", least=1), limits),
+        newest_first=query.flag("newest_first"),
+        follow=query.flag("follow"),
+        wait_us=_wait_us(query.whole("timeout_ms"), limits),
+        text=query.flag("text"),
+    )
+
+
+def scan_of_message(message: ScanRequest, limits: ServerLimits) -> ScanAsk:
+    """Return the scan that a body asks for."""
+    return ScanAsk(
+        key=_bytes(message.key, message.key_text, "key"),
+        prefix=_bytes(message.prefix, message.prefix_text, "prefix"),
+        first=_bytes(message.first, message.first_text, "first"),
+        last=_bytes(message.last, message.last_text, "last"),
+        start=_start(message.start_seq),
+        limit=_limit(_or_none(message.end_seq)),
+        rows=checked_rows(_or_none(message.limit), limits),
+        newest_first=message.newest_first is True,
+        follow=message.follow is True,
+        wait_us=_wait_us(_or_none(message.timeout_ms), limits),
+        text=message.text is True,
+    )
+
+
+def range_of_query(query: Query) -> tuple[int, int | None]:
+    """Return the sequences that a query asks for."""
+    return query.whole("start_seq") or 0, _limit(query.whole("end_seq", most=_ENDLESS))
+
+
+def count_of_query(query: Query, limits: ServerLimits) -> CountAsk:  # noqa: ARG001  As a scan's.
+    """Return the count that a query asks for."""
+    start, limit = range_of_query(query)
+    return CountAsk(
+        key=_needed(query.key("key")),
+        start=start,
+        limit=limit,
+        approximate=query.flag("approximate"),
+    )
+
+
+def count_of_message(message: CountRequest, limits: ServerLimits) -> CountAsk:  # noqa: ARG001
+    """Return the count that a body asks for."""
+    return CountAsk(
+        key=_needed(_bytes(message.key, message.key_text, "key")),
+        start=_start(message.start_seq),
+        limit=_limit(_or_none(message.end_seq)),
+        approximate=message.approximate is True,
+    )
+
+
+def records_of(message: AppendRequest, limits: ServerLimits) -> list[tuple[bytes, bytes]]:
+    """Return the records of a body.
+
+    Raises:
+        UsageError: one has no key or no value, or there are too many.
+    """
+    if len(message.records) > limits.records_max:
+        raise UsageError(f"an append has at most {limits.records_max} records")
+    return [_record(one, number) for number, one in enumerate(message.records)]
+
+
+def _record(one: RecordIn, number: int) -> tuple[bytes, bytes]:
+    where = f"records[{number}]"
+    key = _bytes(one.key, one.key_text, f"{where}.key")
+    value = _bytes(one.value, one.value_text, f"{where}.value")
+    if key is None or value is None:
+        missing = "key" if key is None else "value"
+        raise UsageError(f"{where}: {missing} is required; the empty one is an empty text")
+    return key, value
+
+
+def checked_rows(rows: int | None, limits: ServerLimits) -> int:
+    """Return how many rows are wanted at most.
+
+    Raises:
+        UsageError: they are more than an answer has.
+    """
+    if rows is None:
+        return min(ROWS, limits.rows_max)
+    if rows > limits.rows_max:
+        raise UsageError(f"limit is at most {limits.rows_max}: ask again for what follows")
+    return rows
+
+
+def append_wait_us(message: AppendRequest, limits: ServerLimits) -> int:
+    """Return how long an append may wait for room."""
+    wait_us = (_or_none(message.timeout_ms) or 0) * 1_000
+    if wait_us > limits.append_us_max:
+        raise UsageError(f"timeoutMs is at most {limits.append_us_max // 1_000}")
+    return wait_us
+
+
+def _wait_us(wait_ms: int | None, limits: ServerLimits) -> int:
+    if wait_ms is None:
+        return min(FOLLOW_MS * 1_000, limits.follow_us_max)
+    if wait_ms * 1_000 > limits.follow_us_max:
+        raise UsageError(f"timeout_ms is at most {limits.follow_us_max // 1_000}: ask again")
+    return wait_ms * 1_000
+
+
+def _start(start: int | UnsetType) -> int:
+    return _or_none(start) or 0
+
+
+def _limit(limit: int | None) -> int | None:
+    if limit is not None and limit > _ENDLESS:
+        raise UsageError(f"endSeq is at most {_ENDLESS}")
+    return None if limit is None or limit > SEQUENCE_MAX else limit
+
+
+def _needed(key: bytes | None) -> bytes:
+    if key is None:
+        raise UsageError("give a key: the empty one is an empty text")
+    return key
+
+
+def _bytes(value: str | UnsetType, text: str | UnsetType, name: str) -> bytes | None:
+    if value is not UNSET and text is not UNSET:
+        raise UsageError(f"{name} and {name}Text exclude each other: give one")
+    if isinstance(text, str):
+        return text.encode()
+    return base64_bytes(value, name) if isinstance(value, str) else None
+
+
+def _or_none(value: int | UnsetType) -> int | None:
+    return None if isinstance(value, UnsetType) else value

@@ -1,0 +1,143 @@
+"""The routes of a keyed log, under one path: what they take and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.http_api.messages import (
+    AppendAnswer,
+    AppendRequest,
+    CountAnswer,
+    CountRequest,
+    KeysAnswer,
+    LogAnswer,
+    ScanAnswer,
+    ScanRequest,
+    SegmentsAnswer,
+)
+from tidelog.server import keyed_asks
+from tidelog.server.rooms import Endpoint, Handler, Parameter
+
+ERRORS: Final = (404, 409, 410)
+_ID: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+_KEYS: Final = (
+    *keyed_asks.bytes_parameters("prefix", "What all keys begin with"),
+    *keyed_asks.bytes_parameters("after", "Keys after this one"),
+    Parameter("start_segment", _ID, "The id of the first segment."),
+    Parameter("end_segment", _ID, "Segments before this one."),
+    keyed_asks.LIMIT,
+    keyed_asks.TEXT,
+)
+_COUNT: Final = (
+    *keyed_asks.KEY,
+    *keyed_asks.RANGE,
+    Parameter("approximate", {"type": "boolean"}, "About how many, with bounds."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedHandlers:
+    """What answers each of the routes."""
+
+    describe: Handler
+    append: Handler
+    scan: Handler
+    keys: Handler
+    segments: Handler
+    count: Handler
+
+
+def keyed_endpoints(path: str, name: str, handlers: KeyedHandlers) -> list[Endpoint]:
+    """Return the routes of a keyed log under a path; ``name`` begins what they are called."""
+    describe = Endpoint(
+        path=path if "{" in path else f"{path}/describe",
+        method="GET",
+        name=f"{name}-describe",
+        summary="What there is to know of the log.",
+        handler=handlers.describe,
+        answer=LogAnswer,
+        errors=ERRORS,
+    )
+    append = Endpoint(
+        path=f"{path}/append",
+        method="POST",
+        name=f"{name}-append",
+        summary="Append records, which stand together.",
+        handler=handlers.append,
+        request=AppendRequest,
+        answer=AppendAnswer,
+        errors=ERRORS,
+        is_write=True,
+    )
+    return [describe, append, *_reading(path, name, handlers), *_listing(path, name, handlers)]
+
+
+def _reading(path: str, name: str, handlers: KeyedHandlers) -> list[Endpoint]:
+    return [
+        Endpoint(
+            path=f"{path}/scan",
+            method="GET",
+            name=f"{name}-scan",
+            summary="Read records of a key, a prefix, or a range of keys, or wait for them.",
+            handler=handlers.scan,
+            parameters=keyed_asks.SCAN,
+            answer=ScanAnswer,
+            errors=ERRORS,
+        ),
+        Endpoint(
+            path=f"{path}/scan",
+            method="POST",
+            name=f"{name}-scan-post",
+            summary="The same, for keys that are too long for a URL.",
+            handler=handlers.scan,
+            request=ScanRequest,
+            answer=ScanAnswer,
+            errors=ERRORS,
+        ),
+        Endpoint(
+            path=f"{path}/count",
+            method="GET",
+            name=f"{name}-count",
+            summary="How many records a key has.",
+            handler=handlers.count,
+            parameters=_COUNT,
+            answer=CountAnswer,
+            errors=ERRORS,
+        ),
+        Endpoint(
+            path=f"{path}/count",
+            method="POST",
+            name=f"{name}-count-post",
+            summary="The same, for keys that are too long for a URL.",
+            handler=handlers.count,
+            request=CountRequest,
+            answer=CountAnswer,
+            errors=ERRORS,
+        ),
+    ]
+
+
+def _listing(path: str, name: str, handlers: KeyedHandlers) -> list[Endpoint]:
+    return [
+        Endpoint(
+            path=f"{path}/keys",
+            method="GET",
+            name=f"{name}-keys",
+            summary="The keys, in order of their bytes.",
+            handler=handlers.keys,
+            parameters=_KEYS,
+            answer=KeysAnswer,
+            errors=ERRORS,
+        ),
+        Endpoint(
+            path=f"{path}/segments",
+            method="GET",
+            name=f"{name}-segments",
+            summary="The segments, in order.",
+            handler=handlers.segments,
+            parameters=(*keyed_asks.RANGE, keyed_asks.LIMIT),
+            answer=SegmentsAnswer,
+            errors=ERRORS,
+        ),
+    ]

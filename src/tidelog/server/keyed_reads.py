@@ -1,0 +1,188 @@
+"""Records and keys of a keyed log, no more than an answer has: its rows, and its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
+
+from tidelog.http_api.keys import text_of
+from tidelog.http_api.messages import KeyListed, ScanAnswer, ScanValue
+from tidelog.keyed.port import KeyedReads, KeyedScan
+from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.server.keyed_asks import ScanAsk
+
+_ROW_BYTES: Final = 64  # Of an answer's text, beside a record's key and value.
+
+
+@dataclass(slots=True)
+class Page:
+    """What was read: the records, where to go on, and whether a limit ended it."""
+
+    records: pa.Table
+    next_sequence: int
+    is_cut: bool
+
+
+async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> Page:
+    """Read a page of a scan."""
+    options: dict[str, Any] = {"rows": ask.rows, "newest_first": ask.newest_first}
+    if ask.key is not None:
+        scan = log.scan(ask.key, ask.start, ask.limit, **options)
+    elif ask.prefix is not None:
+        scan = log.scan_prefix(ask.prefix, ask.start, ask.limit, **options)
+    else:
+        first = ask.first if ask.first is not None else b""
+        scan = log.scan_range(first, ask.last, ask.start, ask.limit, **options)
+    async with scan:
+        found: list[pa.Table] = []
+        rows = size = 0
+        async for table in scan:
+            kept, is_cut = _cut(table, ask.rows - rows, bytes_max - size, least=int(not rows))
+            found.append(kept)
+            rows, size = rows + kept.num_rows, size + _bytes_in(kept)
+            if is_cut or rows >= ask.rows:
+                return _ended(found, scan, ask)
+        return Page(_joined(found), scan.next_sequence, is_cut=False)
+
+
+def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> Page:
+    """Return what was read up to a limit."""
+    records = _joined(found)
+    if ask.newest_first:
+        return Page(records, scan.next_sequence, is_cut=True)
+    return Page(records, _after(records), is_cut=True)
+
+
+async def follow_page(
+    log: KeyedReads, ask: ScanAsk, bytes_max: int, *, given_up: list[Awaitable[Any]]
+) -> Page:
+    """Read what there is from the start on, or wait for it, until it is given up, or too long.
+
+    Nothing is asked of the store meanwhile that other followers have not asked already.
+    """
+    if ask.limit is not None and ask.limit <= ask.start:
+        return Page(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
+    scan = log.follow(ask.key, prefix=ask.prefix, start=ask.start)
+    async with scan:
+        found = await _first_of(scan, ask.wait_us, given_up)
+        if found is None:
+            return Page(KEYED_RECORDS.empty_table(), scan.next_sequence, is_cut=False)
+        if found.num_rows and not ask.is_of_one_key:
+            found = found.sort_by("sequence")  # What is cut off must be the newest.
+        if ask.limit is not None:
+            found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
+            if not found.num_rows:
+                return Page(found, ask.limit, is_cut=False)
+        kept, is_cut = _cut(found, ask.rows, bytes_max)
+        return Page(kept, _after(kept) if is_cut else scan.next_sequence, is_cut=is_cut)
+
+
+async def _first_of(
+    scan: KeyedScan, wait_us: int, given_up: list[Awaitable[Any]]
+) -> pa.Table | None:
+    """Return the first records; None if it takes too long, or is given up."""
+    coming = asyncio.ensure_future(anext(aiter(scan), None))
+    others = [asyncio.ensure_future(one) for one in given_up]
+    try:
+        await asyncio.wait(
+            [coming, *others], timeout=wait_us / 1e6, return_when=asyncio.FIRST_COMPLETED
+        )
+        return coming.result() if coming.done() else None
+    finally:
+        for task in (coming, *others):
+            task.cancel()
+        # Until they have ended, what they read from cannot be closed.
+        await asyncio.gather(coming, *others, return_exceptions=True)
+
+
+async def keys_page(
+    log: KeyedReads,
+    prefix: bytes,
+    *,
+    after: bytes | None,
+    segments: tuple[int, int | None] | None,
+    rows: int,
+    is_text: bool,
+) -> tuple[list[KeyListed], bool]:
+    """Read keys in order; return them, and whether there are others after them."""
+    found: list[KeyListed] = []
+    pages = log.keys(prefix, after=after, segments=segments)
+    async for table in pages:
+        for row in table.slice(0, rows + 1 - len(found)).to_pylist():
+            text = text_of(row["key"]) if is_text else None
+            found.append(KeyListed(**row, key_text=UNSET if text is None else text))
+        if len(found) > rows:
+            break
+    close = getattr(pages, "aclose", None)
+    if close is not None:
+        await close()
+    return found[:rows], len(found) > rows
+
+
+def answer_of(page: Page, ask: ScanAsk) -> ScanAnswer:
+    """Return a page of a scan as it is answered."""
+    columns = [page.records.column(name).to_pylist() for name in KEYED_RECORDS.names]
+    values = [
+        ScanValue(
+            sequence=sequence,
+            value=value,
+            timestamp_us=timestamp_us,
+            key=UNSET if ask.is_of_one_key else key,
+            key_text=_text(key, ask.text and not ask.is_of_one_key),
+            value_text=_text(value, ask.text),
+        )
+        for key, sequence, timestamp_us, value in zip(*columns, strict=True)
+    ]
+    return ScanAnswer(
+        key=UNSET if ask.key is None else ask.key,
+        values=values,
+        next_sequence=page.next_sequence,
+        more=page.is_cut,
+    )
+
+
+def _text(value: bytes, is_wanted: bool) -> Any:
+    found = text_of(value) if is_wanted else None
+    return UNSET if found is None else found
+
+
+def _cut(table: pa.Table, rows: int, bytes_max: int, *, least: int = 1) -> tuple[pa.Table, bool]:
+    """Return the first rows, as many as there is room for; and whether others follow.
+
+    At least so many are returned, be they as large as they are: who asks has to get on.
+    """
+    kept = min(rows, table.num_rows)
+    if kept and _bytes_in(table) > bytes_max:
+        total = np.cumsum(_sizes(table).to_numpy())
+        kept = min(kept, max(least, int(np.searchsorted(total, bytes_max, side="right"))))
+    return table.slice(0, kept), kept < table.num_rows
+
+
+def _sizes(table: pa.Table) -> pa.ChunkedArray[Any]:
+    keys, values = (pc.binary_length(table[name]).cast(pa.int64()) for name in ("key", "value"))
+    sizes: pa.ChunkedArray[Any] = pc.add(pc.add(keys, values), pa.scalar(_ROW_BYTES, pa.int64()))
+    return sizes
+
+
+def _bytes_in(table: pa.Table) -> int:
+    return int(pc.sum(_sizes(table)).as_py() or 0)
+
+
+def content_bytes(table: pa.Table) -> int:
+    """Return how many bytes keys and values have."""
+    return _bytes_in(table) - _ROW_BYTES * table.num_rows
+
+
+def _joined(found: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
+
+
+def _after(records: pa.Table) -> int:
+    return int(pc.max(records["sequence"]).as_py()) + 1

@@ -1,0 +1,233 @@
+"""The room of keyed logs: append, scan with follow, keys, segments, count.
+
+Each is served of any log, by its name in the path; and of one, that the server is told, at the
+paths that OpenData's log has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from msgspec import UNSET, Struct
+
+from tidelog.errors import NoSuchLog, TidelogError
+from tidelog.http_api.failures import TooMany
+from tidelog.http_api.messages import (
+    AppendAnswer,
+    AppendRequest,
+    CountAnswer,
+    CountRequest,
+    KeysAnswer,
+    LogAnswer,
+    LogsAnswer,
+    ScanRequest,
+    SegmentListed,
+    SegmentsAnswer,
+)
+from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.values import Segment
+from tidelog.server import keyed_asks, keyed_reads
+from tidelog.server.asking import Ask, Query
+from tidelog.server.exposition import ServerMetrics
+from tidelog.server.keyed_asks import CountAsk, ScanAsk
+from tidelog.server.keyed_endpoints import KeyedHandlers, keyed_endpoints
+from tidelog.server.keyed_logs import KeyedLogs
+from tidelog.server.limits import ServerLimits
+from tidelog.server.rooms import Endpoint, ServedRoom
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Struct)
+
+BY_NAME: Final = "/api/v1/keyed/{name}"
+BY_SETTING: Final = "/api/v1/log"
+
+
+class KeyedRoom:
+    """Answers what is asked of keyed logs; ``log`` is the one of OpenData's paths."""
+
+    def __init__(self, logs: KeyedLogs, metrics: ServerMetrics, *, log: str | None = None) -> None:
+        self._logs, self._metrics, self._log = logs, metrics, log
+        self._followers = 0
+        self._ending = asyncio.Event()
+
+    def room(self) -> ServedRoom:
+        """Return the room, with its routes."""
+        top = Endpoint(
+            path="/api/v1/keyed",
+            method="GET",
+            name="keyed-logs",
+            summary="The names of the keyed logs.",
+            handler=self._list,
+            answer=LogsAnswer,
+        )
+        handlers = KeyedHandlers(
+            describe=self._describe,
+            append=self._append,
+            scan=self._scan,
+            keys=self._keys,
+            segments=self._segments,
+            count=self._count,
+        )
+        endpoints = [top, *keyed_endpoints(BY_NAME, "keyed", handlers)]
+        if self._log is not None:
+            endpoints += keyed_endpoints(BY_SETTING, "log", handlers)
+        return ServedRoom(
+            name="keyed",
+            endpoints=tuple(endpoints),
+            check_ready=self._check_ready,
+            stop_waiting=self._ending.set,
+            close=self._logs.close,
+        )
+
+    def _name(self, ask: Ask) -> str:
+        name = ask.names.get("name", self._log)
+        if name is None:
+            raise NoSuchLog("this server was told no log: name one in the path")
+        return name
+
+    @asynccontextmanager
+    async def _reading(self, ask: Ask) -> AsyncIterator[KeyedReads]:
+        """Yield the log that is asked for, and let go of it where it is over."""
+        name = self._name(ask)
+        log = await self._logs.reads(name)
+        try:
+            yield log
+        except TidelogError as error:
+            told = await self._logs.note(name, log, error)
+            raise told from (None if told is error else error)
+
+    async def _list(self, ask: Ask) -> Struct:
+        return LogsAnswer(logs=await self._logs.names())
+
+    async def _describe(self, ask: Ask) -> Struct:
+        async with self._reading(ask) as log:
+            found = await log.describe()
+        names = [name for name in LogAnswer.__struct_fields__ if name != "status"]
+        return LogAnswer(**{name: getattr(found, name) for name in names})
+
+    async def _append(self, ask: Ask) -> Struct:
+        name = self._name(ask)
+        log = await self._logs.writes(name)  # Before the body is read, if there is none.
+        message = await ask.message(AppendRequest)
+        records = keyed_asks.records_of(message, ask.limits)
+        wait_us = keyed_asks.append_wait_us(message, ask.limits)
+        timestamp_us = None if message.timestamp_us is UNSET else message.timestamp_us
+        options = {"durable": message.await_durable is not False, "timestamp_us": timestamp_us}
+        try:
+            if wait_us:
+                first = await log.append(records, timeout_us=wait_us, **options)  # type: ignore[arg-type]
+            else:
+                first = await log.try_append(records, **options)  # type: ignore[arg-type]
+        except TidelogError as error:
+            told = await self._logs.note(name, log, error)
+            raise told from (None if told is error else error)
+        self._metrics.records_in.inc(len(records))
+        self._metrics.bytes_in.inc(sum(len(key) + len(value) for key, value in records))
+        return AppendAnswer(records_appended=len(records), start_sequence=first)
+
+    async def _scan(self, ask: Ask) -> Struct:
+        wanted = await _asked(
+            ask, ScanRequest, keyed_asks.scan_of_message, keyed_asks.scan_of_query
+        )
+        async with self._reading(ask) as log:
+            if wanted.follow:
+                page = await self._followed(ask, log, wanted)
+            else:
+                page = await keyed_reads.scan_page(log, wanted, ask.limits.scan_bytes_max)
+        self._metrics.records_out.inc(page.records.num_rows)
+        self._metrics.bytes_out.inc(keyed_reads.content_bytes(page.records))
+        return keyed_reads.answer_of(page, wanted)
+
+    async def _followed(self, ask: Ask, log: KeyedReads, wanted: ScanAsk) -> keyed_reads.Page:
+        if self._followers >= ask.limits.followers_max:
+            raise TooMany("as many wait for records as may", most=ask.limits.followers_max)
+        self._followers += 1
+        self._metrics.followers.set(self._followers)
+        try:
+            given_up: list[Awaitable[object]] = [ask.gone(), self._ending.wait()]
+            return await keyed_reads.follow_page(
+                log, wanted, ask.limits.scan_bytes_max, given_up=given_up
+            )
+        finally:
+            self._followers -= 1
+            self._metrics.followers.set(self._followers)
+
+    async def _keys(self, ask: Ask) -> Struct:
+        query = ask.query
+        first, last = query.whole("start_segment"), query.whole("end_segment")
+        segments = None if first is None and last is None else (first or 0, last)
+        async with self._reading(ask) as log:
+            keys, is_more = await keyed_reads.keys_page(
+                log,
+                query.key("prefix") or b"",
+                after=query.key("after"),
+                segments=segments,
+                rows=keyed_asks.checked_rows(query.whole("limit", least=1), ask.limits),
+                is_text=query.flag("text"),
+            )
+        return KeysAnswer(keys=keys, more=is_more)
+
+    async def _segments(self, ask: Ask) -> Struct:
+        start, limit = keyed_asks.range_of_query(ask.query)
+        rows = keyed_asks.checked_rows(
+            ask.query.whole("limit", least=1) or ask.limits.rows_max, ask.limits
+        )
+        async with self._reading(ask) as log:
+            found = await log.segments(start, limit)
+        return SegmentsAnswer(segments=list(map(_listed, found[:rows])), more=len(found) > rows)
+
+    async def _count(self, ask: Ask) -> Struct:
+        wanted = await _asked(
+            ask, CountRequest, keyed_asks.count_of_message, keyed_asks.count_of_query
+        )
+        async with self._reading(ask) as log:
+            return await _counted(log, wanted)
+
+    async def _check_ready(self) -> None:
+        self._logs.check_ready()
+        if self._log is None:
+            await self._logs.names()
+        else:
+            await (await self._logs.reads(self._log)).refresh()
+
+
+async def _counted(log: KeyedReads, wanted: CountAsk) -> CountAnswer:
+    span = (wanted.key, wanted.start, wanted.limit)
+    if not wanted.approximate:
+        return CountAnswer(count=await log.count(*span))
+    found = await log.count_approximate(*span)
+    return CountAnswer(count=found.value, least=found.least, most=found.most)
+
+
+async def _asked(
+    ask: Ask,
+    message: type[M],
+    of_message: Callable[[M, ServerLimits], T],
+    of_query: Callable[[Query, ServerLimits], T],
+) -> T:
+    """Return what is asked for, by a body or by a query."""
+    if ask.scope["method"] == "POST":
+        return of_message(await ask.message(message), ask.limits)
+    return of_query(ask.query, ask.limits)
+
+
+def _listed(one: Segment) -> SegmentListed:
+    told = {
+        "end_seq": one.limit,
+        "sealed_us": one.sealed_us,
+        "first_us": one.first_us,
+        "last_us": one.last_us,
+        "start_time_ms": None if one.first_us is None else one.first_us // 1_000,
+    }
+    return SegmentListed(
+        id=one.id,
+        start_seq=one.start,
+        records=one.records,
+        bytes=one.bytes,
+        runs=one.runs,
+        is_compacted=one.is_compacted,
+        **{name: value for name, value in told.items() if value is not None},
+    )

@@ -1,0 +1,119 @@
+"""The description of a server's routes, as OpenAPI 3.1 has it, made of the routes themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.http_api.messages import ErrorAnswer
+from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES
+from tidelog.server.rooms import Endpoint, ServedRoom
+
+Json = dict[str, Any]
+
+_REF: Final = "#/components/schemas/{name}"
+_WHY: Final = {
+    400: "The request is wrong: correct it.",
+    401: "A token is needed, or is not known.",
+    403: "The token, or the server, is for reading only.",
+    404: "There is no such log, segment or route.",
+    408: "The body came too slowly.",
+    409: "Somebody else was first, or has taken the log over.",
+    410: "Records from there on were retired: start at the oldest that is left.",
+    413: "The body is too large.",
+    415: "The body is neither JSON nor protobuf.",
+    429: "A limit is reached, or the log is full: nothing was done, ask again later.",
+    500: "It failed; ``outcome`` says whether it is known that nothing was done.",
+    503: "The store failed, or the server ends: nothing was done, ask again later.",
+}
+_PLAIN: Final = "text/plain"
+
+
+def describe_routes(rooms: Iterable[ServedRoom], *, version: str, has_tokens: bool) -> Json:
+    """Return the description of what rooms serve."""
+    endpoints = [endpoint for room in rooms for endpoint in room.endpoints]
+    messages = {e.request for e in endpoints if e.request is not None}
+    answers = {e.answer for e in endpoints if not isinstance(e.answer, str)}
+    _, schemas = msgspec.json.schema_components(
+        sorted({*messages, *answers, ErrorAnswer}, key=lambda one: one.__name__),
+        ref_template=_REF,
+    )
+    paths: dict[str, Json] = {}
+    for endpoint in endpoints:
+        described = _described(endpoint, has_tokens=has_tokens)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
+    scheme = {"bearer": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tidelog", "version": version, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {"schemas": schemas, **({"securitySchemes": scheme} if has_tokens else {})},
+    }
+
+
+def _described(endpoint: Endpoint, *, has_tokens: bool) -> Json:
+    told: Json = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint)],
+        "responses": _responses(endpoint, has_tokens=has_tokens),
+    }
+    if endpoint.request is not None:
+        told["requestBody"] = {"required": True, "content": _content(endpoint.request)}
+    if has_tokens and not endpoint.is_public:
+        told["security"] = [{"bearer": []}]
+    return told
+
+
+def _path_parameters(path: str) -> list[Json]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+
+
+def _query_parameters(endpoint: Endpoint) -> list[Json]:
+    return [
+        {
+            "name": one.name,
+            "in": "query",
+            "required": False,
+            "description": one.told,
+            "schema": dict(one.schema),
+        }
+        for one in endpoint.parameters
+    ]
+
+
+def _responses(endpoint: Endpoint, *, has_tokens: bool) -> Json:
+    statuses = [400, *endpoint.errors, 429, 500, 503]
+    if endpoint.request is not None:
+        statuses += [408, 413, 415]
+    if endpoint.is_public:
+        statuses = [500, 503]
+    elif has_tokens:
+        statuses += [401, 403]
+    elif endpoint.is_write:
+        statuses.append(403)
+    if isinstance(endpoint.answer, str):
+        body: Mapping[str, Any] = {endpoint.answer or _PLAIN: {"schema": {}}}
+    else:
+        body = _content(endpoint.answer)
+    failed = {
+        str(status): {"description": _WHY[status], "content": _content(ErrorAnswer)}
+        for status in sorted({*statuses})
+    }
+    return {"200": {"description": "It is done.", "content": body}, **failed}
+
+
+def _content(message: type[Struct]) -> Json:
+    schema = {"$ref": _REF.format(name=message.__name__)}
+    binary = {"type": "string", "contentMediaType": PROTOBUF_TYPES[0]}
+    return {
+        JSON_TYPES[0]: {"schema": schema},
+        PROTOBUF_TYPES[0]: {"schema": binary},
+    }

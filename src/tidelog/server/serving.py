@@ -1,0 +1,133 @@
+"""Serving an app by uvicorn: sockets, TLS, limits of connections, and an end without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from tidelog.arguments import quoted
+from tidelog.errors import LocationError, UsageError
+from tidelog.metrics import use_sink
+from tidelog.server.app import ServerState
+from tidelog.server.guard import guarded
+from tidelog.server.limits import HEAD_BYTES_MAX
+
+DRAIN_SECONDS: Final = 30
+IDLE_SECONDS: Final = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The certificate of a server and its key; with ``client_ca``, who asks must have one, too."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def check(self) -> None:
+        """Refuse files that are no such thing, before anything is served.
+
+        Raises:
+            UsageError: so it is.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"the files for TLS cannot be used: {error.strerror or error}",
+                certificate=quoted(str(self.certificate)),
+                key=quoted(str(self.key)),
+            ) from error
+
+
+class AppServer(uvicorn.Server):
+    """Uvicorn's server, which tells the app at once that it is to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, started: Callable[[str, int], None]
+    ) -> None:
+        super().__init__(config)
+        self._state, self._told = state, started
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Open the sockets, and tell where."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._told(host, port)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """End: those that wait are answered, and new requests refused."""
+        self._state.end()
+        await super().shutdown(sockets)
+
+
+def make_server(
+    app: Starlette,
+    state: ServerState,
+    *,
+    host: str,
+    port: int,
+    tls: ServerTls | None = None,
+    started: Callable[[str, int], None] = lambda _host, _port: None,
+) -> AppServer:
+    """Make a server of an app; port 0 is any that is free, which ``started`` is told.
+
+    Raises:
+        UsageError: the files for TLS are none.
+    """
+    options: dict[str, Any] = {}
+    if tls is not None:
+        tls.check()
+        options = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
+        if tls.client_ca is not None:
+            options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=guarded(state.limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=state.limits.connections_max,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        **options,
+    )
+    return AppServer(config, state, started)
+
+
+async def serve(server: AppServer, state: ServerState) -> None:
+    """Serve until the process is told to end (SIGTERM, SIGINT).
+
+    Raises:
+        LocationError: the address cannot be had.
+    """
+    with use_sink(state.metrics):
+        try:
+            # A task of its own: what it ends by is then no exit of this one.
+            await asyncio.get_running_loop().create_task(_served(server))
+        except SystemExit as error:
+            where = f"{server.config.host}:{server.config.port}"
+            raise LocationError(
+                f"nothing can be served at {where}: is the port taken, or the address another's?"
+            ) from error
+
+
+async def _served(server: AppServer) -> None:
+    await server.serve()

@@ -1,0 +1,121 @@
+"""The routes that every server has: whether it is well, its numbers, its description."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from tidelog.clock import Clock
+from tidelog.errors import DeadlineExceeded, TidelogError
+from tidelog.http_api.failures import ShuttingDown
+from tidelog.http_api.messages import HealthAnswer
+from tidelog.server.asking import Ask
+from tidelog.server.exposition import ServerMetrics
+from tidelog.server.limits import ServerLimits
+from tidelog.server.rooms import Endpoint, Plain, ServedRoom
+
+READY_SECONDS: Final = 5
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Served(Protocol):
+    """What these routes tell of."""
+
+    limits: ServerLimits
+    clock: Clock
+    metrics: ServerMetrics
+    is_ending: bool
+
+
+class ReadyCheck:
+    """Asks all rooms whether they are ready, and remembers the answer for a moment.
+
+    Whoever has no token may ask, and each answer costs a request to the store.
+    """
+
+    def __init__(self, rooms: Sequence[ServedRoom], served: Served) -> None:
+        self._rooms, self._served = rooms, served
+        self._lock = asyncio.Lock()
+        self._known: tuple[int, TidelogError | None] | None = None
+
+    async def __call__(self, ask: Ask) -> Struct:
+        """Answer, or raise what keeps a room from being ready."""
+        if self._served.is_ending:
+            raise ShuttingDown("the server ends: ask another one")
+        async with self._lock:
+            now_us = self._served.clock.monotonic_us()
+            if self._known is None or now_us - self._known[0] > self._served.limits.ready_us:
+                self._known = now_us, await self._asked()
+        if self._known[1] is not None:
+            raise ShuttingDown(f"the server is not ready: {self._known[1]}")
+        return HealthAnswer()
+
+    async def _asked(self) -> TidelogError | None:
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                for room in self._rooms:
+                    await room.check_ready()
+        except TidelogError as error:
+            return error
+        except TimeoutError:
+            return DeadlineExceeded(f"the store did not answer within {READY_SECONDS} seconds")
+        return None
+
+
+def system_room(
+    rooms: Sequence[ServedRoom], served: Served, *, description: Callable[[], bytes]
+) -> ServedRoom:
+    """Return the routes beside those of the rooms."""
+
+    async def healthy(_: Ask) -> Struct:
+        return HealthAnswer()
+
+    async def metrics(_: Ask) -> Plain:
+        return Plain(served.metrics.text(), _METRICS_TYPE)
+
+    async def described(_: Ask) -> Plain:
+        return Plain(description(), "application/json")
+
+    return ServedRoom(
+        name="system",
+        endpoints=(
+            Endpoint(
+                path="/-/healthy",
+                method="GET",
+                name="healthy",
+                summary="The process answers.",
+                handler=healthy,
+                answer=HealthAnswer,
+                is_public=True,
+            ),
+            Endpoint(
+                path="/-/ready",
+                method="GET",
+                name="ready",
+                summary="The store answers, and the server still writes what it wrote.",
+                handler=ReadyCheck(rooms, served),
+                answer=HealthAnswer,
+                is_public=True,
+            ),
+            Endpoint(
+                path="/metrics",
+                method="GET",
+                name="metrics",
+                summary="Numbers, as Prometheus reads them.",
+                handler=metrics,
+                answer="text/plain",
+            ),
+            Endpoint(
+                path="/openapi.json",
+                method="GET",
+                name="openapi",
+                summary="This description.",
+                handler=described,
+                answer="application/json",
+                is_public=True,
+            ),
+        ),
+    )

@@ -1,0 +1,114 @@
+"""A server of keyed logs on loopback, in a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+
+from kit.keyed_model import MemoryLake
+from tidelog.server.app import ServerState, make_app
+from tidelog.server.keyed_logs import KeyedLogs, KeyedPlace
+from tidelog.server.keyed_room import KeyedRoom
+from tidelog.server.serving import AppServer, ServerTls, make_server, serve
+
+T = TypeVar("T")
+NAME = "log"
+
+
+def keyed_app(
+    place: KeyedPlace,
+    state: ServerState,
+    *,
+    log: str | None = NAME,
+    is_read_only: bool = False,
+) -> Starlette:
+    """Return the app that ``tidelog serve`` serves, over any place of keyed logs."""
+    logs = KeyedLogs(place, is_read_only=is_read_only)
+    return make_app([KeyedRoom(logs, state.metrics, log=log).room()], version="1", state=state)
+
+
+@dataclass
+class Served:
+    """A server that runs, and what it serves."""
+
+    server: AppServer
+    state: ServerState
+    place: Any
+    loop: asyncio.AbstractEventLoop
+    port: int
+    thread: threading.Thread
+    scheme: str = "http"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://localhost:{self.port}"
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do something in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(30)
+
+    def connect(self) -> socket.socket:
+        """Open a connection of one's own."""
+        return socket.create_connection(("localhost", self.port), timeout=30)
+
+    def stop(self) -> None:
+        """End the server as SIGTERM does, and wait until it has."""
+        self.server.should_exit = True
+        self.thread.join(30)
+
+
+@contextmanager
+def served(
+    place: KeyedPlace | None = None,
+    *,
+    state: ServerState | None = None,
+    tls: ServerTls | None = None,
+    log: str | None = NAME,
+    is_read_only: bool = False,
+) -> Iterator[Served]:
+    """Serve keyed logs while the block lasts; by default one of the model, which is empty."""
+    there = place or MemoryLake()
+    state = state or ServerState()
+    ready: list[Served | BaseException] = []
+    is_ready = threading.Event()
+
+    async def work() -> None:
+        if isinstance(there, MemoryLake) and not there.histories:
+            await there.create_keyed(NAME)
+        app = keyed_app(there, state, log=log, is_read_only=is_read_only)
+        loop = asyncio.get_running_loop()
+
+        def told(_: str, port: int) -> None:
+            scheme = "http" if tls is None else "https"
+            thread = threading.current_thread()
+            ready.append(Served(server, state, there, loop, port, thread, scheme))
+            is_ready.set()
+
+        server = make_server(app, state, host="localhost", port=0, tls=tls, started=told)
+        await serve(server, state)
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            ready.append(error)
+            is_ready.set()
+            raise
+
+    thread = threading.Thread(target=run, name="served")
+    thread.start()
+    assert is_ready.wait(30)
+    found = ready[0]
+    if isinstance(found, BaseException):
+        raise found
+    try:
+        yield found
+    finally:
+        found.stop()
