@@ -17,7 +17,7 @@ import pytest
 
 from cli.conftest import Cli
 from kit.protocols import CLOCK
-from tidelog.cli.log.feed import Feed
+from tidelog.cli.log.feed import Feed, as_they_are
 from tidelog.cli.log.input import read_lines, read_whole
 from tidelog.errors import LogSealed
 from tidelog.store.memory import MemoryStore
@@ -107,7 +107,7 @@ async def test_an_append_that_fails_is_told_before_the_next_line(
     await log.seal()
     with typed_by(monkeypatch) as writing:
         os.write(writing, b"one\n")
-        feeding = asyncio.ensure_future(Feed(log).lines([]))
+        feeding = asyncio.ensure_future(Feed(log.append, as_they_are).lines([]))
         done, _ = await asyncio.wait({feeding}, timeout=LONG_S)
         os.write(writing, b"two\n")
 

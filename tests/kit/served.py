@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 
 from kit.keyed_model import MemoryLake
 from tidelog.server.app import ServerState, make_app
-from tidelog.server.keyed_logs import KeyedLogs, KeyedPlace
-from tidelog.server.keyed_room import KeyedRoom
+from tidelog.server.keyed_logs import KeyedPlace
+from tidelog.server.registry import rooms_of
 from tidelog.server.serving import AppServer, ServerTls, make_server, serve
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ def keyed_app(
     is_read_only: bool = False,
 ) -> Starlette:
     """Return the app that ``tidelog serve`` serves, over any place of keyed logs."""
-    logs = KeyedLogs(place, is_read_only=is_read_only)
-    return make_app([KeyedRoom(logs, state.metrics, log=log).room()], version="1", state=state)
+    rooms = rooms_of(place, state, log=log, is_read_only=is_read_only)
+    return make_app(rooms, version="1", state=state)
 
 
 @dataclass

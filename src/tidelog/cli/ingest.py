@@ -172,7 +172,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
     reporter.finish(summary)
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, what: str = "--max-bytes-per-tick") -> int:
     """Read a number of bytes: 1000000, 64MiB (1024 each), 64MB (1000 each); 64M is 64MiB.
 
     Raises:
@@ -180,9 +180,7 @@ def parse_size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or not int(found.group(1)):
-        raise UsageError(
-            f"--max-bytes-per-tick {text!r} is no number of bytes: write 64MiB, or 67108864"
-        )
+        raise UsageError(f"{what} {text[:200]!r} is no number of bytes: write 64MiB, or 67108864")
     unit, binary = found.group(2), found.group(3)
     decimal = unit is not None and not binary and text.strip().lower().endswith("b")
     size: int = int(found.group(1))

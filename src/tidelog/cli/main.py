@@ -28,6 +28,7 @@ from tidelog.errors import (
     ExpressionTooSlow,
     InvariantError,
     LocationError,
+    NoSuchCheckpoint,
     NoSuchCollection,
     NoSuchCursor,
     NoSuchLocation,
@@ -48,6 +49,7 @@ _Misuse: type[Exception] = next(
 )
 _MISUSES: Final = (
     UsageError,
+    NoSuchCheckpoint,
     NoSuchCollection,
     NoSuchCursor,
     NoSuchLocation,
@@ -66,13 +68,14 @@ _HINTS: Final = (
 _VERBS: Final = (
     *("ingest", "read", "changes"),
     *("compact", "collect", "inspect", "scrub"),
-    *("verify", "demo"),
+    *("serve", "verify", "demo"),
 )
 _PLACES: Final = ("--location", "--consensus")  # Options that stand before it, with a value.
 _GROUPS: Final = {
     "collection": "collection",
     "source": "source",
     "log": "log.group",
+    "keyed": "keyed.group",
     "shard": "shard.group",
     "hold": "hold",
     "consensus": "consensus",

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tidelog.http_api.messages import encode_json
 from tidelog.http_api.protobuf_wire import encode_message
 from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES, ClientGone
-from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Budget
+from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance
 from tidelog.server.rooms import Plain
 
 PIECE_BYTES: Final = 65_536
@@ -59,7 +59,7 @@ async def send_answer(
     status: int,
     headers: Headers,
     timeout_us: int,
-    outgoing: Budget,
+    outgoing: Allowance,
 ) -> None:
     """Send an answer in pieces, and leave a client that does not take them.
 

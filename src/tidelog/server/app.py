@@ -30,7 +30,7 @@ from tidelog.http_api.failures import (
 from tidelog.server.answering import Headers, encoded, media_type_of, send_answer
 from tidelog.server.asking import Ask, ClientGone, Query
 from tidelog.server.exposition import ServerMetrics
-from tidelog.server.limits import Budget, ServerLimits
+from tidelog.server.limits import Allowance, ServerLimits
 from tidelog.server.openapi import describe_routes
 from tidelog.server.rooms import Endpoint, Plain, ServedRoom
 from tidelog.server.system_room import system_room
@@ -54,8 +54,8 @@ class ServerState:
 
     def __post_init__(self) -> None:
         most = self.limits.held_bytes_max
-        self.incoming = Budget(most, "too much is being sent to this server")
-        self.outgoing = Budget(most, "too much is being read from this server")
+        self.incoming = Allowance(most, "too much is being sent to this server")
+        self.outgoing = Allowance(most, "too much is being read from this server")
 
     def end(self) -> None:
         """Take no more requests; those that wait for records are answered with none."""

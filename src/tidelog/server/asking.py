@@ -19,7 +19,7 @@ from tidelog.errors import UsageError
 from tidelog.http_api.failures import BodyTooLarge, BodyTooSlow, WrongMediaType
 from tidelog.http_api.keys import base64_bytes, hex_bytes
 from tidelog.http_api.protobuf_wire import decode_message
-from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Budget, ServerLimits
+from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance, ServerLimits
 
 T = TypeVar("T", bound=Struct)
 
@@ -117,7 +117,7 @@ class Ask:
     query: Query
     limits: ServerLimits
     clock: Clock
-    incoming: Budget
+    incoming: Allowance
     held: int = field(default=0)
 
     @property

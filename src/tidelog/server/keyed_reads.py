@@ -22,7 +22,7 @@ _ROW_BYTES: Final = 64  # Of an answer's text, beside a record's key and value.
 
 
 @dataclass(slots=True)
-class Page:
+class RecordsPage:
     """What was read: the records, where to go on, and whether a limit ended it."""
 
     records: pa.Table
@@ -30,7 +30,7 @@ class Page:
     is_cut: bool
 
 
-async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> Page:
+async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPage:
     """Read a page of a scan."""
     options: dict[str, Any] = {"rows": ask.rows, "newest_first": ask.newest_first}
     if ask.key is not None:
@@ -49,39 +49,39 @@ async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> Page:
             rows, size = rows + kept.num_rows, size + _bytes_in(kept)
             if is_cut or rows >= ask.rows:
                 return _ended(found, scan, ask)
-        return Page(_joined(found), scan.next_sequence, is_cut=False)
+        return RecordsPage(_joined(found), scan.next_sequence, is_cut=False)
 
 
-def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> Page:
+def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
     """Return what was read up to a limit."""
     records = _joined(found)
     if ask.newest_first:
-        return Page(records, scan.next_sequence, is_cut=True)
-    return Page(records, _after(records), is_cut=True)
+        return RecordsPage(records, scan.next_sequence, is_cut=True)
+    return RecordsPage(records, _after(records), is_cut=True)
 
 
 async def follow_page(
     log: KeyedReads, ask: ScanAsk, bytes_max: int, *, given_up: list[Awaitable[Any]]
-) -> Page:
+) -> RecordsPage:
     """Read what there is from the start on, or wait for it, until it is given up, or too long.
 
     Nothing is asked of the store meanwhile that other followers have not asked already.
     """
     if ask.limit is not None and ask.limit <= ask.start:
-        return Page(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
+        return RecordsPage(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
     scan = log.follow(ask.key, prefix=ask.prefix, start=ask.start)
     async with scan:
         found = await _first_of(scan, ask.wait_us, given_up)
         if found is None:
-            return Page(KEYED_RECORDS.empty_table(), scan.next_sequence, is_cut=False)
+            return RecordsPage(KEYED_RECORDS.empty_table(), scan.next_sequence, is_cut=False)
         if found.num_rows and not ask.is_of_one_key:
             found = found.sort_by("sequence")  # What is cut off must be the newest.
         if ask.limit is not None:
             found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
             if not found.num_rows:
-                return Page(found, ask.limit, is_cut=False)
+                return RecordsPage(found, ask.limit, is_cut=False)
         kept, is_cut = _cut(found, ask.rows, bytes_max)
-        return Page(kept, _after(kept) if is_cut else scan.next_sequence, is_cut=is_cut)
+        return RecordsPage(kept, _after(kept) if is_cut else scan.next_sequence, is_cut=is_cut)
 
 
 async def _first_of(
@@ -126,7 +126,7 @@ async def keys_page(
     return found[:rows], len(found) > rows
 
 
-def answer_of(page: Page, ask: ScanAsk) -> ScanAnswer:
+def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
     """Return a page of a scan as it is answered."""
     columns = [page.records.column(name).to_pylist() for name in KEYED_RECORDS.names]
     values = [

@@ -35,6 +35,7 @@ from tidelog.server.exposition import ServerMetrics
 from tidelog.server.keyed_asks import CountAsk, ScanAsk
 from tidelog.server.keyed_endpoints import KeyedHandlers, keyed_endpoints
 from tidelog.server.keyed_logs import KeyedLogs
+from tidelog.server.keyed_reads import RecordsPage
 from tidelog.server.limits import ServerLimits
 from tidelog.server.rooms import Endpoint, ServedRoom
 
@@ -141,7 +142,7 @@ class KeyedRoom:
         self._metrics.bytes_out.inc(keyed_reads.content_bytes(page.records))
         return keyed_reads.answer_of(page, wanted)
 
-    async def _followed(self, ask: Ask, log: KeyedReads, wanted: ScanAsk) -> keyed_reads.Page:
+    async def _followed(self, ask: Ask, log: KeyedReads, wanted: ScanAsk) -> RecordsPage:
         if self._followers >= ask.limits.followers_max:
             raise TooMany("as many wait for records as may", most=ask.limits.followers_max)
         self._followers += 1

@@ -48,7 +48,7 @@ class ServerLimits:
                 )
 
 
-class Budget:
+class Allowance:
     """An amount of which requests take a part, and give it back when they are done."""
 
     def __init__(self, most: int, told: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +61,29 @@ class AppServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._state, self._told = state, started
+        self.was_interrupted = False
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Have signals end the server, and not, as uvicorn's own way is, the process after it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._end, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        is_interrupt = number == signal.SIGINT
+        # Who presses Ctrl-C twice does not want to wait for those who are still answered.
+        self.force_exit = self.should_exit and is_interrupt
+        self.should_exit = True
+        self.was_interrupted = self.was_interrupted or is_interrupt
 
     async def startup(self, sockets: Any = None) -> None:
         """Open the sockets, and tell where."""

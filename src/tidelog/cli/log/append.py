@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.feed import Feed, FeedResult
+from tidelog.cli.log.feed import Feed, FeedResult, as_they_are
 from tidelog.cli.log.options import key_of, stream_id
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import Fenced, TidelogError, UsageError
@@ -57,11 +58,12 @@ def append(
 
     async def work(location: Location) -> FeedResult:
         async with await location.log(name) as log:
-            feed = Feed(log, stream_id(stream), wanted)
+            sent = partial(log.append, stream=stream_id(stream), key=wanted)
+            feed = Feed(sent, as_they_are)
             try:
                 return await (feed.whole if whole else feed.lines)(files or [])
             except TidelogError as error:
-                say(_done_before_it_failed(feed.done))
+                say(done_before_it_failed(feed.done))
                 if isinstance(error, Fenced):
                     raise Fenced(
                         f"another process appends to the log {name!r} now: to take over from it, "
@@ -81,12 +83,12 @@ def append(
         say("There was nothing to append.")
 
 
-def _done_before_it_failed(done: FeedResult) -> str:
+def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:
     """Say what is in the log for sure, so that nobody appends it again."""
     told = f"{count_text(done.records, 'record')} had been appended before it failed"
     if not done.records:
         return told
-    where = f"at positions {done.first} to {done.last}"
+    where = f"at {what} {done.first} to {done.last}"
     return f"{told}, {where}: to go on, append what follows after them alone"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from tidelog.cli.log.input import read_lines, read_whole
 from tidelog.cli.output import Rows, open_rows, print_json, write_bytes
@@ -17,7 +17,7 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.wal.log import Log
+T = TypeVar("T")
 
 AT_ONCE: Final = 16
 BASE64: Final = "_base64"
@@ -38,16 +38,17 @@ class FeedResult:
         self.last = max(self.last or 0, position + count - 1)
 
 
+def as_they_are(lines: list[bytes]) -> list[bytes]:
+    """Return lines as records."""
+    return lines
+
+
 @dataclass(slots=True)
-class Feed:
-    """Appends to one log, or one stream of it, several at once, in the order of reading.
+class Feed(Generic[T]):
+    """Appends several batches at once, in the order of reading; ``read`` makes records of lines."""
 
-    All records have the ``key``, if one is given.
-    """
-
-    log: Log
-    stream: bytes | None = None
-    key: bytes | None = None
+    append: Callable[[list[T]], Awaitable[int]]
+    read: Callable[[list[bytes]], list[T]]
     done: FeedResult = field(default_factory=FeedResult)
 
     async def lines(self, files: Sequence[Path]) -> FeedResult:
@@ -64,9 +65,9 @@ class Feed:
         room = asyncio.Semaphore(AT_ONCE)
         failed: list[Exception] = []
 
-        async def one(batch: list[bytes]) -> None:
+        async def one(batch: list[T]) -> None:
             try:
-                position = await self.log.append(batch, stream=self.stream, key=self.key)
+                position = await self.append(batch)
                 self.done.note(position, len(batch))
             except Exception as error:  # noqa: BLE001 - raised below, once the others are done
                 failed.append(error)
@@ -77,9 +78,10 @@ class Feed:
         async def read() -> None:
             try:
                 async with aclosing(batches):
-                    async for batch in batches:
-                        await room.acquire()
-                        group.create_task(one(batch))
+                    async for lines in batches:
+                        if batch := self.read(lines):
+                            await room.acquire()
+                            group.create_task(one(batch))
             except UsageError as error:  # What was read before is appended all the same.
                 failed.append(error)
             except OSError as error:

@@ -1,0 +1,1 @@
+"""``tidelog keyed``: one file a verb."""

@@ -1,0 +1,83 @@
+"""``tidelog keyed checkpoint``: what is readable stays so, under a name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedName, on_reader, on_writer
+from tidelog.cli.output import Column, choose_format, print_json, print_listing, say, time_text
+
+if TYPE_CHECKING:
+    from tidelog.keyed.values import CheckpointInfo
+
+CheckpointName = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's name.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Checkpoints: what was readable when one was made stays stored.",
+)
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: KeyedName,
+    checkpoint: CheckpointName,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Keep all that is readable now under a name, until it is dropped."""
+    _check_name(checkpoint)
+    found = on_writer(context, name, lambda log: log.checkpoint(checkpoint))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **asdict(found)})
+    else:
+        last = f"{found.next_sequence - 1:,}"
+        say(f"The checkpoint {checkpoint!r} keeps sequences {found.oldest:,} to {last}.")
+
+
+@app.command("list")
+def list_checkpoints(context: typer.Context, name: KeyedName, as_json: AsJson = False) -> None:
+    """List the checkpoints of a keyed log."""
+    columns: tuple[Column[CheckpointInfo], ...] = (
+        Column("checkpoint", lambda one: one.name),
+        Column("from", lambda one: f"{one.oldest:,}", right=True),
+        Column("to", lambda one: f"{one.next_sequence - 1:,}", right=True),
+        Column("for", lambda one: f"the fork {one.fork}" if one.fork else ""),
+        Column("made", lambda one: time_text(one.made_us), whole=True),
+    )
+    print_listing(
+        on_reader(context, name, lambda log: log.checkpoints()),
+        columns,
+        fields=asdict,
+        as_json=as_json,
+        none_yet=f"There are none: 'tidelog keyed checkpoint create {name} NAME' makes one.",
+    )
+
+
+@app.command("drop")
+def drop(
+    context: typer.Context,
+    name: KeyedName,
+    checkpoint: CheckpointName,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Drop a checkpoint; what it alone kept goes with the next 'tidelog keyed collect'."""
+    _check_name(checkpoint)
+    on_writer(context, name, lambda log: log.drop_checkpoint(checkpoint))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, "dropped": checkpoint})
+    else:
+        say(f"The checkpoint {checkpoint!r} is dropped.")
+
+
+def _check_name(checkpoint: str) -> None:
+    from tidelog.ids import check_name
+
+    check_name(checkpoint, of="name of a checkpoint")

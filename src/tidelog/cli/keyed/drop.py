@@ -1,0 +1,33 @@
+"""``tidelog keyed drop``: delete a keyed log, with all that it has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, ask_first
+from tidelog.cli.keyed.opened import KeyedName, check_keyed, on_keyed
+from tidelog.cli.output import choose_format, print_json, say
+
+
+def drop(
+    context: typer.Context,
+    name: KeyedName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Drop a keyed log, with all its keys, records and checkpoints, for good."""
+    check_keyed(name)
+    if not yes:
+        ask_first(
+            lambda: f"Drop the keyed log {name!r} with all that it has, for good?",
+            deed="drop the keyed log",
+            undone="Nothing was dropped.",
+        )
+    on_keyed(context, lambda location: location.drop_keyed(name))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, "dropped": True})
+    else:
+        say(f"The keyed log {name!r} is dropped.")

@@ -1,0 +1,57 @@
+"""``tidelog keyed follow``: read records as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedName, on_reader
+from tidelog.cli.keyed.options import (
+    From,
+    Key,
+    KeyForm,
+    Prefix,
+    check_form,
+    check_sequence_range,
+    keys_asked,
+)
+from tidelog.cli.keyed.told import write_keyed
+from tidelog.cli.log.options import Format, choose_record_format
+from tidelog.cli.output import say
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.keyed.port import KeyedReads
+
+
+def follow(
+    context: typer.Context,
+    name: KeyedName,
+    *,
+    key: Key = None,
+    prefix: Prefix = None,
+    key_form: KeyForm = "text",
+    start: From = 0,
+    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the records of a key, of keys with a prefix, or of all, as they come, until Ctrl-C."""
+    check_form(key_form)
+    check_sequence_range(start, None)
+    if new and start:
+        raise UsageError("--new and --from exclude each other: give one")
+    chosen = choose_record_format(format, as_json=as_json)
+    asked = keys_asked(key_form, key=key, prefix=prefix)
+
+    async def work(log: KeyedReads) -> None:
+        coming = await log.next_sequence()
+        if start > coming:
+            say(f"The log {name!r} has not come to {start}, its next is {coming}: waiting ...")
+        options = {"prefix": asked.prefix, "start": None if new else start}
+        async with log.follow(asked.key, **options) as found:  # type: ignore[arg-type]
+            await write_keyed(aiter(found), chosen, key_form)
+
+    on_reader(context, name, work)

@@ -1,0 +1,39 @@
+"""``tidelog keyed fork``: make a keyed log that begins as another is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedLocation, check_keyed, closing, on_keyed
+from tidelog.cli.output import choose_format, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.keyed.values import KeyedInfo
+
+SourceKeyed = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing keyed log.")]
+NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to make.")]
+
+
+def fork(
+    context: typer.Context, source: SourceKeyed, name: NewKeyed, *, as_json: AsJson = False
+) -> None:
+    """Make a keyed log that begins with what SOURCE has, and shares it: nothing is copied.
+
+    From then on the two go their own ways.
+    """
+    check_keyed(source)
+    check_keyed(name)
+
+    async def work(location: KeyedLocation) -> KeyedInfo:
+        async with closing(await location.fork_keyed(source, name)) as log:
+            return await log.describe()
+
+    found = on_keyed(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(asdict(found))
+    else:
+        say(f"{name!r} is a fork of {source!r}; its next sequence is {found.next_sequence:,}.")

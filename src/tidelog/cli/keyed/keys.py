@@ -1,0 +1,94 @@
+"""``tidelog keyed keys``: the keys of a keyed log, in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedName, on_reader
+from tidelog.cli.keyed.options import (
+    KeyForm,
+    Prefix,
+    RowsMax,
+    check_form,
+    check_rows,
+    key_bytes,
+    shown_key,
+)
+from tidelog.cli.keyed.told import key_text
+from tidelog.cli.output import Rows, choose_format, open_rows, print_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.keyed.port import KeyedReads
+
+FirstSegment = Annotated[
+    int | None,
+    typer.Option("--first-segment", min=0, metavar="ID", help="Only of segments from this one on."),
+]
+LastSegment = Annotated[
+    int | None,
+    typer.Option("--last-segment", min=0, metavar="ID", help="Only of segments before this one."),
+]
+
+
+def keys(
+    context: typer.Context,
+    name: KeyedName,
+    *,
+    prefix: Prefix = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="KEY", help="Only keys after this one.")
+    ] = None,
+    key_form: KeyForm = "text",
+    rows: RowsMax = None,
+    first_segment: FirstSegment = None,
+    last_segment: LastSegment = None,
+    format: Annotated[str | None, typer.Option(metavar="table|json|csv")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the keys in order of their bytes: how many records each has, and between where."""
+    check_form(key_form)
+    check_rows(rows)
+    chosen = choose_format(format, as_json=as_json)
+    begins = b"" if prefix is None else key_bytes(prefix, key_form, "--prefix")
+    follows = None if after is None else key_bytes(after, key_form, "--after")
+    segments = (first_segment or 0, last_segment)
+    is_any = first_segment is None and last_segment is None
+
+    async def work(log: KeyedReads) -> None:
+        if rows == 0:
+            return
+        found = log.keys(begins, after=follows, segments=None if is_any else segments)
+        await _write(found, rows, chosen, key_form)
+
+    on_reader(context, name, work)
+
+
+async def _write(pages: AsyncIterator[pa.Table], rows: int | None, format: str, form: str) -> None:
+    writer: Rows | None = None
+    left = rows
+    async for page in pages:
+        table = page if left is None else page.slice(0, left)
+        left = None if left is None else left - table.num_rows
+        if format == "json":
+            print_json(*({**shown_key(row.pop("key"), form), **row} for row in table.to_pylist()))
+        else:
+            shown = _with_text(table, form)
+            writer = writer or open_rows(format, shown.schema)
+            writer.write(shown)
+        if left == 0:
+            break
+    if writer is not None:
+        writer.close()
+
+
+def _with_text(table: pa.Table, form: str) -> pa.Table:
+    import pyarrow as pa
+
+    texts = [key_text(key, form) for key in table.column("key").to_pylist() if key is not None]
+    return table.set_column(0, "key", pa.array(texts, pa.string()))

@@ -1,0 +1,54 @@
+"""``tidelog keyed list``: the keyed logs of a location, and what is in them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedLocation, closing, on_keyed
+from tidelog.cli.output import Column, bytes_text, print_listing
+from tidelog.clock import run_all
+from tidelog.errors import NoSuchLog
+
+if TYPE_CHECKING:
+    from tidelog.keyed.values import KeyedInfo
+
+
+def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the keyed logs, and what is in them."""
+    columns: tuple[Column[KeyedInfo], ...] = (
+        Column("name", lambda one: one.name),
+        Column("oldest", lambda one: f"{one.oldest:,}", right=True),
+        Column("next", lambda one: f"{one.next_sequence:,}", right=True),
+        Column("segments", lambda one: f"{one.segments:,}", right=True),
+        Column("runs", lambda one: f"{one.runs:,}", right=True),
+        Column("bytes", lambda one: bytes_text(one.bytes), right=True),
+        Column("loose", lambda one: f"{one.loose_fragments:,}", right=True),
+    )
+    print_listing(
+        on_keyed(context, _described),
+        columns,
+        fields=asdict,
+        as_json=as_json,
+        none_yet="There are no keyed logs yet: 'tidelog keyed create NAME' makes one.",
+    )
+
+
+async def _described(location: KeyedLocation) -> list[KeyedInfo]:
+    from tidelog.lookahead import AT_ONCE_MAX
+
+    work = [partial(_one, location, name) for name in await location.keyed_logs()]
+    return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
+
+
+async def _one(location: KeyedLocation, name: str) -> KeyedInfo | None:
+    """Describe a log; None if it was dropped meanwhile."""
+    try:
+        async with closing(await location.keyed_reader(name)) as log:
+            return await log.describe()
+    except NoSuchLog:
+        return None

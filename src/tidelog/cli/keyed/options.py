@@ -1,0 +1,182 @@
+"""Options that several verbs of ``tidelog keyed`` have, and what is refused of each."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidelog.arguments import quoted
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.keyed.port import KeyedReads, KeyedScan
+
+FORMS: Final = ("text", "hex", "base64")
+
+KeyForm = Annotated[
+    str,
+    typer.Option(
+        "--key-form", metavar="text|hex|base64", help="How keys are written, given and shown."
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only this key; '' is the empty one.")
+]
+OneKey = Annotated[str, typer.Option("--key", metavar="KEY", help="The key; '' is the empty one.")]
+Prefix = Annotated[
+    str | None, typer.Option("--prefix", metavar="KEY", help="Only keys that begin with this.")
+]
+First = Annotated[
+    str | None, typer.Option("--first", metavar="KEY", help="Only keys from this one on.")
+]
+Last = Annotated[
+    str | None, typer.Option("--last", metavar="KEY", help="Only keys before this one.")
+]
+From = Annotated[
+    int,
+    typer.Option("--from", "--start", metavar="SEQUENCE", help="The first; by default the oldest."),
+]
+To = Annotated[
+    int | None,
+    typer.Option("--to", metavar="SEQUENCE", help="Stop before this one; by default the end."),
+]
+RowsMax = Annotated[
+    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most so many.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysAsked:
+    """Which keys are asked for: one, those with a prefix, those of a range, or all."""
+
+    key: bytes | None
+    prefix: bytes | None
+    first: bytes | None
+    last: bytes | None
+
+    def scan(
+        self,
+        log: KeyedReads,
+        start: int,
+        limit: int | None,
+        *,
+        rows: int | None,
+        newest_first: bool,
+    ) -> KeyedScan:
+        """Return their records."""
+        options: dict[str, Any] = {"rows": rows, "newest_first": newest_first}
+        if self.key is not None:
+            return log.scan(self.key, start, limit, **options)
+        if self.first is not None or self.last is not None:
+            return log.scan_range(self.first or b"", self.last, start, limit, **options)
+        return log.scan_prefix(self.prefix or b"", start, limit, **options)
+
+
+def keys_asked(
+    form: str,
+    *,
+    key: str | None,
+    prefix: str | None = None,
+    first: str | None = None,
+    last: str | None = None,
+) -> KeysAsked:
+    """Return which keys options ask for.
+
+    Raises:
+        UsageError: one is no key, or two exclude each other.
+    """
+    from tidelog.keyed.values import check_keys
+
+    given = [
+        name
+        for name, is_given in (
+            ("--key", key is not None),
+            ("--prefix", prefix is not None),
+            ("--first and --last", first is not None or last is not None),
+        )
+        if is_given
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other: give one")
+    asked = KeysAsked(
+        key=None if key is None else key_bytes(key, form, "--key"),
+        prefix=None if prefix is None else key_bytes(prefix, form, "--prefix"),
+        first=None if first is None else key_bytes(first, form, "--first"),
+        last=None if last is None else key_bytes(last, form, "--last"),
+    )
+    check_keys(asked.first or b"", asked.last)
+    return asked
+
+
+def check_form(form: str) -> None:
+    """Refuse what is no way to write keys.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if form not in FORMS:
+        raise UsageError(f"--key-form {quoted(form)} is not known: it is one of {', '.join(FORMS)}")
+
+
+def key_bytes(given: str, form: str, what: str) -> bytes:
+    """Return a key as it was written on the command line; text need not be UTF-8.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from tidelog.keyed.values import check_key
+
+    check_form(form)
+    return check_key(os.fsencode(given) if form == "text" else read_key(given, form, what))
+
+
+def read_key(given: str, form: str, what: str) -> bytes:
+    """Return the bytes that a text says in a form.
+
+    Raises:
+        UsageError: it says none.
+    """
+    from tidelog.http_api.keys import base64_bytes, hex_bytes
+
+    if form == "text":
+        return given.encode()
+    return (hex_bytes if form == "hex" else base64_bytes)(given, what)
+
+
+def shown_key(key: bytes, form: str) -> dict[str, str]:
+    """Return a key as JSON has it: in the form that was asked for."""
+    import base64
+
+    from tidelog.cli.log.feed import text_or_base64
+
+    if form == "text":
+        return text_or_base64("key", key)
+    return {"key": key.hex() if form == "hex" else base64.b64encode(key).decode()}
+
+
+def check_sequence_range(start: int, limit: int | None) -> None:
+    """Refuse what is no range of sequences, in the words of options.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from tidelog.keyed.values import SEQUENCE_MAX
+
+    for option, value in (("--from", start), ("--to", limit)):
+        if value is not None and not 0 <= value <= SEQUENCE_MAX:
+            raise UsageError(f"{option} {quoted(value)} is no sequence: they count from 1")
+    if limit is not None and limit <= start:
+        raise UsageError(f"--to {limit} leaves no sequence from {start} on")
+
+
+def check_rows(rows: int | None) -> None:
+    """Refuse what is no number of rows.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if rows is not None and rows < 0:
+        raise UsageError(f"--limit {rows} is no number of rows")

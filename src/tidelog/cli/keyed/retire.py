@@ -1,0 +1,63 @@
+"""``tidelog keyed retire``: let go of old segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, ask_first
+from tidelog.cli.keyed.opened import KeyedName, on_writer
+from tidelog.cli.keyed.settings import (
+    RetainAge,
+    RetainBytes,
+    RetainSegments,
+    retention_of,
+    retention_text,
+)
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.keyed.port import KeyedWrites
+
+
+def retire(
+    context: typer.Context,
+    name: KeyedName,
+    *,
+    retain_age: RetainAge = None,
+    retain_bytes: RetainBytes = None,
+    retain_segments: RetainSegments = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let go of the sealed segments that are not kept, for good; the active one never goes.
+
+    What is kept is said by 'tidelog keyed configure', or here, for this time alone.
+    """
+    from tidelog.keyed.values import Retention
+
+    retention = retention_of(Retention(), retain_age, retain_bytes, retain_segments)
+    if retention.is_set and not yes:
+        ask_first(
+            lambda: f"Keep {retention_text(retention)} of {name!r}, and let the rest go for good?",
+            deed="let segments go",
+            undone="Nothing was let go of.",
+        )
+
+    async def work(log: KeyedWrites) -> tuple[int, int]:
+        if not retention.is_set and not (await log.describe()).retention.is_set:
+            raise UsageError(
+                f"the keyed log {name!r} keeps everything: say what is to be kept, here or by "
+                "'tidelog keyed configure'"
+            )
+        gone = await log.retire(retention if retention.is_set else None)
+        return gone, (await log.describe()).oldest
+
+    gone, oldest = on_writer(context, name, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, "retired": gone, "oldest": oldest})
+    else:
+        told = f"{count_text(gone, 'segment')} let go of; the oldest sequence is {oldest:,}"
+        say(f"{told}. To free what they held: tidelog keyed collect {name}")

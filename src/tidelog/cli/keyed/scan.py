@@ -1,0 +1,77 @@
+"""``tidelog keyed scan``: read the records that keys have now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson
+from tidelog.cli.keyed.opened import KeyedName, on_reader
+from tidelog.cli.keyed.options import (
+    First,
+    From,
+    Key,
+    KeyForm,
+    Last,
+    Prefix,
+    RowsMax,
+    To,
+    check_form,
+    check_rows,
+    check_sequence_range,
+    keys_asked,
+)
+from tidelog.cli.keyed.told import write_keyed
+from tidelog.cli.log.options import Format, choose_record_format, time_us_of
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.keyed.port import KeyedReads
+
+Newest = Annotated[bool, typer.Option("--newest", help="The newest records first.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Start at the first sequence of this time or later: ISO 8601, or microseconds since "
+        "1970.",
+    ),
+]
+
+
+def scan(
+    context: typer.Context,
+    name: KeyedName,
+    *,
+    key: Key = None,
+    prefix: Prefix = None,
+    first: First = None,
+    last: Last = None,
+    key_form: KeyForm = "text",
+    start: From = 0,
+    to: To = None,
+    rows: RowsMax = None,
+    since: Since = None,
+    newest: Newest = False,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the records of a key, of keys with a prefix or in a range, or of all keys."""
+    check_form(key_form)
+    check_sequence_range(start, to)
+    check_rows(rows)
+    if start and since is not None:
+        raise UsageError("--from and --since exclude each other: give one")
+    chosen = choose_record_format(format, as_json=as_json)
+    since_us = None if since is None else time_us_of(since, "--since")
+    asked = keys_asked(key_form, key=key, prefix=prefix, first=first, last=last)
+
+    async def work(log: KeyedReads) -> None:
+        at = start if since_us is None else await log.sequence_at(since_us)
+        if rows == 0 or (to is not None and to <= at):
+            return
+        async with asked.scan(log, at, to, rows=rows, newest_first=newest) as found:
+            await write_keyed(aiter(found), chosen, key_form)
+
+    on_reader(context, name, work)

@@ -1,0 +1,119 @@
+"""Settings of keyed logs as options: when segments are sealed, and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.cli.output import bytes_text
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.keyed.values import Retention, Sealing
+
+NONE: Final = "none"
+
+SealBytes = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES|none", help="Seal a segment at this size, such as 256MiB."),
+]
+SealAge = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION|none", help="Seal a segment at this age, such as 1h."),
+]
+RetainAge = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION|none", help="Keep at least what is as young as 30d, say."),
+]
+RetainBytes = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES|none", help="Keep the newest segments that have so much stored."),
+]
+RetainSegments = Annotated[
+    str | None, typer.Option(metavar="N|none", help="Keep the newest N segments.")
+]
+
+
+def sealing_of(known: Sealing, seal_bytes: str | None, seal_age: str | None) -> Sealing:
+    """Return when segments are sealed, where some of it is told anew.
+
+    Raises:
+        UsageError: one is none.
+    """
+    if seal_bytes is not None:
+        known = replace(known, bytes=_size(seal_bytes, "--seal-bytes"))
+    if seal_age is not None:
+        known = replace(known, age_us=_age_us(seal_age, "--seal-age"))
+    return known
+
+
+def retention_of(
+    known: Retention, age: str | None, size: str | None, segments: str | None
+) -> Retention:
+    """Return what is kept, where some of it is told anew.
+
+    Raises:
+        UsageError: one is none.
+    """
+    if age is not None:
+        known = replace(known, age_us=_age_us(age, "--retain-age"))
+    if size is not None:
+        known = replace(known, bytes=_size(size, "--retain-bytes"))
+    if segments is not None:
+        known = replace(known, segments=_whole(segments, "--retain-segments"))
+    return known
+
+
+def _size(text: str, what: str) -> int | None:
+    from tidelog.cli.ingest import parse_size
+
+    return None if text == NONE else parse_size(text, what)
+
+
+def _age_us(text: str, what: str) -> int | None:
+    from tidelog.collection.formats.times import parse_duration_ms
+
+    if text == NONE:
+        return None
+    found = parse_duration_ms(text, what=what) * 1_000
+    if found < 1:
+        raise UsageError(f"{what} {text!r} is no time to wait: write 1h, or none")
+    return found
+
+
+def _whole(text: str, what: str) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < len(text) < 10 or not int(text):
+        raise UsageError(f"{what} {text[:200]!r} is no number from 1 on: write 5, or none")
+    return int(text)
+
+
+def sealing_text(sealing: Sealing) -> str:
+    """Say when segments are sealed, for people."""
+    told = []
+    if sealing.bytes is not None:
+        told.append(f"at {bytes_text(sealing.bytes)}")
+    if sealing.age_us is not None:
+        told.append(f"at an age of {_age_text(sealing.age_us)}")
+    return " or ".join(told) or "by call alone"
+
+
+def retention_text(retention: Retention) -> str:
+    """Say what is kept, for people."""
+    told = []
+    if retention.age_us is not None:
+        told.append(f"the last {_age_text(retention.age_us)}")
+    if retention.bytes is not None:
+        told.append(f"the newest {bytes_text(retention.bytes)}")
+    if retention.segments is not None:
+        told.append(f"the newest {retention.segments} segments")
+    return "; ".join(told) or "everything"
+
+
+def _age_text(age_us: int) -> str:
+    from tidelog.collection.formats.times import duration_text
+
+    return duration_text(age_us // 1_000) if age_us % 1_000 == 0 else f"{age_us} us"

@@ -1,0 +1,145 @@
+"""``tidelog serve``: serve what a location has over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.cli.command import AsJson, location_url
+from tidelog.cli.keyed.opened import check_keyed, keyed_of
+from tidelog.cli.output import choose_format, print_json, say
+from tidelog.errors import NoSuchLog, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.server.app import ServerState
+    from tidelog.server.serving import ServerTls
+
+_HERE: Final = ("localhost", "127.0.0.1", "::1")
+
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="NAME", help="The keyed log of the paths /api/v1/log/..."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Who asks must have a token of this file: one a line, as docs/http.md."
+    ),
+]
+TlsFile = Annotated[Path | None, typer.Option(metavar="FILE", help="In PEM.")]
+BodyBytes = Annotated[str, typer.Option(metavar="BYTES", help="What a request's body may have.")]
+Followers = Annotated[
+    int, typer.Option(min=1, metavar="N", help="How many may wait for records at a time.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Where is served, and what."""
+
+    host: str
+    port: int
+    log: str | None
+    read_only: bool
+    as_json: bool
+
+
+def serve(
+    context: typer.Context,
+    *,
+    log: Log = None,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="0: any that is free.")
+    ] = 8080,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse appends, and take no log over.")
+    ] = False,
+    token_file: TokenFile = None,
+    tls_cert: TlsFile = None,
+    tls_key: TlsFile = None,
+    tls_client_ca: TlsFile = None,
+    max_body: BodyBytes = "16MiB",
+    max_followers: Followers = 1_000,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the keyed logs of a location over HTTP, until it is told to end (Ctrl-C, SIGTERM).
+
+    Then requests that are under way are answered, those that wait get what there is, and what was
+    appended is written. /openapi.json describes the routes.
+    """
+    from tidelog.cli.ingest import parse_size
+
+    url = location_url(context)
+    if log is not None:
+        check_keyed(log)
+    body_bytes = parse_size(max_body, "--max-body")
+    _check_installed()
+    from tidelog.server.app import ServerState
+    from tidelog.server.limits import ServerLimits
+    from tidelog.server.tokens import Tokens, load_tokens
+
+    limits = replace(ServerLimits(), body_bytes_max=body_bytes, followers_max=max_followers)
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
+    tokens = Tokens() if token_file is None else load_tokens(token_file)
+    if not tokens.known and host not in _HERE and tls_client_ca is None:
+        say(f"Whoever reaches {host} may read and append: see --token-file")
+    options = ServeOptions(host=host, port=port, log=log, read_only=read_only, as_json=as_json)
+    if asyncio.run(_serve(url, options, ServerState(limits=limits, tokens=tokens), tls)):
+        raise KeyboardInterrupt
+
+
+def _check_installed() -> None:
+    try:
+        import_module("tidelog.server.serving")
+    except ImportError as error:
+        raise UsageError(
+            f"tidelog serve needs what pip install 'tidelog[server]' brings: {error}"
+        ) from error
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("TLS needs both: --tls-cert FILE and --tls-key FILE")
+    from tidelog.server.serving import ServerTls
+
+    return ServerTls(certificate=certificate, key=key, client_ca=client_ca)
+
+
+async def _serve(
+    url: str, options: ServeOptions, state: ServerState, tls: ServerTls | None
+) -> bool:
+    """Serve; return whether Ctrl-C ended it."""
+    from tidelog import __version__
+    from tidelog.location import open_location
+    from tidelog.server.app import make_app
+    from tidelog.server.registry import rooms_of
+    from tidelog.server.serving import make_server
+    from tidelog.server.serving import serve as serve_app
+
+    place = keyed_of(await open_location(url))
+    if options.log is not None and options.log not in await place.keyed_logs():
+        raise NoSuchLog(
+            f"there is no keyed log {options.log!r} to serve: create it first (tidelog keyed "
+            f"create {options.log})"
+        )
+    rooms = rooms_of(place, state, log=options.log, is_read_only=options.read_only)
+    app = make_app(rooms, version=__version__, state=state)
+    scheme = "http" if tls is None else "https"
+
+    def told(host: str, port: int) -> None:
+        where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        if choose_format(None, as_json=options.as_json) == "json":
+            print_json({"url": where, "log": options.log, "read_only": options.read_only})
+        say(f"Serving at {where} until Ctrl-C; its routes: {where}/openapi.json")
+
+    server = make_server(app, state, host=options.host, port=options.port, tls=tls, started=told)
+    await serve_app(server, state)
+    return server.was_interrupted

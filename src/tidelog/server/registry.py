@@ -1,0 +1,16 @@
+"""The rooms that ``tidelog serve`` serves: one that comes is a line here, and files of its own."""
+
+from __future__ import annotations
+
+from tidelog.server.app import ServerState
+from tidelog.server.keyed_logs import KeyedLogs, KeyedPlace
+from tidelog.server.keyed_room import KeyedRoom
+from tidelog.server.rooms import ServedRoom
+
+
+def rooms_of(
+    place: KeyedPlace, state: ServerState, *, log: str | None, is_read_only: bool
+) -> list[ServedRoom]:
+    """Return the rooms of a location; ``log`` is the keyed log of OpenData's paths."""
+    logs = KeyedLogs(place, is_read_only=is_read_only)
+    return [KeyedRoom(logs, state.metrics, log=log).room()]
