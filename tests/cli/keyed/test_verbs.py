@@ -1,0 +1,173 @@
+"""``tidelog keyed``: every verb, and what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from cli.conftest import Cli, Said
+
+LINES = b"""\
+{"key": "a", "value": "1"}
+{"key": "b", "value": "2"}
+
+{"key": "a", "value": "3", "sequence": 77, "timestamp_us": 5}
+"""
+
+
+@pytest.fixture
+def filled(keyed: Cli) -> Cli:
+    """Two records of a, and one of b."""
+    assert keyed.done("keyed", "append", "k", given=LINES).object["records"] == 3
+    return keyed
+
+
+def scanned(cli: Cli, *options: str) -> list[tuple[str, str]]:
+    found = cli.done("keyed", "scan", "k", *options).objects
+    return [(one["key"], one["value"]) for one in found]
+
+
+def test_records_are_scanned_as_they_are_asked_for(filled: Cli) -> None:
+    """Of a key, a prefix, a range, or all; from where, how many, and from which end."""
+    every = [("a", "1"), ("b", "2"), ("a", "3")]
+    sequences = [one["sequence"] for one in filled.done("keyed", "scan", "k").objects]
+
+    assert sorted(scanned(filled)) == sorted(every)
+    assert scanned(filled, "--key", "a") == [("a", "1"), ("a", "3")]
+    assert scanned(filled, "--key", "a", "--newest", "--limit", "1") == [("a", "3")]
+    assert scanned(filled, "--prefix", "b") == [("b", "2")]
+    assert scanned(filled, "--first", "a", "--last", "b", "--rows", "1") == [("a", "1")]
+    assert scanned(filled, "--first", "b") == [("b", "2")]
+    assert scanned(filled, "--key", "a", "--from", str(max(sequences))) == [("a", "3")]
+    assert scanned(filled, "--key", "a", "--to", str(max(sequences))) == [("a", "1")]
+    assert scanned(filled, "--key", "nobody") == []
+    assert scanned(filled, "--since", "2200-01-01") == []
+    assert len(scanned(filled, "--since", "2000-01-01")) == 3
+    assert scanned(filled, "--limit", "0") == []
+
+
+def test_what_scan_writes_append_takes(filled: Cli) -> None:
+    """So that one log is copied into another by a pipe."""
+    filled.done("keyed", "create", "other")
+    written = filled.done("keyed", "scan", "k", "--key", "a").out.encode()
+    filled.done("keyed", "append", "other", given=written)
+
+    found = filled.done("keyed", "scan", "other").objects
+    assert [(one["key"], one["value"]) for one in found] == [("a", "1"), ("a", "3")]
+
+
+def test_lines_are_values_of_one_key(keyed: Cli) -> None:
+    """As they are, empty ones included; or as JSON without a key."""
+    keyed.done("keyed", "append", "k", "--key", "x", given=b"one\r\n\ntwo")
+    keyed.done(
+        "keyed", "append", "k", "--key", "x", "--format", "json", given=b'{"value": "three"}\n'
+    )
+
+    raw = keyed.done("keyed", "scan", "k", "--key", "x", "--format", "raw").out
+    assert raw == "one\n\ntwo\nthree\n"
+    assert keyed.done("keyed", "count", "k", "--key", "x").object["count"] == 4
+    about = keyed.done("keyed", "count", "k", "--key", "x", "--approximate").object
+    assert about["least"] <= 4 <= about["most"]
+
+
+def test_tables_and_csv_have_the_same_columns(filled: Cli) -> None:
+    """Bytes that are no text stand beside, in base64, in csv."""
+    filled.done("keyed", "append", "k", "--key", "z", given=b"\xff\n")
+    csv = filled.done("keyed", "scan", "k", "--key", "z", "--format", "csv").out.splitlines()
+    table = filled.done("keyed", "scan", "k", "--key", "z", "--format", "table").out
+
+    assert csv[0] == "key,key_base64,sequence,timestamp,value,value_base64"
+    assert csv[1].startswith("z,,")
+    assert csv[1].endswith(",,/w==")
+    assert "\\xff" in table
+
+
+def test_upkeep_from_seal_to_collect(filled: Cli) -> None:
+    """Segments are sealed, compacted, let go of by what is kept, and collected."""
+    sealed = filled.done("keyed", "seal", "k").object["sealed"]
+    assert filled.done("keyed", "seal", "k").object["sealed"] is None
+    filled.done("keyed", "append", "k", "--key", "new", given=b"x\n")
+    assert filled.done("keyed", "compact", "k", "--everything").object["runs"] >= 1
+    segments = filled.done("keyed", "segments", "k").objects
+    assert [one["limit"] is None for one in segments] == [False, True]
+    assert segments[0]["records"] == 3
+    first = str(segments[0]["id"])
+    listed = filled.done("keyed", "keys", "k", "--last-segment", str(int(first) + 1)).objects
+    assert [one["key"] for one in listed] == ["a", "b"]
+
+    told = filled.done("keyed", "configure", "k", "--retain-segments", "1", "--seal-age", "1h")
+    assert told.object["retention"]["segments"] == 1
+    assert told.object["sealing"]["age_us"] == 3_600_000_000
+    retired = filled.done("keyed", "retire", "k").object
+    assert (retired["retired"], retired["oldest"]) == (1, sealed["limit"])
+    filled.done("keyed", "collect", "k")
+    assert scanned(filled) == [("new", "x")]
+    gone = filled("keyed", "scan", "k", "--from", "1")
+    assert (gone.status, "let go" in gone.complaint) == (1, True)
+    assert filled.done("keyed", "describe", "k").object["oldest"] == sealed["limit"]
+
+
+def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
+    """They are made, listed and dropped; a fork goes its own way."""
+    filled.done("keyed", "checkpoint", "create", "k", "c")
+    assert [one["name"] for one in filled.done("keyed", "checkpoint", "list", "k").objects] == ["c"]
+    again = filled("keyed", "checkpoint", "create", "k", "c")
+    assert (again.status, "already" in again.complaint) == (2, True)
+    filled.done("keyed", "checkpoint", "drop", "k", "c")
+    assert filled("keyed", "checkpoint", "drop", "k", "c").status == 2
+    filled.done("keyed", "fork", "k", "trial")
+    filled.done("keyed", "append", "trial", "--key", "a", given=b"4\n")
+
+    assert [one["name"] for one in filled.done("keyed", "list").objects] == ["k", "trial"]
+    assert len(filled.done("keyed", "scan", "trial", "--key", "a").objects) == 3
+    assert len(scanned(filled, "--key", "a")) == 2
+    filled.done("keyed", "drop", "trial", "--yes")
+    assert [one["name"] for one in filled.done("keyed", "list").objects] == ["k"]
+
+
+def test_people_are_told_in_sentences(filled: Cli) -> None:
+    """On a terminal: each verb says what it did, in words."""
+    names = ("count", "create", "describe", "seal", "compact", "configure", "retire")
+    places = [f"tidelog.cli.keyed.{name}" for name in (*names, "collect", "append", "fork", "drop")]
+
+    def said(*words: str, given: bytes | None = None) -> Said:
+        return filled.done("keyed", *words, given=given)
+
+    def chosen(given: str | None, **_: Any) -> str:
+        return given or "table"
+
+    with pytest.MonkeyPatch.context() as patched:
+        for place in (*places, "tidelog.cli.keyed.checkpoint", "tidelog.cli.output"):
+            patched.setattr(f"{place}.choose_format", chosen)
+        assert said("count", "k", "--key", "a").out == "2 records\n"
+        assert said("seal", "k").err.startswith("The segment 0 is sealed")
+        assert "sealed at 1.07 GB" in said("describe", "k").out
+        assert "run" in said("compact", "k", "--everything").err
+        assert "keeps the last 1d" in said("configure", "k", "--retain-age", "1d").err
+        assert said("retire", "k").err.startswith("0 segments let go of")
+        assert "deleted" in said("collect", "k").err
+        assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")
+        assert "is a fork of" in said("fork", "k", "other").err
+        assert "is dropped" in said("drop", "other", "--yes").err
+        assert "keeps sequences" in said("checkpoint", "create", "k", "c").err
+        assert "active" in said("segments", "k").out
+        assert "other" not in said("list").out
+
+
+def test_a_log_that_others_took_over_is_told(keyed: Cli) -> None:
+    """And what of the input is in the log already."""
+    from tidelog.errors import Fenced
+
+    with patch("tidelog.cli.log.feed.Feed.lines", side_effect=Fenced("taken")):
+        said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=LINES)
+    assert said.status == 1
+    assert "another process appends" in said.err
+
+
+def test_json_is_valid_line_by_line(filled: Cli) -> None:
+    """Each line is an object of its own."""
+    for line in filled.done("keyed", "scan", "k").out.splitlines():
+        assert set(json.loads(line)) == {"key", "sequence", "timestamp_us", "value"}
