@@ -1,0 +1,74 @@
+"""Errors through HTTP: a status each, and the same class on the other side."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog import errors
+from tidelog.errors import (
+    CorruptionError,
+    Fenced,
+    LocationError,
+    LogFull,
+    NoSuchLog,
+    NoSuchSegment,
+    Outcome,
+    OutcomeUnknown,
+    SequenceRetired,
+    TidelogError,
+    UsageError,
+)
+from tidelog.http_api import failures
+from tidelog.http_api.failures import answer_of, error_of, error_of_status, status_of
+
+TABLE = [
+    (UsageError("x"), 400),
+    (NoSuchLog("x"), 404),
+    (NoSuchSegment("x"), 404),
+    (SequenceRetired("x"), 410),
+    (Fenced("x"), 409),
+    (LogFull("x", records=[(b"a", b"b")]), 429),
+    (LocationError("x"), 503),
+    (LocationError("x", outcome=Outcome.UNKNOWN), 500),
+    (Fenced("x", outcome=Outcome.UNKNOWN), 500),
+    (OutcomeUnknown("x"), 500),
+    (CorruptionError("x"), 500),
+    (errors.HandleError("x"), 503),
+    (failures.Unauthorized("x"), 401),
+    (failures.ShuttingDown("x"), 503),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), TABLE, ids=lambda one: type(one).__name__)
+def test_an_error_comes_back_as_it_was(error: TidelogError, status: int) -> None:
+    """Its class, its kind, its outcome, its sentence."""
+    found = error_of(answer_of(error), status_of(error))
+
+    assert status_of(error) == status
+    assert type(found) is type(error)
+    assert (found.kind, found.outcome) == (error.kind, error.outcome)
+    assert str(error) in found.sentence
+
+
+def test_what_is_unknown_is_never_asked_for_again_by_itself() -> None:
+    """Proxies and clients repeat what was answered by 502 to 504, or by 429."""
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, TidelogError):
+            error = kind("x", outcome=Outcome.UNKNOWN)
+            assert status_of(error) == 500, kind
+
+
+def test_an_answer_of_no_keyed_log_is_told_so() -> None:
+    """A proxy's page says nothing of what became of the records."""
+    assert error_of_status(502, "<html>bad gateway").outcome is Outcome.UNKNOWN
+    assert error_of_status(403, "no").outcome is Outcome.NOT_APPLIED
+
+
+def test_an_error_that_is_not_known_here_has_its_kind() -> None:
+    """A server may be newer than a client; nobody can name what is no error."""
+    answer = answer_of(UsageError("x"))
+    for name in ("Newer", "Outcome", "require", "__doc__"):
+        told = type(answer)(message="x", kind="usage", outcome="unknown?", error=name)
+        found = error_of(told, 400)
+        assert type(found) is UsageError
+        assert found.outcome is Outcome.UNKNOWN
