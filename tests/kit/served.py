@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 
 from kit.keyed_model import MemoryLake
+from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.server.app import ServerState, make_app
 from tidelog.server.keyed_logs import KeyedPlace
 from tidelog.server.registry import rooms_of
@@ -32,6 +33,29 @@ def keyed_app(
     """Return the app that ``tidelog serve`` serves, over any place of keyed logs."""
     rooms = rooms_of(place, state, log=log, is_read_only=is_read_only)
     return make_app(rooms, version="1", state=state)
+
+
+class Remembering:
+    """A place of keyed logs that remembers the handles which it gave to write by."""
+
+    def __init__(self, place: Any) -> None:
+        self._place = place
+        self.handles: dict[str, KeyedWrites] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    async def keyed(self, name: str) -> KeyedWrites:
+        self.handles[name] = await self._place.keyed(name)
+        return self.handles[name]
+
+    async def keyed_reader(self, name: str) -> KeyedReads:
+        found: KeyedReads = await self._place.keyed_reader(name)
+        return found
+
+    async def keyed_logs(self) -> list[str]:
+        found: list[str] = await self._place.keyed_logs()
+        return found
 
 
 @dataclass
@@ -74,14 +98,14 @@ def served(
     is_read_only: bool = False,
 ) -> Iterator[Served]:
     """Serve keyed logs while the block lasts; by default one of the model, which is empty."""
-    there = place or MemoryLake()
+    there = place or Remembering(MemoryLake())
     state = state or ServerState()
     ready: list[Served | BaseException] = []
     is_ready = threading.Event()
 
     async def work() -> None:
-        if isinstance(there, MemoryLake) and not there.histories:
-            await there.create_keyed(NAME)
+        if isinstance(there, Remembering) and not await there.keyed_logs():
+            await (await there.create_keyed(NAME)).close()
         app = keyed_app(there, state, log=log, is_read_only=is_read_only)
         loop = asyncio.get_running_loop()
 

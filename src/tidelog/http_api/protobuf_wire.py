@@ -23,6 +23,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tidelog.errors import UsageError
+from tidelog.http_api.keys import base64_bytes
 
 T = TypeVar("T", bound=Struct)
 
@@ -109,7 +110,7 @@ def _put_field(out: bytearray, field: WireField, value: Any) -> None:
         _put_varint(out, field.number << 3 | VARINT)
         _put_varint(out, int(value))
         return
-    body = _bytes_of(value)
+    body = base64_bytes(value, field.name) if field.is_base64 else _bytes_of(value)
     _put_varint(out, field.number << 3 | LENGTH)
     _put_varint(out, len(body))
     out += body

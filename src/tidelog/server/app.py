@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route, compile_path
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.errors import TidelogError, unforeseen
+from tidelog.errors import Outcome, TidelogError, unforeseen
 from tidelog.http_api.failures import (
     RETRIED,
     MethodNotAllowed,
@@ -184,7 +184,10 @@ class RouteHandler:
             raise
         except Exception as error:
             _logger.exception("a request failed, route=%s", self._path)
-            raise unforeseen(error, f"answering {self._path}") from error
+            told = unforeseen(error, f"answering {self._path}")
+            if endpoint.is_write:
+                told.outcome = Outcome.UNKNOWN  # Nobody knows how far it came.
+            raise told from error
         finally:
             ask.release()
 

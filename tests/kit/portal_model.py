@@ -1,0 +1,76 @@
+"""The model of a keyed log, called without a loop, as the client over HTTP is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from kit.keyed_model import MemoryKeyed
+from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.values import KEYED_RECORDS
+
+
+class BlockingScan:
+    """A scan of the model, read at once."""
+
+    def __init__(self, scan: KeyedScan) -> None:
+        self._scan = scan
+
+    def to_arrow(self) -> pa.Table:
+        return asyncio.run(self._scan.to_arrow())
+
+    @property
+    def next_sequence(self) -> int:
+        return self._scan.next_sequence
+
+
+class Blocking:
+    """A keyed log of the model, each call of which has a loop of its own."""
+
+    def __init__(self, log: MemoryKeyed) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the model that runs until it is done."""
+        method = getattr(self._log, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            async def whole() -> Any:
+                return await method(*given, **options)
+
+            return asyncio.run(whole())
+
+        return call
+
+    def scan(self, *given: Any, **options: Any) -> BlockingScan:
+        return BlockingScan(self._log.scan(*given, **options))
+
+    def scan_prefix(self, *given: Any, **options: Any) -> BlockingScan:
+        return BlockingScan(self._log.scan_prefix(*given, **options))
+
+    def scan_range(self, *given: Any, **options: Any) -> BlockingScan:
+        return BlockingScan(self._log.scan_range(*given, **options))
+
+    def keys(self, *given: Any, **options: Any) -> Iterator[pa.Table]:
+        async def whole() -> list[pa.Table]:
+            return [page async for page in self._log.keys(*given, **options)]
+
+        return iter(asyncio.run(whole()))
+
+    def poll(
+        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int, wait_us: int
+    ) -> tuple[pa.Table, int]:
+        """Return what a follower gets without waiting, and where it goes on."""
+
+        async def whole() -> tuple[pa.Table, int]:
+            async with self._log.follow(key, prefix=prefix, start=start) as scan:
+                try:
+                    async with asyncio.timeout(wait_us / 1e6):
+                        return await anext(aiter(scan)), scan.next_sequence
+                except TimeoutError:
+                    return KEYED_RECORDS.empty_table(), scan.next_sequence
+
+        return asyncio.run(whole())

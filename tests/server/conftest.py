@@ -1,0 +1,72 @@
+"""The app without a socket, over one keyed log of the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from kit.keyed_model import MemoryKeyed, MemoryLake
+from kit.served import NAME, Remembering, keyed_app
+from tidelog.server.app import ServerState
+
+
+@dataclass
+class Asked:
+    """An app that is asked, and what it asks."""
+
+    web: httpx.AsyncClient
+    lake: Remembering
+    state: ServerState
+
+    @property
+    def log(self) -> MemoryKeyed:
+        """Return the handle that the app writes by."""
+        found = self.lake.handles[NAME]
+        assert isinstance(found, MemoryKeyed)
+        return found
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        return await self.web.get(f"/api/v1/log/{path}", **options)
+
+    async def post(self, path: str, message: Any, **options: Any) -> httpx.Response:
+        return await self.web.post(f"/api/v1/log/{path}", json=message, **options)
+
+    async def append(self, *pairs: tuple[str, str]) -> int:
+        """Append texts, which must succeed."""
+        records = [{"keyText": key, "valueText": value} for key, value in pairs]
+        answer = await self.post("append", {"records": records})
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["startSequence"])
+
+
+Asking = Callable[..., AbstractAsyncContextManager[Asked]]
+
+
+@pytest.fixture
+def asking() -> Asking:
+    """What opens an app with limits or tokens of the test's own."""
+
+    @asynccontextmanager
+    async def opened(
+        state: ServerState | None = None, *, is_read_only: bool = False, log: str | None = NAME
+    ) -> AsyncIterator[Asked]:
+        place = Remembering(MemoryLake())
+        await place.create_keyed(NAME)
+        state = state or ServerState()
+        app = keyed_app(place, state, log=log, is_read_only=is_read_only)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
+            yield Asked(web, place, state)
+
+    return opened
+
+
+@pytest.fixture
+async def asked(asking: Asking) -> AsyncIterator[Asked]:
+    async with asking() as found:
+        yield found

@@ -1,0 +1,115 @@
+"""Whatever is sent to the server is answered by it, and never with a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from kit.keyed_model import MemoryLake
+from kit.served import NAME, keyed_app
+from server.conftest import Asked
+from tidelog.server.app import ServerState
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+texts = st.sampled_from(["YQ==", "", "!", "a-_b", "\ud800", "%ff"]) | st.text(max_size=6)
+numbers = st.sampled_from([0, 1, -1, 2**31, 2**63, 2**64, 2**70, 1.5, True, "1", None])
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("key", "value", "keyText", "valueText", "prefix", "first", "last"), texts),
+        **dict.fromkeys(("startSeq", "endSeq", "limit", "timestampUs"), numbers),
+        "timeoutMs": st.sampled_from([0, 1, -1, "x"]),
+        "follow": st.booleans(),
+        "newestFirst": st.booleans(),
+        "records": st.lists(
+            st.fixed_dictionaries(
+                {}, optional=dict.fromkeys(("key", "value", "keyText", "valueText", "x"), texts)
+            )
+            | json_values,
+            max_size=3,
+        ),
+    },
+)
+ROUTES = ["append", "scan", "count"]
+KINDS = ["application/json", "application/protobuf", "", "text/plain", "application/json; x=y"]
+
+
+async def _ask(route: str, body: bytes, kind: str) -> httpx.Response:
+    lake = MemoryLake()
+    await lake.create_keyed(NAME)
+    app = keyed_app(lake, ServerState())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
+        headers = {"content-type": kind} if kind else {}
+        return await web.post(f"/api/v1/log/{route}", content=body, headers=headers)
+
+
+def checked(route: str, body: bytes, kind: str) -> None:
+    answer = asyncio.run(_ask(route, body, kind))
+
+    assert answer.status_code in (200, 400, 415), answer.text
+    if answer.status_code != 200 and "protobuf" not in answer.headers["content-type"]:
+        assert answer.json()["status"] == "error"
+
+
+@settings(deadline=None)
+@given(route=st.sampled_from(ROUTES), body=st.binary(max_size=80), kind=st.sampled_from(KINDS))
+@example(route="append", body=b"[" * 200_000, kind="application/json")
+@example(route="append", body=b'{"records":' * 100_000, kind="application/json")
+@example(route="scan", body=b'{"startSeq":' + b"9" * 5_000 + b"}", kind="application/json")
+@example(route="append", body=b'{"records":[{"key":"' + b"A" * 70_001, kind="application/json")
+def test_any_bytes_are_answered(route: str, body: bytes, kind: str) -> None:
+    """As JSON, as protobuf, as nothing."""
+    checked(route, body, kind)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(route=st.sampled_from(ROUTES), message=fields | json_values)
+def test_any_json_is_answered(route: str, message: Any) -> None:
+    """Nearly right, and quite wrong."""
+    body = json.dumps(message).encode("utf-8", "surrogatepass")
+    checked(route, body, "application/json")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "key=a&key=b", "key=a&key_hex=61", "key=a&prefix=b", "key_hex=6", "key_hex=zz"),
+        *("key_base64=a", "key_base64=%ff", "key=a&limit=1.5", "key=a&limit=%ff", "key=a&nix=1"),
+        *("key=a&follow=yes", "key=a&start_seq=-1", "key=a&start_seq=9223372036854775808"),
+        *("key=a&start_seq=5&end_seq=4", "first=b&last=a", "first=a&follow=true"),
+        *("key=a&follow=true&newest_first=true", "key=a&end_seq=18446744073709551616"),
+        *("key=" + "a" * 16_385, "%ff=1", "&&&", "=", "key=a&limit=" + "1" * 5_000),
+        "&".join(f"a{n}=1" for n in range(300)),
+    ],
+    ids=lambda query: query[:40],
+)
+async def test_queries_that_are_wrong_are_a_400(asked: Asked, query: str) -> None:
+    """With a sentence that says what to do."""
+    answer = await asked.get(f"scan?{query}")
+
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["kind"] == "usage"
+    assert len(answer.json()["message"]) < 1_000
+
+
+async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
+    """Are told in the API's own words, with what there is."""
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "FOO"):
+        answer = await asked.web.request(method, "/api/v1/log/scan")
+        assert answer.status_code == 405
+        assert {"GET", "POST", "HEAD"} == {*answer.headers["allow"].split(", ")}
+    head = await asked.web.head("/-/healthy")
+    assert (head.status_code, int(head.headers["content-length"]) > 0) == (200, True)
+    for path in ("/", "/api", "/api/v1/log", "/api/v1/log/nix", "/api/v1/keyed/x/nix", "/%00"):
+        assert (await asked.web.get(path)).json()["error"] == "NoSuchRoute", path

@@ -1,0 +1,193 @@
+"""What is asked too much of a server, and by whom: each is refused with a status of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.conftest import Asked, Asking
+from tidelog.errors import UsageError
+from tidelog.http_api.failures import TooMany, Unauthorized
+from tidelog.server.app import ServerState
+from tidelog.server.limits import Allowance, ServerLimits
+from tidelog.server.tokens import Tokens, load_tokens, parse_tokens
+
+WRITER, READER = "writer-0123456789abcdef", "reader-0123456789abcdef"
+BODY = {"records": [{"keyText": "a", "valueText": "1"}]}
+
+
+def limited(**limits: Any) -> ServerState:
+    return ServerState(limits=replace(ServerLimits(), **limits))
+
+
+async def statuses(asked: Asked, *answers: Any) -> list[int]:
+    return [(await answer).status_code for answer in answers]
+
+
+async def test_bodies_have_a_size_and_a_number_of_records(asking: Asking) -> None:
+    """413 before it is read, or as soon as it is too large; too many records are a 400."""
+    async with asking(limited(body_bytes_max=1_000, records_max=3)) as asked:
+        url = "/api/v1/log/append"
+
+        async def pieces() -> Any:
+            for _ in range(50):
+                yield b" " * 100
+
+        assert (await asked.web.post(url, content=b" " * 1_001)).status_code == 413
+        chunked = await asked.web.post(url, content=pieces())
+        assert (chunked.status_code, chunked.headers["connection"]) == (413, "close")
+        many = {"records": BODY["records"] * 4}
+        assert (await asked.post("append", many)).status_code == 400
+        empty = b'{"records": [' + b"{}," * 300 + b"{}]}"
+        refused = await asked.web.post(url, content=empty)
+        assert "more than 3 items" in refused.json()["message"]
+        braces = {"records": [{"keyText": "{" * 50, "valueText": '\\"{{'}]}
+        assert (await asked.post("append", braces)).status_code == 200
+        assert asked.state.incoming.taken == 0
+
+
+async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
+    """What does not fit is asked for by the next request; a large record comes alone."""
+    async with asking(limited(scan_bytes_max=1_000, rows_max=5)) as asked:
+        for size in (400, 400, 400, 3_000, 1):
+            await asked.append(("a", "x" * size))
+        start, seen = 0, []
+        while True:
+            page = (await asked.get("scan", params={"key": "a", "start_seq": start})).json()
+            seen.append([len(base64.b64decode(v["value"])) for v in page["values"]])
+            start = page["nextSequence"]
+            if not page["more"]:
+                break
+        assert seen == [[400, 400], [400], [3_000], [1]]
+        limit, back = 6, []
+        while limit > 1:
+            query = {"prefix": "", "newest_first": "true", "end_seq": limit}
+            page = (await asked.get("scan", params=query)).json()
+            back += [value["sequence"] for value in page["values"]]
+            limit = min(back)
+        assert back == [5, 4, 3, 2, 1]
+        followed = (await asked.get("scan", params={"key": "a", "follow": "true"})).json()
+        assert (len(followed["values"]), followed["more"], followed["nextSequence"]) == (2, True, 3)
+        for wrong in ("6", "0", "ten", "-1", "9" * 30):
+            refused = await asked.get("scan", params={"key": "a", "limit": wrong})
+            assert refused.status_code == 400
+
+
+async def test_waiting_has_an_end_and_a_number(asking: Asking) -> None:
+    """Longer than a minute is refused, and so is one more than may wait."""
+    async with asking(limited(followers_max=2, follow_us_max=200_000)) as asked:
+        query = {"key": "a", "follow": "true", "start_seq": 1}
+        assert (await asked.get("scan", params={**query, "timeout_ms": 201})).status_code == 400
+        waiting = [asyncio.ensure_future(asked.get("scan", params=query)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        third = await asked.get("scan", params=query)
+        assert (third.status_code, third.headers["retry-after"]) == (429, "1")
+        assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200, 200]
+        long = await asked.post("append", {**BODY, "timeoutMs": 60_001})
+        assert long.status_code == 400
+
+
+async def test_tokens_are_asked_for(asking: Asking) -> None:
+    """Of all but health and the description; one for reading does not append."""
+    tokens = parse_tokens([f"{WRITER}", "# a comment", "", f"{READER} read"], source="x")
+    async with asking(ServerState(tokens=tokens)) as asked:
+        web = asked.web
+
+        async def status(path: str, token: str | None, method: str = "GET") -> int:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            body = BODY if method == "POST" else None
+            answer = await web.request(method, path, headers=headers, json=body)
+            assert ("www-authenticate" in answer.headers) == (answer.status_code == 401)
+            assert WRITER not in answer.text
+            return answer.status_code
+
+        append, scan = "/api/v1/log/append", "/api/v1/log/scan?key=a"
+        assert [await status(append, t, "POST") for t in (WRITER, READER, None, "x" * 20)] == [
+            *(200, 403, 401, 401)
+        ]
+        assert [await status(scan, t) for t in (WRITER, READER, None, WRITER[:-1])] == [
+            *(200, 200, 401, 401)
+        ]
+        assert [await status("/metrics", t) for t in (READER, None)] == [200, 401]
+        for public in ("/-/healthy", "/-/ready", "/openapi.json"):
+            assert await status(public, None) == 200
+        basic = await web.get(scan, headers={"authorization": f"Basic {WRITER}"})
+        assert basic.status_code == 401
+        # A body that nobody may send is not even read.
+        refused = await web.post(append, content=b"x" * 100_000)
+        assert (refused.status_code, refused.headers["connection"]) == (401, "close")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[], ["# none"], ["short"], [f"{WRITER} write"], [f"{WRITER} read twice"], ["a b c d e f g"],
+     ["ä" * 20]],
+)  # fmt: skip
+def test_a_token_file_that_is_none_is_refused(lines: list[str]) -> None:
+    """With the line, and never with the token."""
+    with pytest.raises(UsageError) as found:
+        parse_tokens(lines, source="tokens")
+    assert WRITER not in str(found.value)
+
+
+def test_token_files_are_read(tmp_path: Path) -> None:
+    """Or it is told why not."""
+    path = tmp_path / "tokens"
+    path.write_text(f"{WRITER}\n")
+    load_tokens(path).check(f"bearer   {WRITER}", is_write=True)
+    with pytest.raises(Unauthorized):
+        load_tokens(path).check(f"Bearer {WRITER}x", is_write=False)
+    Tokens().check(None, is_write=True)
+    path.write_bytes(b"\xff\xfe")
+    for wrong in (path, tmp_path / "nix", tmp_path):
+        with pytest.raises(UsageError):
+            load_tokens(wrong)
+
+
+def test_an_allowance_is_shared() -> None:
+    """Who comes alone may take any; what was given back may be taken again."""
+    allowance = Allowance(10, "busy")
+    allowance.take(100)
+    with pytest.raises(TooMany):
+        allowance.take(1)
+    allowance.give(100)
+    allowance.take(5)
+    allowance.take(5)
+    with pytest.raises(TooMany):
+        allowance.take(1)
+
+
+def test_limits_are_numbers() -> None:
+    """From one on."""
+    for wrong in (0, -1, True, "1"):
+        with pytest.raises(UsageError):
+            ServerLimits(rows_max=wrong)  # type: ignore[arg-type]
+
+
+async def test_what_is_held_for_all_has_a_limit(asking: Asking) -> None:
+    """A body that is on its way keeps others out, once together they are too much."""
+    async with asking(limited(held_bytes_max=1_000)) as asked:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> Any:
+            yield b'{"records": [{"keyText": "a", "valueText": "'
+            begun.set()
+            await go_on.wait()
+            yield b'x"}]}'
+
+        headers = {"content-length": "999"}
+        first = asyncio.ensure_future(
+            asked.web.post("/api/v1/log/append", content=slow(), headers=headers)
+        )
+        await asyncio.wait({asyncio.ensure_future(begun.wait())}, timeout=5)
+        second = await asked.web.post("/api/v1/log/append", json=BODY)
+        go_on.set()
+        await first
+        assert (second.status_code, second.json()["error"]) == (429, "TooMany")
+        assert (await asked.post("append", BODY)).status_code == 200
+        assert asked.state.incoming.taken == 0

@@ -1,0 +1,311 @@
+"""Each route of keyed logs, as OpenData's clients ask for it, and as people do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from kit.keyed_model import MemoryKeyed
+from kit.served import NAME
+from server.conftest import Asked, Asking
+from tidelog.errors import Fenced, LocationError, OutcomeUnknown, TidelogError
+from tidelog.http_api import messages
+from tidelog.http_api.protobuf_wire import decode_message, encode_message
+from tidelog.keyed.values import Retention
+from tidelog.server.app import ServerState
+from tidelog.server.limits import ServerLimits
+
+PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+
+
+def b64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+async def values(asked: Asked, **query: Any) -> list[str]:
+    answer = await asked.get("scan", params={"text": "true", **query})
+    assert answer.status_code == 200, answer.text
+    return [value["valueText"] for value in answer.json()["values"]]
+
+
+async def test_opendatas_json_is_taken_and_answered(asked: Asked) -> None:
+    """The requests and the fields of its RFC 0004."""
+    records = [{"key": b64(b"my-key"), "value": b64(b"my-value")}]
+    appended = await asked.post("append", {"records": records, "awaitDurable": True})
+    scanned = await asked.get("scan", params={"key": "my-key", "end_seq": 2**64 - 1})
+    keys = await asked.get("keys", params={"start_segment": 0, "end_segment": 2**32 - 1})
+    segments = await asked.get("segments")
+    count = await asked.get("count", params={"key": "my-key", "start_seq": 0})
+
+    assert appended.json() == {"status": "success", "recordsAppended": 1, "startSequence": 1}
+    body = scanned.json()
+    assert (body["status"], body["key"], body["nextSequence"]) == ("success", b64(b"my-key"), 2)
+    assert body["values"][0].items() >= {"sequence": 1, "value": b64(b"my-value")}.items()
+    assert keys.json()["keys"][0]["key"] == b64(b"my-key")
+    assert segments.json()["segments"][0].items() >= {"id": 0, "startSeq": 1}.items()
+    assert count.json() == {"status": "success", "count": 1}
+
+
+async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
+    """By Content-Type, and by Accept; what is accepted counts more."""
+    record = messages.RecordIn(key=b64(b"k"), value=b64(b"\xff"))
+    body = encode_message(messages.AppendRequest(records=[record]))
+    told = await asked.web.post("/api/v1/log/append", content=body, headers=PROTOBUF)
+    assert told.headers["content-type"] == "application/protobuf"
+    appended = decode_message(told.content, messages.AppendAnswer, items_max=9)
+    assert (appended.records_appended, appended.start_sequence) == (1, 1)
+
+    found = await asked.get("scan", params={"key": "k"}, headers=PROTOBUF)
+    scanned = decode_message(found.content, messages.ScanAnswer, items_max=9)
+    assert [value.value for value in scanned.values] == [b"\xff"]
+    for accept, kind in (
+        ("application/json", "application/json"),
+        ("application/protobuf+json", "application/protobuf+json"),
+        ("application/json;q=0.5, application/protobuf", "application/protobuf"),
+        ("*/*", "application/json"),
+        ("text/html", "application/json"),
+    ):
+        answer = await asked.get("count", params={"key": "k"}, headers={"accept": accept})
+        assert answer.headers["content-type"] == kind
+    failed = await asked.web.post("/api/v1/log/append", content=b"\xff", headers=PROTOBUF)
+    assert failed.status_code == 400
+    error = decode_message(failed.content, messages.ErrorAnswer, items_max=9)
+    assert (error.status, error.kind) == ("error", "usage")
+
+
+@pytest.mark.parametrize("key", [b"", b"a", b"\x00", b"\xff\xfe", bytes(range(256)), b"k" * 16_384])
+async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> None:
+    """Escaped, in base64 of both kinds, in hex, and in a body."""
+    record = {"key": b64(key), "value": b64(b"v")}
+    assert (await asked.post("append", {"records": [record]})).status_code == 200
+    escaped = "".join(f"%{byte:02x}" for byte in key)
+    urls = [
+        f"key={escaped}",
+        f"key_base64={base64.urlsafe_b64encode(key).decode()}",
+        f"key_base64={base64.urlsafe_b64encode(key).decode().rstrip('=')}",
+        f"key_hex={key.hex()}",
+    ]
+    for url in urls:
+        assert (await asked.get(f"count?{url}")).json()["count"] == 1
+        found = (await asked.get(f"scan?{url}")).json()
+        assert (found["key"], len(found["values"])) == (b64(key), 1)
+    assert (await asked.post("count", {"key": b64(key)})).json()["count"] == 1
+    posted = (await asked.post("scan", {"key": b64(key)})).json()
+    assert posted["values"][0]["value"] == b64(b"v")
+    listed = (await asked.get("keys")).json()["keys"]
+    assert [one["key"] for one in listed] == [b64(key)]
+
+
+async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
+    """From both ends, and a page at a time."""
+    await asked.append(("a1", "1"), ("a2", "2"), ("b", "3"), ("a1", "4"))
+
+    assert await values(asked, key="a1") == ["1", "4"]
+    assert await values(asked, prefix="a") == ["1", "2", "4"]
+    assert await values(asked, prefix="") == ["1", "2", "3", "4"]
+    assert await values(asked, first="a2") == ["2", "3"]
+    assert await values(asked, first="a1", last="a2") == ["1", "4"]
+    assert await values(asked, last="a2") == ["1", "4"]
+    assert await values(asked, key="a1", newest_first="true", limit=1) == ["4"]
+    assert await values(asked, key="a1", start_seq=2) == ["4"]
+    assert await values(asked, key="a1", end_seq=4) == ["1"]
+    page = (await asked.get("scan", params={"prefix": "a", "limit": 2, "text": "true"})).json()
+    assert (page["nextSequence"], page["more"]) == (3, True)
+    assert [one["keyText"] for one in page["values"]] == ["a1", "a2"]
+    rest = (await asked.get("scan", params={"prefix": "a", "start_seq": 3})).json()
+    assert (rest["nextSequence"], rest["more"], len(rest["values"])) == (5, False, 1)
+    idle = (await asked.get("scan", params={"key": "nobody"})).json()
+    assert (idle["nextSequence"], idle["values"]) == (5, [])
+
+
+async def test_keys_and_segments_are_paged(asked: Asked) -> None:
+    """Each page says whether others follow."""
+    await asked.append(*((f"k{n}", "v") for n in range(5)))
+    await asked.log.seal()
+    await asked.append(("k1", "w"))
+    await asked.log.compact()
+
+    page = (await asked.get("keys", params={"limit": 3, "text": "true"})).json()
+    assert ([one["keyText"] for one in page["keys"]], page["more"]) == (["k0", "k1", "k2"], True)
+    assert page["keys"][1]["records"] == 2
+    rest = (await asked.get("keys", params={"after": "k2", "prefix": "k"})).json()
+    assert ([one["key"] for one in rest["keys"]], rest["more"]) == ([b64(b"k3"), b64(b"k4")], False)
+    newest = (await asked.get("keys", params={"start_segment": 1})).json()
+    assert [(one["key"], one["records"]) for one in newest["keys"]] == [(b64(b"k1"), 1)]
+    assert (await asked.get("keys", params={"start_segment": 7})).status_code == 404
+    first = (await asked.get("segments", params={"limit": 1})).json()
+    assert (first["segments"][0]["endSeq"], first["more"]) == (6, True)
+    assert first["segments"][0]["startTimeMs"] > 1_600_000_000_000
+    second = (await asked.get("segments", params={"start_seq": 6})).json()["segments"]
+    assert [one["id"] for one in second] == [1]
+    assert "endSeq" not in second[0]
+
+
+async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
+    """And of a range."""
+    await asked.append(("a", "1"), ("b", "2"), ("a", "3"))
+
+    assert (await asked.get("count", params={"key": "a"})).json()["count"] == 2
+    assert (await asked.get("count", params={"key": "a", "end_seq": 3})).json()["count"] == 1
+    about = (await asked.get("count", params={"key": "a", "approximate": "true"})).json()
+    assert about["least"] <= about["count"] <= about["most"]
+
+
+async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
+    """What is there is answered at once; else what comes; else, in time, nothing."""
+    await asked.append(("a", "1"))
+    assert await values(asked, key="a", follow="true") == ["1"]
+    nothing = await asked.get(
+        "scan", params={"key": "a", "start_seq": 2, "follow": "true", "timeout_ms": 20}
+    )
+    assert (nothing.json()["values"], nothing.json()["nextSequence"]) == ([], 2)
+    waiting = [
+        asyncio.ensure_future(values(asked, start_seq=2, follow="true", **{how: "a"}))
+        for how in ("key", "prefix")
+    ]
+    await asyncio.sleep(0.05)
+    assert asked.state.metrics.registry.get_sample_value("log_followers") == 2
+    await asked.append(("b", "other"))
+    await asyncio.sleep(0.02)
+    assert not any(one.done() for one in waiting)
+    await asked.append(("a", "2"))
+    assert await asyncio.gather(*waiting) == [["2"], ["2"]]
+    assert asked.state.metrics.registry.get_sample_value("log_followers") == 0
+    moved = await asked.get("scan", params={"key": "b", "start_seq": 3, "follow": "true",
+                                            "timeout_ms": 10})  # fmt: skip
+    assert moved.json()["nextSequence"] == 4
+    ended = await asked.get("scan", params={"key": "a", "start_seq": 2, "end_seq": 3,
+                                            "follow": "true"})  # fmt: skip
+    assert (ended.json()["values"], ended.json()["nextSequence"]) == ([], 3)
+
+
+async def test_every_log_is_served_by_its_name(asked: Asked) -> None:
+    """And one that is not there is a 404, which a second look may find made meanwhile."""
+    path = "/api/v1/keyed"
+    assert (await asked.web.get(f"{path}/other/count?key=a")).status_code == 404
+    await asked.lake.create_keyed("other")
+    body = {"records": [{"keyText": "a", "valueText": "1"}]}
+    assert (await asked.web.post(f"{path}/other/append", json=body)).status_code == 200
+
+    assert (await asked.web.get(f"{path}/other/count?key=a")).json()["count"] == 1
+    assert (await asked.get("count?key=a")).json()["count"] == 0
+    assert (await asked.web.get(path)).json()["logs"] == [NAME, "other"]
+    assert (await asked.web.get(f"{path}/other")).json()["nextSequence"] == 2
+    assert (await asked.get("describe")).json()["name"] == NAME
+    assert (await asked.web.get(f"{path}/a%2Fb/count?key=a")).status_code == 404
+    assert (await asked.web.get(f"{path}/../x/count?key=a")).status_code == 404
+    assert (await asked.web.get(f"{path}/%00/count?key=a")).status_code == 400
+
+
+async def test_opendatas_paths_need_a_log(asking: Asking) -> None:
+    """A server that was told none has them not."""
+    async with asking(log=None) as asked:
+        assert (await asked.get("count?key=a")).status_code == 404
+
+
+async def test_what_was_let_go_of_is_told_with_what_is_left(asked: Asked) -> None:
+    """410, and the oldest sequence in the message."""
+    await asked.append(("a", "1"))
+    await asked.log.seal()
+    await asked.append(("a", "2"))
+    await asked.log.retire(Retention(segments=1))
+
+    for path in ("scan", "count"):
+        gone = await asked.get(path, params={"key": "a", "start_seq": 1})
+        assert (gone.status_code, gone.json()["error"]) == (410, "SequenceRetired")
+        assert "oldest=2" in gone.json()["message"]
+    assert await values(asked, key="a") == ["2"]
+
+
+async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
+    """Nothing was done; with a timeout, the server waits for room itself."""
+    await asked.append(("a", "1"))
+    asked.log.weather.is_full = True
+    body = {"records": [{"keyText": "a", "valueText": "2"}]}
+    for more in ({}, {"timeoutMs": 10}):
+        full = await asked.post("append", {**body, **more})
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+        assert full.json().items() >= {"error": "LogFull", "outcome": "not_applied"}.items()
+    waiting = asyncio.ensure_future(asked.post("append", {**body, "timeoutMs": 5_000}))
+    await asyncio.sleep(0.02)
+    asked.log.weather.is_full = False
+    assert (await waiting).json()["startSequence"] == 2
+
+
+async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
+    """An append is durable unless it says otherwise, in either form."""
+    body = {"records": [{"keyText": "a", "valueText": "1"}]}
+    await asked.post("append", {**body, "awaitDurable": False})
+    assert await asked.log.durable_sequence() == 1
+    await asked.post("append", body)
+    assert await asked.log.durable_sequence() == 3
+    record = messages.RecordIn(key=b64(b"a"), value="")
+    for durable, until in ((False, 3), (True, 5)):
+        message = messages.AppendRequest(records=[record], await_durable=durable)
+        content = encode_message(message)
+        await asked.web.post("/api/v1/log/append", content=content, headers=PROTOBUF)
+        assert await asked.log.durable_sequence() == until
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "outcome"),
+    [
+        (OutcomeUnknown("nobody knows"), 500, "unknown"),
+        (LocationError("the store failed"), 503, "not_applied"),
+        (RuntimeError("a mistake"), 500, "not_applied"),
+    ],
+)
+@pytest.mark.parametrize("lands", [False, True])
+async def test_failed_appends_say_what_is_known(
+    asked: Asked, error: Exception, status: int, outcome: str, lands: bool
+) -> None:
+    """Never as success, and what is not known never as a plain failure."""
+    await asked.append(("a", "1"))
+    asked.log.weather.errors.append((error, lands))
+    failed = await asked.post("append", {"records": [{"keyText": "a", "valueText": "2"}]})
+
+    if isinstance(error, TidelogError):
+        assert (failed.status_code, failed.json()["outcome"]) == (status, outcome)
+        assert ("retry-after" in failed.headers) == (status == 503)
+    else:
+        assert (failed.status_code, failed.json()["outcome"]) == (500, "unknown")
+    assert failed.json()["status"] == "error"
+
+
+async def test_a_server_whose_log_was_taken_over_goes_on_reading(asking: Asking) -> None:
+    """Appends are refused, and it is not ready: of two servers one has to give way."""
+    async with asking(ServerState(limits=ServerLimits(ready_us=1))) as asked:
+        await _taken_over(asked)
+
+
+async def _taken_over(asked: Asked) -> None:
+    await asked.append(("a", "1"))
+    assert (await asked.web.get("/-/ready")).status_code == 200
+    other = await asked.lake.keyed(NAME)
+    assert isinstance(other, MemoryKeyed)
+    await other.append([(b"a", b"2")])
+    body = {"records": [{"keyText": "a", "valueText": "3"}]}
+    for _ in range(3):
+        fenced = await asked.post("append", body)
+        assert (fenced.status_code, fenced.json()["error"]) == (409, Fenced.__name__)
+        assert fenced.json()["outcome"] == "not_applied"
+        assert await values(asked, key="a") == ["1", "2"]
+    assert not other.is_fenced
+    assert (await asked.web.get("/-/ready")).status_code == 503
+    assert (await asked.web.get("/-/healthy")).status_code == 200
+
+
+async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> None:
+    """An append is a 403, and the writer stays the writer."""
+    async with asking(is_read_only=True) as asked:
+        writer = await asked.lake.keyed(NAME)
+        assert isinstance(writer, MemoryKeyed)
+        await writer.append([(b"a", b"1")])
+        refused = await asked.post("append", {"records": [{"keyText": "a", "valueText": "2"}]})
+
+        assert refused.status_code == 403
+        assert await values(asked, key="a") == ["1"]
+        assert not writer.is_fenced

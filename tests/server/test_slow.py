@@ -1,0 +1,168 @@
+"""Clients that are slow, on real sockets: none holds a connection, memory, or the others."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kit.served import Served, served
+from tidelog.http_client import HttpKeyed
+from tidelog.server.app import ServerState
+from tidelog.server.limits import ServerLimits
+
+MIB = 1024 * 1024
+PATIENCE_S = 30
+CLIENTS = 200
+
+
+def impatient(**limits: Any) -> ServerState:
+    quick = {"head_timeout_us": 300_000, "body_timeout_us": 300_000, "answer_timeout_us": 300_000}
+    return ServerState(limits=replace(ServerLimits(), **{**quick, **limits}))
+
+
+@pytest.fixture
+def quick() -> Iterator[Served]:
+    """A server that waits for nobody longer than 0.3 seconds."""
+    with served(state=impatient(scan_bytes_max=64 * MIB)) as found:
+        yield found
+
+
+def received(client: socket.socket) -> bytes:
+    """Return what comes until the server ends the connection."""
+    client.settimeout(PATIENCE_S)
+    found = b""
+    try:
+        while piece := client.recv(65_536):
+            found += piece
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def sample(server: Served, name: str, **labels: str) -> float:
+    return server.state.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def wait_until(told: Any) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"GET /-/healthy HT", b"GET /-/healthy HTTP/1.1\r\nA: b\r\n"]
+)
+def test_a_head_that_does_not_come_ends_the_connection(quick: Served, head: bytes) -> None:
+    """Also after a request that was answered, and one letter at a time."""
+    with quick.connect() as client:
+        client.sendall(head)
+        assert received(client) == b""
+    with quick.connect() as client:
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in client.recv(65_536)
+        client.sendall(b"GET /")
+        received(client)
+
+
+def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
+    """In the API's words, and the connection ends."""
+    with quick.connect() as client:
+        client.sendall(
+            b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        )
+        told = received(client)
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert b"BodyTooSlow" in told
+    assert quick.state.incoming.taken == 0
+
+
+def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
+    """What was held for its body is free again."""
+    with quick.connect() as client:
+        client.sendall(
+            b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        )
+    wait_until(lambda: sample(quick, "http_clients_left_total") == 1)
+    assert quick.state.incoming.taken == 0
+
+
+def test_a_refused_body_does_not_hold_the_connection(quick: Served) -> None:
+    """One that is too large is answered before it comes; curl asks first, and is told so."""
+    with quick.connect() as client:
+        client.sendall(
+            b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+            b"Expect: 100-continue\r\n\r\n"
+        )
+        told = received(client)
+    assert told.startswith(b"HTTP/1.1 413 ")
+    assert b"100 Continue" not in told
+
+
+def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
+    """Its place is free for another."""
+    with quick.connect() as client:
+        client.sendall(
+            b"GET /api/v1/log/scan?key=a&follow=true&start_seq=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        wait_until(lambda: sample(quick, "log_followers") == 1)
+    wait_until(lambda: sample(quick, "log_followers") == 0)
+
+
+def slow_reader(server: Served) -> socket.socket:
+    """Return a connection whose client asked for much, and takes none of it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.settimeout(PATIENCE_S)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(b"GET /api/v1/log/scan?key=big&limit=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+    return client
+
+
+def fill(server: Served) -> None:
+    """Append 24 MiB to one key."""
+    with HttpKeyed(server.url) as log:
+        for _ in range(3):
+            log.append([(b"big", b"x" * MIB)] * 8)
+
+
+def test_an_answer_that_nobody_takes_is_dropped() -> None:
+    """With what was held for it, after the time that an answer has."""
+    state = impatient(scan_bytes_max=64 * MIB)
+    with served(state=state) as server:
+        fill(server)
+        with slow_reader(server) as client:
+            wait_until(lambda: state.outgoing.taken > 24 * MIB)
+            wait_until(lambda: state.outgoing.taken == 0)
+            wait_until(lambda: not server.server.server_state.connections)
+            assert len(received(client)) < 24 * MIB
+
+
+def test_many_clients_do_not_wait_for_a_slow_one() -> None:
+    """200 append and read at once, while one takes nothing of what it asked for."""
+    state = ServerState(limits=replace(ServerLimits(), scan_bytes_max=64 * MIB))
+    with served(state=state) as server:
+        fill(server)
+        with slow_reader(server):
+            wait_until(lambda: state.outgoing.taken > 24 * MIB)
+
+            def one(number: int) -> list[bytes | None]:
+                key = f"client-{number}".encode()
+                with HttpKeyed(server.url) as log:
+                    log.append([(key, b"1")])
+                    log.append([(key, b"2")], durable=False)
+                    found: list[bytes | None] = log.scan(key).to_arrow()["value"].to_pylist()
+                    return found
+
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                found = list(pool.map(one, range(CLIENTS)))
+            assert found == [[b"1", b"2"]] * CLIENTS
+            assert state.outgoing.taken > 24 * MIB, "the slow one was let go of too soon"
+        with HttpKeyed(server.url) as log:
+            assert log.next_sequence() == 24 + 2 * CLIENTS + 1
