@@ -158,7 +158,8 @@ class KeyedRoom:
 
     async def _keys(self, ask: Ask) -> Struct:
         query = ask.query
-        first, last = query.whole("start_segment"), query.whole("end_segment")
+        first = query.whole("start_segment", most=2**32 - 1)
+        last = query.whole("end_segment", most=2**32 - 1)
         segments = None if first is None and last is None else (first or 0, last)
         async with self._reading(ask) as log:
             keys, is_more = await keyed_reads.keys_page(

@@ -1,0 +1,110 @@
+"""The server and its own description: what one allows the other takes, and answers as it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from kit.keyed_model import MemoryLake
+from kit.served import NAME, keyed_app, served
+from server.conftest import Asked, Asking
+from tidelog.http_api.failures import BY_KIND
+from tidelog.http_client import HttpKeyed
+from tidelog.server.app import ServerState
+from tidelog.server.limits import ServerLimits
+from tidelog.server.tokens import parse_tokens
+
+TOKEN = "token-0123456789abcdef"
+# Not `positive_data_acceptance`: a description cannot say that of several ways to name a key
+# exactly one is taken, nor that a range must not go the wrong way.
+CHECKS: tuple[Any, ...] = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+    ignored_auth,
+)
+
+
+def settled() -> ServerState:
+    """Return limits by which waiting is short, and a token."""
+    tokens = parse_tokens([TOKEN], source="test")
+    limits = ServerLimits(follow_us_max=1_000, append_us_max=1_000)
+    return ServerState(limits=limits, tokens=tokens)
+
+
+async def described() -> dict[str, Any]:
+    """Return what the server says of itself, without a socket."""
+    transport = httpx.ASGITransport(keyed_app(MemoryLake(), settled()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
+        found: dict[str, Any] = (await web.get("/openapi.json")).json()
+        return found
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where a server is that has some records."""
+    with served(state=settled()) as server:
+        with HttpKeyed(server.url, token=TOKEN) as log:
+            log.append([(b"a", b"1"), (b"b", b"2")])
+            server.run(server.place.handles[NAME].seal)
+            log.append([(b"a", b"\xff")])
+        yield server.url
+
+
+schema: Any = schemathesis.openapi.from_dict(asyncio.run(described()))
+
+
+@schema.parametrize()  # type: ignore[untyped-decorator]
+@settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[*HealthCheck],
+)
+def test_all_that_the_description_allows_and_forbids(case: Any, url: str) -> None:
+    """Is answered as it says; what is wrong is refused; and nothing without a token."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)
+
+
+async def test_every_route_is_described(asked: Asked) -> None:
+    """With each status that an error of tidelog's can have."""
+    told = (await asked.web.get("/openapi.json")).json()
+    described = {
+        (method.upper(), path) for path, methods in told["paths"].items() for method in methods
+    }
+    assert {("POST", "/api/v1/log/append"), ("GET", "/api/v1/keyed/{name}/scan")} <= described
+    assert ("GET", "/metrics") in described
+    scan = told["paths"]["/api/v1/log/scan"]["get"]
+    assert {str(status) for status in BY_KIND.values()} <= set(scan["responses"])
+    assert "securitySchemes" not in told["components"]
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+async def test_the_paths_of_opendata_are_described_where_they_are(
+    asking: Asking, has_log: bool
+) -> None:
+    """Only with a log to serve there."""
+    async with asking(log=NAME if has_log else None) as asked:
+        answer: httpx.Response = await asked.web.get("/openapi.json")
+        assert ("/api/v1/log/scan" in answer.json()["paths"]) == has_log
