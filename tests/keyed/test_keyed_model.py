@@ -71,7 +71,7 @@ async def test_what_was_not_durable_may_be_given_again() -> None:
     assert await log.append([(b"a", b"lost")], durable=False) == 2
 
     assert await values(log, b"a") == [b"kept", b"lost"]
-    assert await values(await lake.keyed("x", "durable"), b"a") == [b"kept"]
+    assert await values(await lake.keyed("x", visibility="durable"), b"a") == [b"kept"]
     assert await values(reader, b"a") == []
     assert await reader.refresh() == 2
     assert lake.histories["x"].crash() == 1

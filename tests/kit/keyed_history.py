@@ -57,6 +57,7 @@ class KeyedHistory:
     sealed: list[SealedSegment] = field(default_factory=list)
     first_segment: int = 0
     checkpoints: dict[str, CheckpointInfo] = field(default_factory=dict)
+    kept: dict[str, KeyedHistory] = field(default_factory=dict)
     epoch: int = 0
     told: list[Callable[[], None]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -194,13 +195,20 @@ class KeyedHistory:
             name=name, oldest=self.oldest, next_sequence=self.next, made_us=now_us
         )
         self.checkpoints[name] = made
+        self.kept[name] = self.fork()
         return made
+
+    def kept_at(self, name: str) -> KeyedHistory:
+        """Return all as it was when a checkpoint was made."""
+        if name not in self.checkpoints:
+            raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
+        return self.kept[name]
 
     def drop_checkpoint(self, name: str) -> None:
         """Forget a name."""
         if name not in self.checkpoints:
             raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
-        del self.checkpoints[name]
+        del self.checkpoints[name], self.kept[name]
 
     def fork(self) -> KeyedHistory:
         """Return a log that begins with what is durable, and goes its own way."""

@@ -73,6 +73,10 @@ class ModelReads(KeyedReads):
         """Return the sequence below which this handle shows what there is."""
         return self._next
 
+    def at_checkpoint(self, name: str) -> ModelReads:
+        """Return a handle that shows what was readable when a checkpoint was made."""
+        return ModelReads(self.name, self.history.kept_at(name), self.clock)
+
     def scan(
         self,
         key: bytes,
@@ -418,21 +422,24 @@ class MemoryLake:
         self.histories: dict[str, KeyedHistory] = {}
 
     async def create_keyed(
-        self, name: str, sealing: Sealing | None = None, retention: Retention | None = None
+        self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> MemoryKeyed:
         self._check_free(name)
         self.histories[name] = KeyedHistory(sealing or Sealing(), retention or Retention())
         return MemoryKeyed(name, self.histories[name], self.clock)
 
     async def keyed(
-        self, name: str, visibility: str = MEMORY, batching: object = None
+        self, name: str, *, visibility: str = MEMORY, batching: object = None
     ) -> MemoryKeyed:
         if visibility not in (MEMORY, DURABLE):
             raise UsageError("a visibility is 'memory' or 'durable'", given=visibility)
         return MemoryKeyed(name, self._history(name), self.clock, visibility)
 
-    async def keyed_reader(self, name: str, refresh_us: int = 1_000_000) -> ModelReads:
-        return ModelReads(name, self._history(name), self.clock)
+    async def keyed_reader(
+        self, name: str, *, refresh_us: int = 1_000_000, checkpoint: str | None = None
+    ) -> ModelReads:
+        found = ModelReads(name, self._history(name), self.clock)
+        return found if checkpoint is None else found.at_checkpoint(checkpoint)
 
     async def keyed_logs(self) -> list[str]:
         return sorted(self.histories)

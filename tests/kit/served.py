@@ -45,8 +45,8 @@ class Remembering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._place, name)
 
-    async def keyed(self, name: str) -> KeyedWrites:
-        self.handles[name] = await self._place.keyed(name)
+    async def keyed(self, name: str, *, visibility: str) -> KeyedWrites:
+        self.handles[name] = await self._place.keyed(name, visibility=visibility)
         return self.handles[name]
 
     async def keyed_reader(self, name: str) -> KeyedReads:

@@ -284,7 +284,7 @@ async def test_a_server_whose_log_was_taken_over_goes_on_reading(asking: Asking)
 async def _taken_over(asked: Asked) -> None:
     await asked.append(("a", "1"))
     assert (await asked.web.get("/-/ready")).status_code == 200
-    other = await asked.lake.keyed(NAME)
+    other = await asked.lake.keyed(NAME, visibility="durable")
     assert isinstance(other, MemoryKeyed)
     await other.append([(b"a", b"2")])
     body = {"records": [{"keyText": "a", "valueText": "3"}]}
@@ -301,7 +301,7 @@ async def _taken_over(asked: Asked) -> None:
 async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> None:
     """An append is a 403, and the writer stays the writer."""
     async with asking(is_read_only=True) as asked:
-        writer = await asked.lake.keyed(NAME)
+        writer = await asked.lake.keyed(NAME, visibility="durable")
         assert isinstance(writer, MemoryKeyed)
         await writer.append([(b"a", b"1")])
         refused = await asked.post("append", {"records": [{"keyText": "a", "valueText": "2"}]})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.command import AsJson, location_url
-from tidelog.cli.keyed.opened import check_keyed, keyed_of
+from tidelog.cli.keyed.opened import check_keyed
 from tidelog.cli.output import choose_format, print_json, say
 from tidelog.errors import NoSuchLog, UsageError
 
@@ -46,6 +46,7 @@ class ServeOptions:
     port: int
     log: str | None
     read_only: bool
+    visibility: str
     as_json: bool
 
 
@@ -60,6 +61,13 @@ def serve(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse appends, and take no log over.")
     ] = False,
+    visibility: Annotated[
+        str,
+        typer.Option(
+            metavar="durable|memory",
+            help="What reads show: what is durable, or also what is only ordered.",
+        ),
+    ] = "durable",
     token_file: TokenFile = None,
     tls_cert: TlsFile = None,
     tls_key: TlsFile = None,
@@ -78,6 +86,8 @@ def serve(
     url = location_url(context)
     if log is not None:
         check_keyed(log)
+    if visibility not in ("durable", "memory"):
+        raise UsageError(f"--visibility {visibility[:200]!r} is one of durable, memory")
     body_bytes = parse_size(max_body, "--max-body")
     _check_installed()
     from tidelog.server.app import ServerState
@@ -89,7 +99,14 @@ def serve(
     tokens = Tokens() if token_file is None else load_tokens(token_file)
     if not tokens.known and host not in _HERE and tls_client_ca is None:
         say(f"Whoever reaches {host} may read and append: see --token-file")
-    options = ServeOptions(host=host, port=port, log=log, read_only=read_only, as_json=as_json)
+    options = ServeOptions(
+        host=host,
+        port=port,
+        log=log,
+        read_only=read_only,
+        visibility=visibility,
+        as_json=as_json,
+    )
     if asyncio.run(_serve(url, options, ServerState(limits=limits, tokens=tokens), tls)):
         raise KeyboardInterrupt
 
@@ -124,13 +141,19 @@ async def _serve(
     from tidelog.server.serving import make_server
     from tidelog.server.serving import serve as serve_app
 
-    place = keyed_of(await open_location(url))
+    place = await open_location(url)
     if options.log is not None and options.log not in await place.keyed_logs():
         raise NoSuchLog(
             f"there is no keyed log {options.log!r} to serve: create it first (tidelog keyed "
             f"create {options.log})"
         )
-    rooms = rooms_of(place, state, log=options.log, is_read_only=options.read_only)
+    rooms = rooms_of(
+        place,
+        state,
+        log=options.log,
+        is_read_only=options.read_only,
+        visibility=options.visibility,
+    )
     app = make_app(rooms, version=__version__, state=state)
     scheme = "http" if tls is None else "https"
 

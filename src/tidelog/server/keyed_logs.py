@@ -10,6 +10,7 @@ from tidelog.errors import Fenced, HandleError, NoSuchLog, TidelogError
 from tidelog.http_api.failures import Forbidden
 from tidelog.ids import check_name
 from tidelog.keyed.port import KeyedReads, KeyedWrites
+from tidelog.keyed.values import DURABLE
 
 _logger = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ _logger = logging.getLogger(__name__)
 class KeyedPlace(Protocol):
     """Where keyed logs lie: a location."""
 
-    async def keyed(self, name: str) -> KeyedWrites:
+    async def keyed(self, name: str, *, visibility: str) -> KeyedWrites:
         """Open a log to write and read it."""
         ...
 
@@ -30,16 +31,21 @@ class KeyedPlace(Protocol):
         ...
 
 
-class KeyedLogs:
+class ServedLogs:
     """Opens each log once, when it is first asked for.
 
     A server whose log another process took over takes no more appends for it until it is started
     again: of two servers that took over from each other in turn, neither would get anything done.
     It goes on reading.
+
+    Reads show what is durable, unless ``visibility`` says otherwise: a follower whose cursor passed
+    a record that was then lost would never see the one that takes its sequence.
     """
 
-    def __init__(self, place: KeyedPlace, *, is_read_only: bool = False) -> None:
-        self._place = place
+    def __init__(
+        self, place: KeyedPlace, *, is_read_only: bool = False, visibility: str = DURABLE
+    ) -> None:
+        self._place, self._visibility = place, visibility
         self._is_read_only = is_read_only
         self._opened: dict[str, KeyedReads] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -68,7 +74,7 @@ class KeyedLogs:
     async def _open(self, name: str) -> KeyedReads:
         if self._is_read_only or name in self._fenced:
             return await self._place.keyed_reader(name)
-        return await self._place.keyed(name)
+        return await self._place.keyed(name, visibility=self._visibility)
 
     async def writes(self, name: str) -> KeyedWrites:
         """Return the handle that writes.

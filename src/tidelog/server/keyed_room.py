@@ -34,7 +34,7 @@ from tidelog.server.asking import Ask, Query
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.keyed_asks import CountAsk, ScanAsk
 from tidelog.server.keyed_endpoints import KeyedHandlers, keyed_endpoints
-from tidelog.server.keyed_logs import KeyedLogs
+from tidelog.server.keyed_logs import ServedLogs
 from tidelog.server.keyed_reads import RecordsPage
 from tidelog.server.limits import ServerLimits
 from tidelog.server.rooms import Endpoint, ServedRoom
@@ -49,7 +49,7 @@ BY_SETTING: Final = "/api/v1/log"
 class KeyedRoom:
     """Answers what is asked of keyed logs; ``log`` is the one of OpenData's paths."""
 
-    def __init__(self, logs: KeyedLogs, metrics: ServerMetrics, *, log: str | None = None) -> None:
+    def __init__(self, logs: ServedLogs, metrics: ServerMetrics, *, log: str | None = None) -> None:
         self._logs, self._metrics, self._log = logs, metrics, log
         self._followers = 0
         self._ending = asyncio.Event()

@@ -114,6 +114,9 @@ def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
     """They are made, listed and dropped; a fork goes its own way."""
     filled.done("keyed", "checkpoint", "create", "k", "c")
     assert [one["name"] for one in filled.done("keyed", "checkpoint", "list", "k").objects] == ["c"]
+    filled.done("keyed", "append", "k", "--key", "a", given=b"late\n")
+    assert scanned(filled, "--key", "a", "--checkpoint", "c") == [("a", "1"), ("a", "3")]
+    assert filled("keyed", "scan", "k", "--checkpoint", "nobody").status == 2
     again = filled("keyed", "checkpoint", "create", "k", "c")
     assert (again.status, "already" in again.complaint) == (2, True)
     filled.done("keyed", "checkpoint", "drop", "k", "c")
@@ -122,8 +125,8 @@ def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
     filled.done("keyed", "append", "trial", "--key", "a", given=b"4\n")
 
     assert [one["name"] for one in filled.done("keyed", "list").objects] == ["k", "trial"]
-    assert len(filled.done("keyed", "scan", "trial", "--key", "a").objects) == 3
-    assert len(scanned(filled, "--key", "a")) == 2
+    assert len(filled.done("keyed", "scan", "trial", "--key", "a").objects) == 4
+    assert len(scanned(filled, "--key", "a")) == 3
     filled.done("keyed", "drop", "trial", "--yes")
     assert [one["name"] for one in filled.done("keyed", "list").objects] == ["k"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidelog.cli.command import AsJson, location_url
-from tidelog.cli.keyed.opened import KeyedName, check_keyed, closing, keyed_of
+from tidelog.cli.keyed.opened import KeyedName, check_keyed, closing
 from tidelog.cli.keyed.settings import (
     RetainAge,
     RetainBytes,
@@ -52,6 +52,8 @@ def create(
 async def _create(url: str, name: str, sealing: Sealing, retention: Retention) -> KeyedInfo:
     from tidelog.location import open_location
 
-    location = keyed_of(await open_location(url, create=True))
-    async with closing(await location.create_keyed(name, sealing, retention)) as log:
+    location = await open_location(url, create=True)
+    async with closing(
+        await location.create_keyed(name, sealing=sealing, retention=retention)
+    ) as log:
         return await log.describe()

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, ask_first
-from tidelog.cli.keyed.opened import KeyedName, check_keyed, on_keyed
+from tidelog.cli.command import AsJson, ask_first, on_location
+from tidelog.cli.keyed.opened import KeyedName, check_keyed
 from tidelog.cli.output import choose_format, print_json, say
 
 
@@ -26,7 +26,7 @@ def drop(
             deed="drop the keyed log",
             undone="Nothing was dropped.",
         )
-    on_keyed(context, lambda location: location.drop_keyed(name))
+    on_location(context, lambda location: location.drop_keyed(name))
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "dropped": True})
     else:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson
-from tidelog.cli.keyed.opened import KeyedLocation, check_keyed, closing, on_keyed
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.keyed.opened import check_keyed, closing
 from tidelog.cli.output import choose_format, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.keyed.values import KeyedInfo
+    from tidelog.location import Location
 
 SourceKeyed = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing keyed log.")]
 NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to make.")]
@@ -28,11 +29,11 @@ def fork(
     check_keyed(source)
     check_keyed(name)
 
-    async def work(location: KeyedLocation) -> KeyedInfo:
+    async def work(location: Location) -> KeyedInfo:
         async with closing(await location.fork_keyed(source, name)) as log:
             return await log.describe()
 
-    found = on_keyed(context, work)
+    found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
         print_json(asdict(found))
     else:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tidelog.cli.command import AsJson
-from tidelog.cli.keyed.opened import KeyedLocation, closing, on_keyed
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.keyed.opened import closing
 from tidelog.cli.output import Column, bytes_text, print_listing
 from tidelog.clock import run_all
 from tidelog.errors import NoSuchLog
 
 if TYPE_CHECKING:
     from tidelog.keyed.values import KeyedInfo
+    from tidelog.location import Location
 
 
 def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
@@ -30,7 +31,7 @@ def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
         Column("loose", lambda one: f"{one.loose_fragments:,}", right=True),
     )
     print_listing(
-        on_keyed(context, _described),
+        on_location(context, _described),
         columns,
         fields=asdict,
         as_json=as_json,
@@ -38,14 +39,14 @@ def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-async def _described(location: KeyedLocation) -> list[KeyedInfo]:
+async def _described(location: Location) -> list[KeyedInfo]:
     from tidelog.lookahead import AT_ONCE_MAX
 
     work = [partial(_one, location, name) for name in await location.keyed_logs()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
 
 
-async def _one(location: KeyedLocation, name: str) -> KeyedInfo | None:
+async def _one(location: Location, name: str) -> KeyedInfo | None:
     """Describe a log; None if it was dropped meanwhile."""
     try:
         async with closing(await location.keyed_reader(name)) as log:

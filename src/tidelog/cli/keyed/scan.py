@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tidelog.keyed.port import KeyedReads
 
 Newest = Annotated[bool, typer.Option("--newest", help="The newest records first.")]
+Checkpoint = Annotated[
+    str | None, typer.Option(metavar="CHECKPOINT", help="As it was at this checkpoint.")
+]
 Since = Annotated[
     str | None,
     typer.Option(
@@ -54,6 +57,7 @@ def scan(
     rows: RowsMax = None,
     since: Since = None,
     newest: Newest = False,
+    checkpoint: Checkpoint = None,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,4 +78,4 @@ def scan(
         async with asked.scan(log, at, to, rows=rows, newest_first=newest) as found:
             await write_keyed(aiter(found), chosen, key_form)
 
-    on_reader(context, name, work)
+    on_reader(context, name, work, checkpoint=checkpoint)
