@@ -182,12 +182,13 @@ class ModelReads(KeyedReads):
                 raise UsageError("a segment's id is a whole number (int) from 0 on", id=number)
         if last is not None and last < first:
             raise UsageError("the range of segments goes the wrong way", first=first, last=last)
-        found = [one for one in self._segments() if first <= one.id < (last or one.id + 1)]
-        if not found and last != first:
-            raise NoSuchSegment("there is no such segment: list those that there are", id=first)
+        windows = [(one.id, one.start, one.limit) for one in self._segments()]
+        if not windows or windows[-1][2] is not None:  # The active one is there, be it empty.
+            windows.append((self.history.active_id, self.history.active_start, None))
+        found = [one for one in windows if first <= one[0] and (last is None or one[0] < last)]
         if not found:
-            return 0, 0
-        return found[0].start, found[-1].limit
+            raise NoSuchSegment("there is no such segment: list those that there are", id=first)
+        return found[0][1], found[-1][2]
 
     async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
         check_sequences(start, limit)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from kit.keyed_model import MemoryKeyed
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.values import KEYED_RECORDS
 
 
 class BlockingScan:
@@ -59,18 +58,3 @@ class Blocking:
             return [page async for page in self._log.keys(*given, **options)]
 
         return iter(asyncio.run(whole()))
-
-    def poll(
-        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int, wait_us: int
-    ) -> tuple[pa.Table, int]:
-        """Return what a follower gets without waiting, and where it goes on."""
-
-        async def whole() -> tuple[pa.Table, int]:
-            async with self._log.follow(key, prefix=prefix, start=start) as scan:
-                try:
-                    async with asyncio.timeout(wait_us / 1e6):
-                        return await anext(aiter(scan)), scan.next_sequence
-                except TimeoutError:
-                    return KEYED_RECORDS.empty_table(), scan.next_sequence
-
-        return asyncio.run(whole())

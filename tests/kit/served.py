@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -90,21 +90,24 @@ class Served:
 
 @contextmanager
 def served(
-    place: KeyedPlace | None = None,
+    opening: Callable[[], Awaitable[Any]] | None = None,
     *,
     state: ServerState | None = None,
     tls: ServerTls | None = None,
     log: str | None = NAME,
     is_read_only: bool = False,
 ) -> Iterator[Served]:
-    """Serve keyed logs while the block lasts; by default one of the model, which is empty."""
-    there = place or Remembering(MemoryLake())
+    """Serve keyed logs while the block lasts; by default one of the model, which is empty.
+
+    ``opening`` opens where they lie, in the server's loop.
+    """
     state = state or ServerState()
     ready: list[Served | BaseException] = []
     is_ready = threading.Event()
 
     async def work() -> None:
-        if isinstance(there, Remembering) and not await there.keyed_logs():
+        there = Remembering(MemoryLake() if opening is None else await opening())
+        if not await there.keyed_logs():
             await (await there.create_keyed(NAME)).close()
         app = keyed_app(there, state, log=log, is_read_only=is_read_only)
         loop = asyncio.get_running_loop()

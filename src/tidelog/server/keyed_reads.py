@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +61,7 @@ def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
 
 
 async def follow_page(
-    log: KeyedReads, ask: ScanAsk, bytes_max: int, *, given_up: list[Awaitable[Any]]
+    log: KeyedReads, ask: ScanAsk, bytes_max: int, *, given_up: list[Callable[[], Awaitable[Any]]]
 ) -> RecordsPage:
     """Read what there is from the start on, or wait for it, until it is given up, or too long.
 
@@ -69,32 +69,42 @@ async def follow_page(
     """
     if ask.limit is not None and ask.limit <= ask.start:
         return RecordsPage(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
-    scan = log.follow(ask.key, prefix=ask.prefix, start=ask.start)
+    # Who is far behind gets a page, and not as much as a follower reads ahead.
+    page = await scan_page(log, ask, bytes_max)
+    is_over = ask.limit is not None and page.next_sequence >= ask.limit
+    if page.records.num_rows or is_over:
+        return page
+    at = max(ask.start, page.next_sequence)
+    scan = log.follow(ask.key, prefix=ask.prefix, start=at)
     async with scan:
-        found = await _first_of(scan, ask.wait_us, given_up)
-        if found is None:
-            return RecordsPage(KEYED_RECORDS.empty_table(), scan.next_sequence, is_cut=False)
-        if found.num_rows and not ask.is_of_one_key:
-            found = found.sort_by("sequence")  # What is cut off must be the newest.
-        if ask.limit is not None:
-            found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
-            if not found.num_rows:
-                return RecordsPage(found, ask.limit, is_cut=False)
-        kept, is_cut = _cut(found, ask.rows, bytes_max)
-        return RecordsPage(kept, _after(kept) if is_cut else scan.next_sequence, is_cut=is_cut)
+        found, reached = await _first_of(scan, ask.wait_us, given_up)
+    if found is None:
+        return RecordsPage(KEYED_RECORDS.empty_table(), max(at, reached), is_cut=False)
+    if reached < _after(found):
+        if not ask.is_of_one_key:
+            # A part of more: what else of these sequences there is has not come yet.
+            return await scan_page(log, replace(ask, start=at), bytes_max)
+        reached = _after(found)
+    found = found.sort_by("sequence")  # What is cut off must be the newest.
+    if ask.limit is not None:
+        found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
+        reached = min(reached, ask.limit)
+    kept, is_cut = _cut(found, ask.rows, bytes_max)
+    return RecordsPage(kept, _after(kept) if is_cut else reached, is_cut=is_cut)
 
 
 async def _first_of(
-    scan: KeyedScan, wait_us: int, given_up: list[Awaitable[Any]]
-) -> pa.Table | None:
-    """Return the first records; None if it takes too long, or is given up."""
+    scan: KeyedScan, wait_us: int, given_up: list[Callable[[], Awaitable[Any]]]
+) -> tuple[pa.Table | None, int]:
+    """Return the first records, None if it takes too long or is given up; and where to go on."""
     coming = asyncio.ensure_future(anext(aiter(scan), None))
-    others = [asyncio.ensure_future(one) for one in given_up]
+    others = [asyncio.ensure_future(one()) for one in given_up]
     try:
         await asyncio.wait(
             [coming, *others], timeout=wait_us / 1e6, return_when=asyncio.FIRST_COMPLETED
         )
-        return coming.result() if coming.done() else None
+        # While it waits it moves on with what others' keys get.
+        return (coming.result() if coming.done() else None), scan.next_sequence
     finally:
         for task in (coming, *others):
             task.cancel()

@@ -148,7 +148,7 @@ class KeyedRoom:
         self._followers += 1
         self._metrics.followers.set(self._followers)
         try:
-            given_up: list[Awaitable[object]] = [ask.gone(), self._ending.wait()]
+            given_up: list[Callable[[], Awaitable[object]]] = [ask.gone, self._ending.wait]
             return await keyed_reads.follow_page(
                 log, wanted, ask.limits.scan_bytes_max, given_up=given_up
             )
