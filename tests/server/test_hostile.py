@@ -41,7 +41,15 @@ fields = st.fixed_dictionaries(
     },
 )
 ROUTES = ["append", "scan", "count"]
-KINDS = ["application/json", "application/protobuf", "", "text/plain", "application/json; x=y"]
+FORM = "application/x-www-form-urlencoded"  # What curl calls a body.
+KINDS = [
+    "application/json",
+    FORM,
+    "application/protobuf",
+    "",
+    "text/plain",
+    "application/json; x=y",
+]
 
 
 async def _ask(route: str, body: bytes, kind: str) -> httpx.Response:

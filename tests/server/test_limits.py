@@ -126,6 +126,21 @@ async def test_tokens_are_asked_for(asking: Asking) -> None:
         assert (refused.status_code, refused.headers["connection"]) == (401, "close")
 
 
+async def test_a_page_of_the_web_does_not_append(asking: Asking) -> None:
+    """To a server on its reader's own machine, which has no token to ask for."""
+    headers = {"origin": "https://example.org", "content-type": "text/plain"}
+    tokens = parse_tokens([WRITER], source="x")
+    async with asking() as asked:
+        for kind in ("application/json", "text/plain", ""):
+            told = {**headers, "content-type": kind}
+            refused = await asked.web.post("/api/v1/log/append", json=BODY, headers=told)
+            assert refused.status_code == 403
+        assert (await asked.get("count?key=a", headers=headers)).json()["count"] == 0
+    async with asking(ServerState(tokens=tokens)) as asked:
+        told = {"origin": "https://example.org", "authorization": f"Bearer {WRITER}"}
+        assert (await asked.post("append", BODY, headers=told)).status_code == 200
+
+
 @pytest.mark.parametrize(
     "lines",
     [[], ["# none"], ["short"], [f"{WRITER} write"], [f"{WRITER} read twice"], ["a b c d e f g"],

@@ -20,6 +20,7 @@ from tidelog.clock import Clock, SystemClock
 from tidelog.errors import Outcome, TidelogError, unforeseen
 from tidelog.http_api.failures import (
     RETRIED,
+    Forbidden,
     MethodNotAllowed,
     NoSuchRoute,
     ShuttingDown,
@@ -168,6 +169,9 @@ class RouteHandler:
             if state.is_ending:
                 raise ShuttingDown("the server ends: ask another one, or this one again later")
             state.tokens.check(headers.get("authorization"), is_write=endpoint.is_write)
+            if endpoint.is_write and "origin" in headers and not state.tokens.known:
+                # A page of the web could else append to a server on its reader's own machine.
+                raise Forbidden("web pages may append only with a token: see --token-file")
         ask = Ask(
             scope=scope,
             receive=receive,

@@ -24,6 +24,8 @@ from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance, Serv
 T = TypeVar("T", bound=Struct)
 
 JSON_TYPES: Final = ("application/json", "application/protobuf+json")
+# What curl says of a body that it is not told the type of; and those who say nothing.
+UNTYPED: Final = ("", "application/x-www-form-urlencoded")
 PROTOBUF_TYPES: Final = ("application/protobuf", "application/x-protobuf")
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _FLAGS: Final = {"true": True, "false": False}
@@ -123,14 +125,14 @@ class Ask:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def message(self, wanted: type[T]) -> T:
-        """Return the message that the body is; without a type it is taken for JSON.
+        """Return the message that the body is; one without a type of its own is taken for JSON.
 
         Raises:
             UsageError: it is none. WrongMediaType: it is neither JSON nor protobuf. BodyTooLarge,
             BodyTooSlow, TooMany: see `body`.
         """
         kind = self.media_type
-        if kind and kind not in (*JSON_TYPES, *PROTOBUF_TYPES):
+        if kind not in (*UNTYPED, *JSON_TYPES, *PROTOBUF_TYPES):
             raise WrongMediaType(
                 "the body is JSON (application/json) or protobuf (application/protobuf)",
                 given=quoted(kind),

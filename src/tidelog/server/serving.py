@@ -86,8 +86,18 @@ class AppServer(uvicorn.Server):
         self.was_interrupted = self.was_interrupted or is_interrupt
 
     async def startup(self, sockets: Any = None) -> None:
-        """Open the sockets, and tell where."""
-        await super().startup(sockets)
+        """Open the sockets, and tell where.
+
+        Raises:
+            LocationError: the address cannot be had.
+        """
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:  # As uvicorn tells it, who is a command of its own.
+            raise LocationError(
+                f"nothing can be served at {self.config.host}:{self.config.port}: is the port "
+                "taken, or the address another's?"
+            ) from error
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._told(host, port)
@@ -145,15 +155,4 @@ async def serve(server: AppServer, state: ServerState) -> None:
         LocationError: the address cannot be had.
     """
     with use_sink(state.metrics):
-        try:
-            # A task of its own: what it ends by is then no exit of this one.
-            await asyncio.get_running_loop().create_task(_served(server))
-        except SystemExit as error:
-            where = f"{server.config.host}:{server.config.port}"
-            raise LocationError(
-                f"nothing can be served at {where}: is the port taken, or the address another's?"
-            ) from error
-
-
-async def _served(server: AppServer) -> None:
-    await server.serve()
+        await server.serve()
