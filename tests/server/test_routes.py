@@ -11,7 +11,7 @@ import pytest
 from kit.keyed_model import MemoryKeyed
 from kit.served import NAME
 from server.conftest import Asked, Asking
-from tidelog.errors import Fenced, LocationError, OutcomeUnknown, TidelogError
+from tidelog.errors import Fenced, LocationError, Outcome, OutcomeUnknown, TidelogError
 from tidelog.http_api import messages
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
@@ -296,6 +296,19 @@ async def _taken_over(asked: Asked) -> None:
     assert not other.is_fenced
     assert (await asked.web.get("/-/ready")).status_code == 503
     assert (await asked.web.get("/-/healthy")).status_code == 200
+
+
+async def test_what_became_of_the_append_that_met_the_other_is_told_of_it_alone(
+    asked: Asked,
+) -> None:
+    """Those that come after it are not even sent."""
+    await asked.append(("a", "1"))
+    asked.log.weather.errors.append((Fenced("taken", outcome=Outcome.UNKNOWN), True))
+    body = {"records": [{"keyText": "a", "valueText": "2"}]}
+    answers = [await asked.post("append", body) for _ in range(2)]
+
+    assert [one.status_code for one in answers] == [500, 409]
+    assert [one.json()["outcome"] for one in answers] == ["unknown", "not_applied"]
 
 
 async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from tidelog.errors import Fenced, HandleError, NoSuchLog, TidelogError
+from tidelog.errors import Fenced, HandleError, NoSuchLog, Outcome, TidelogError
 from tidelog.http_api.failures import Forbidden
 from tidelog.ids import check_name
 from tidelog.keyed.port import KeyedReads, KeyedWrites
@@ -49,7 +49,7 @@ class ServedLogs:
         self._is_read_only = is_read_only
         self._opened: dict[str, KeyedReads] = {}
         self._opening: dict[str, asyncio.Lock] = {}
-        self._fenced: dict[str, Fenced] = {}
+        self._fenced: set[str] = set()
 
     async def names(self) -> list[str]:
         """Return the names of all logs."""
@@ -87,24 +87,25 @@ class ServedLogs:
             raise Forbidden("this server only reads: append where the log is written")
         found = await self.reads(name)
         if name in self._fenced:
-            raise self._lost(name)
+            raise _lost(name)
         assert isinstance(found, KeyedWrites)
         return found
 
     async def note(self, name: str, handle: KeyedReads, error: TidelogError) -> TidelogError:
         """Let go of a handle that is over, and return what is to be told of an error."""
-        if not isinstance(error, HandleError | NoSuchLog) or self._opened.get(name) is not handle:
-            return self._lost(name) if isinstance(error, Fenced) and name in self._fenced else error
-        del self._opened[name]
-        if isinstance(error, Fenced):
+        if isinstance(error, HandleError | NoSuchLog) and self._opened.get(name) is handle:
+            del self._opened[name]
+            try:
+                await handle.close()
+            except TidelogError:
+                # Whoever appended by it was told already.
+                _logger.info("a handle that was over could not be closed, name=%s", name)
+        if not isinstance(error, Fenced):
+            return error
+        if name not in self._fenced:
             _logger.warning("another process took over a keyed log, name=%s", name)
-            self._fenced[name] = error
-        try:
-            await handle.close()
-        except TidelogError:
-            # Whoever appended by it was told already.
-            _logger.info("a handle that was over could not be closed, name=%s", name)
-        return self._lost(name) if isinstance(error, Fenced) else error
+            self._fenced.add(name)
+        return _lost(name, error.outcome)
 
     def check_ready(self) -> None:
         """Refuse to be called ready once a log was lost to another process.
@@ -113,15 +114,7 @@ class ServedLogs:
             Fenced: so it is.
         """
         for name in self._fenced:
-            raise self._lost(name)
-
-    def _lost(self, name: str) -> Fenced:
-        return Fenced(
-            "another process took over the log: append there, or start this server again to take "
-            "it back",
-            outcome=self._fenced[name].outcome,
-            log=name,
-        )
+            raise _lost(name)
 
     async def close(self) -> None:
         """Close all handles; what was appended is answered first."""
@@ -132,3 +125,12 @@ class ServedLogs:
                 await handle.close()
             except TidelogError as error:
                 _logger.warning("a keyed log was not closed whole, why=%s", error)
+
+
+def _lost(name: str, outcome: Outcome = Outcome.NOT_APPLIED) -> Fenced:
+    return Fenced(
+        "another process took over the log: append there, or start this server again to take it "
+        "back",
+        outcome=outcome,
+        log=name,
+    )

@@ -1,0 +1,163 @@
+"""The client where the way to the server, or the answer, is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kit.served import served
+from tidelog.errors import (
+    DeadlineExceeded,
+    LocationError,
+    LogFull,
+    Outcome,
+    OutcomeUnknown,
+    TidelogError,
+    UsageError,
+)
+from tidelog.http_client import HttpKeyed
+
+RECORD = [(b"a", b"1")]
+Answers = Callable[[socket.socket], None]
+
+
+@contextmanager
+def answering(answers: Answers) -> Iterator[str]:
+    """Listen, and do to each connection what is said, once it has sent something."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listening.accept()
+                except OSError:
+                    return
+                with client:
+                    if client.recv(65_536):
+                        answers(client)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(30)
+
+
+def plain(status: str, body: str) -> Answers:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return lambda client: client.sendall((head + body).encode())
+
+
+def half(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+
+def asleep(_: socket.socket) -> None:
+    threading.Event().wait(0.3)
+
+
+LOST: list[tuple[Answers, type[TidelogError], Outcome]] = [
+    (lambda _: None, OutcomeUnknown, Outcome.UNKNOWN),
+    (half, OutcomeUnknown, Outcome.UNKNOWN),
+    (plain("502 Bad", "<html>"), LocationError, Outcome.UNKNOWN),
+    (plain("200 OK", "hello"), TidelogError, Outcome.UNKNOWN),
+    (plain("200 OK", '{"status": "success"}'), TidelogError, Outcome.UNKNOWN),
+    (lambda client: client.sendall(b"nonsense\r\n\r\n"), OutcomeUnknown, Outcome.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("answers", "kind", "outcome"), LOST)
+def test_an_append_whose_answer_is_lost_may_be_there(
+    answers: Answers, kind: type[TidelogError], outcome: Outcome
+) -> None:
+    """It is never told as refused; a read is."""
+    with answering(answers) as url, HttpKeyed(url, timeout_s=5) as log:
+        with pytest.raises(kind) as found:
+            log.append(RECORD)
+        assert found.value.outcome is outcome
+        with pytest.raises(TidelogError):
+            log.count(b"a")
+
+
+def test_a_server_that_does_not_answer_is_left() -> None:
+    """After the time that it has."""
+    with answering(asleep) as url, HttpKeyed(url, timeout_s=0.05) as log:
+        with pytest.raises(DeadlineExceeded):
+            log.count(b"a")
+        with pytest.raises(OutcomeUnknown):
+            log.append(RECORD)
+        assert not log.is_healthy()
+
+
+def test_nothing_was_sent_where_there_is_no_way() -> None:
+    """So that it may be sent again."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with HttpKeyed(f"http://127.0.0.1:{port}") as log:
+        with pytest.raises(LocationError, match="no way") as found:
+            log.append(RECORD)
+        assert found.value.outcome is Outcome.NOT_APPLIED
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    """To send by it would leave open what became of the records."""
+    with served() as server, HttpKeyed(server.url) as log:
+        assert log.append(RECORD) == 1
+
+        async def close() -> None:
+            for connection in list(server.server.server_state.connections):
+                connection.shutdown()
+
+        server.run(close)
+        assert log.append(RECORD) == 2
+
+
+def test_records_come_back_when_the_log_is_full() -> None:
+    """As in a process: nobody has to keep them twice."""
+    with served() as server, HttpKeyed(server.url) as log:
+        log.append(RECORD)
+        weather = server.place.handles["log"].weather
+        weather.is_full = True
+        for append in (log.try_append, lambda records: log.append(records, timeout_us=20_000)):
+            with pytest.raises(LogFull) as found:
+                append(RECORD)
+            assert found.value.records is RECORD
+        waiting: list[int] = []
+        thread = threading.Thread(target=lambda: waiting.append(log.append(RECORD)))
+        thread.start()
+        weather.is_full = False
+        thread.join(30)
+        assert waiting == [2]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:80", "ftp://x", "http://", "http://u:p@x", "http://x?y=1", "http://x:99999"],
+)
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(UsageError):
+        HttpKeyed(url)
+
+
+def test_bad_input_is_refused_before_it_is_sent() -> None:
+    """As a log in the process refuses it; and a client that was closed is no more."""
+    log = HttpKeyed("http://localhost:1")
+    for records in ([("a", b"1")], [(b"a", "1")], [(b"a",)], [(b"x" * 16_385, b"")]):
+        with pytest.raises(UsageError):
+            log.append(records)  # type: ignore[arg-type]
+    for call in (
+        lambda: log.scan(b"a", 3, 2),
+        lambda: log.scan(b"a", rows=0),
+        lambda: log.scan_range(b"b", b"a"),
+        lambda: log.poll(b"a", prefix=b"b"),
+    ):
+        with pytest.raises(UsageError):
+            call()
+    log.close()
+    with pytest.raises(UsageError, match="closed"):
+        log.count(b"a")

@@ -1,0 +1,124 @@
+"""The server over the engine: other processes write, take over, and drop what it serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidelog
+from kit.served import NAME, Served, served
+from tidelog.errors import Fenced, NoSuchLog, SequenceRetired
+from tidelog.http_api.failures import Forbidden
+from tidelog.http_client import HttpKeyed
+from tidelog.keyed.values import Retention
+from tidelog.location import open_location
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[tidelog.Location]:
+    """The location that is served, as another process has it."""
+    with tidelog.connect(tmp_path, create=True) as found:
+        yield found
+
+
+def serving(lake: tidelog.Location, tmp_path: Path, **options: Any) -> Any:
+    lake.create_keyed(NAME).close()
+
+    async def opening() -> Any:
+        return await open_location(str(tmp_path))
+
+    return served(opening, **options)
+
+
+def test_whoever_takes_a_log_over_has_it(lake: tidelog.Location, tmp_path: Path) -> None:
+    """The server's appends are refused from then on, and it reads what the other writes."""
+    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+        assert log.append([(b"a", b"1")]) == 1
+        with lake.keyed(NAME) as other:
+            assert other.append([(b"a", b"2")]) == 2
+            for _ in range(2):
+                with pytest.raises(Fenced) as found:
+                    log.append([(b"a", b"3")])
+                assert found.value.outcome is tidelog.errors.Outcome.NOT_APPLIED
+                assert log.scan(b"a").to_arrow()["value"].to_pylist() == [b"1", b"2"]
+            assert not log.is_ready()
+            assert other.append([(b"a", b"4")]) == 3
+
+
+def test_a_server_that_only_reads_follows_what_others_write(
+    lake: tidelog.Location, tmp_path: Path
+) -> None:
+    """As it comes, and without taking the log over."""
+    with (
+        serving(lake, tmp_path, is_read_only=True) as server,
+        HttpKeyed(server.url) as log,
+        lake.keyed(NAME) as writer,
+    ):
+        writer.append([(b"a", b"1")])
+        table, at = log.poll(b"a")
+        assert (table["value"].to_pylist(), at) == ([b"1"], 2)
+        told: list[list[bytes | None]] = []
+
+        def wait() -> None:
+            told.append(log.poll(prefix=b"a", start=at)[0]["value"].to_pylist())
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until_followed(server)
+        writer.append([(b"b", b"other"), (b"ab", b"2")])
+        waiting.join(30)
+        assert told == [[b"2"]]
+        with pytest.raises(Forbidden):
+            log.append([(b"a", b"3")])
+        assert writer.append([(b"a", b"3")]) > 3
+
+
+def until_gone(log: HttpKeyed) -> None:
+    """Wait until the server has looked again: it does so once a second."""
+    try:
+        while log.count(b"a"):
+            threading.Event().wait(0.05)
+    except NoSuchLog:
+        return
+    raise AssertionError("a log that was dropped has no records, and is there")
+
+
+def until_followed(server: Served) -> None:
+    while server.state.metrics.registry.get_sample_value("log_followers") != 1:
+        threading.Event().wait(0.01)
+
+
+def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: Path) -> None:
+    """410, and 404; a log that is made meanwhile is served."""
+    with serving(lake, tmp_path, is_read_only=True) as server:
+        with lake.keyed(NAME) as writer:
+            writer.append([(b"a", b"1")])
+            writer.seal()
+            writer.append([(b"a", b"2")])
+            assert writer.retire(Retention(segments=1)) == 1
+        with HttpKeyed(server.url) as log:
+            with pytest.raises(SequenceRetired):
+                log.count(b"a", 1)
+            assert log.scan(b"a").to_arrow()["value"].to_pylist() == [b"2"]
+        lake.drop_keyed(NAME)
+        with HttpKeyed(server.url) as log:
+            until_gone(log)
+        with HttpKeyed(server.url, "later") as log:
+            with pytest.raises(NoSuchLog):
+                log.count(b"a")
+            lake.create_keyed("later").close()
+            assert log.count(b"a") == 0
+            assert log.logs() == ["later"]
+
+
+def test_what_is_asked_of_the_store_is_counted(lake: tidelog.Location, tmp_path: Path) -> None:
+    """In the same numbers as tidelog's own."""
+    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+        log.append([(b"a", b"1")])
+        sample = server.state.metrics.registry.get_sample_value
+        assert (sample("tidelog_store_bytes_out_total", {"kind": "put"}) or 0) > 0
+        assert sample("log_append_records_total") == 1
