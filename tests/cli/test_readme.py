@@ -55,7 +55,7 @@ def do(tour: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if words[0] == "export":
             name, _, value = words[1].partition("=")
             monkeypatch.setenv(name, value.replace("$PWD", str(Path.cwd())))
-        elif words[1:3] == ["log", "follow"]:
+        elif words[2:3] == ["follow"]:
             follow(words[1:])
         else:
             assert words[0] == "tidelog", command

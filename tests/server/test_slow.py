@@ -155,8 +155,8 @@ def test_many_clients_do_not_wait_for_a_slow_one() -> None:
             def one(number: int) -> list[bytes | None]:
                 key = f"client-{number}".encode()
                 with HttpKeyed(server.url) as log:
-                    log.append([(key, b"1")])
-                    log.append([(key, b"2")], durable=False)
+                    log.append([(key, b"1")], durable=False)
+                    log.append([(key, b"2")])
                     found: list[bytes | None] = log.scan(key).to_arrow()["value"].to_pylist()
                     return found
 
