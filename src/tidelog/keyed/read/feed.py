@@ -37,6 +37,12 @@ class _Waiting:
     wanted: KeyedWanted
     woken: asyncio.Future[int]
 
+    def passed(self, feed: KeyedFeed) -> int:
+        """Return up to where there was nothing for it: what woke it, it was not given yet."""
+        if not self.woken.done():
+            return feed.end
+        return 0 if self.woken.cancelled() or self.woken.exception() else self.woken.result()
+
 
 @dataclass(slots=True, kw_only=True)
 class KeyedFeed:
@@ -51,8 +57,8 @@ class KeyedFeed:
     end: int = 0
     polls: int = 0
     _window: deque[LoosePiece] = field(default_factory=deque)
-    _by_key: dict[bytes, set[_Waiting]] = field(default_factory=dict)
-    _by_range: set[_Waiting] = field(default_factory=set)
+    _by_key: dict[bytes, dict[_Waiting, None]] = field(default_factory=dict)
+    _by_range: dict[_Waiting, None] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _error: TidelogError | None = None
     _followers: int = 0
@@ -63,9 +69,15 @@ class KeyedFeed:
         return self._window[0].start if self._window else self.end
 
     def start(self, at: int) -> None:
-        """Begin to poll from a sequence on, unless it has begun."""
+        """Begin to poll from a sequence on, unless it has begun.
+
+        Raises:
+            HandleError: the keyed log was closed, or the log that feeds it was sealed.
+        """
+        if self._error is not None:
+            raise self._error
         if self._task is None:
-            self.end, self._error = at, None
+            self.end = at
             self._task = asyncio.create_task(self._run(), name="keyed feed")
 
     def join(self) -> None:
@@ -82,7 +94,7 @@ class KeyedFeed:
     async def stop(self) -> None:
         """End the poll, and all who wait."""
         task = self._task
-        self._fail(HandleError("the keyed log was closed: open it again"))
+        self._end(HandleError("the keyed log was closed: open it again"))
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
@@ -91,7 +103,7 @@ class KeyedFeed:
         """Return what the window has from a sequence on."""
         return [piece for piece in self._window if piece.limit > start]
 
-    async def news(self, wanted: KeyedWanted, reached: int) -> int:
+    async def news(self, waiting: _Waiting, reached: int) -> int:
         """Wait until there is something that may be wanted; return from where on to read.
 
         Raises:
@@ -101,15 +113,15 @@ class KeyedFeed:
             raise self._error
         if self.end > reached:
             return reached
-        waiting = _Waiting(wanted, asyncio.get_running_loop().create_future())
-        held = self._by_range if wanted.key is None else self._by_key.setdefault(wanted.key, set())
-        held.add(waiting)
+        key = waiting.wanted.key
+        held = self._by_range if key is None else self._by_key.setdefault(key, {})
+        held[waiting] = None
         try:
             return await waiting.woken
         finally:
-            held.discard(waiting)
-            if not held and wanted.key is not None:
-                self._by_key.pop(wanted.key, None)
+            held.pop(waiting, None)
+            if not held and key is not None:
+                self._by_key.pop(key, None)
 
     def push(self, piece: LoosePiece) -> None:
         """Take what came to the wal; nothing, if it does not follow what is there."""
@@ -133,7 +145,8 @@ class KeyedFeed:
     def _wanting(self, piece: LoosePiece) -> list[_Waiting]:
         assert piece.records is not None
         keys = piece.key_set(piece.records)
-        fewer = self._by_key.keys() & keys
+        # In one order each time, so that a run can be told again.
+        fewer = sorted(self._by_key.keys() & keys)
         found = [waiting for key in fewer for waiting in self._by_key[key]]
         return found + [one for one in self._by_range if _any_in(keys, one.wanted)]
 
@@ -141,7 +154,7 @@ class KeyedFeed:
         for attempt in range(TRIES):
             try:
                 await self._poll()
-                self._fail(HandleError("the log that feeds this keyed log was sealed"))
+                self._end(HandleError("the log that feeds this keyed log was sealed"))
                 return
             except LocationError as error:
                 if attempt + 1 == TRIES:
@@ -161,8 +174,18 @@ class KeyedFeed:
                 limit = table.column("position")[-1].as_py() + 1
                 self.push(LoosePiece(start=self.end, limit=limit, records=records))
 
-    def _fail(self, error: TidelogError) -> None:
+    def _end(self, error: TidelogError) -> None:
+        """Let nobody follow any more."""
         self._error = error
+        self._tell(error)
+
+    def _fail(self, error: TidelogError) -> None:
+        """Tell those who wait; whoever follows next begins another poll."""
+        self._task, self.end = None, 0
+        self._window.clear()
+        self._tell(error)
+
+    def _tell(self, error: TidelogError) -> None:
         for waiting in [*self._by_range, *(one for held in self._by_key.values() for one in held)]:
             if not waiting.woken.done():
                 waiting.woken.set_exception(error)
@@ -177,13 +200,13 @@ class Following(KeyedScan):
     scan: Callable[[int], ViewScan]
     begin: Callable[[], Awaitable[int]]
     reached: int | None = None
-    _is_waiting: bool = False
+    _waiting: _Waiting | None = None
     _tables: AsyncGenerator[pa.Table, None] | None = None
 
     @property
     def next_sequence(self) -> int:
         reached = self.reached or 0
-        return max(reached, self.feed.end) if self._is_waiting else reached
+        return reached if self._waiting is None else max(reached, self._waiting.passed(self.feed))
 
     def __aiter__(self) -> AsyncIterator[pa.Table]:
         if self._tables is None:
@@ -206,7 +229,8 @@ class Following(KeyedScan):
     async def _followed(self) -> AsyncGenerator[pa.Table, None]:
         reached = self.reached = await self.begin() if self.reached is None else self.reached
         while True:
-            if reached < self.feed.begin or not self.feed.end:
+            # Again and again: while it is read, the window moves on.
+            while reached < self.feed.begin or not self.feed.end:
                 past = self.scan(reached)
                 async with aclosing(past):
                     async for table in past:
@@ -219,11 +243,12 @@ class Following(KeyedScan):
                 reached = self.reached = max(reached, piece.limit)
                 if table.num_rows:
                     yield table
-            self._is_waiting = True
+            woken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._waiting = _Waiting(self.wanted, woken)
             try:
-                reached = max(reached, await self.feed.news(self.wanted, reached))
+                reached = max(reached, await self.feed.news(self._waiting, reached))
             finally:
-                self._is_waiting = False
+                self._waiting = None
 
     def _of(self, piece: LoosePiece, reached: int) -> pa.Table:
         records, wanted = piece.records, self.wanted
