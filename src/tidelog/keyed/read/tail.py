@@ -42,6 +42,8 @@ class LooseTail:
     next: int = 1
     oldest: int = 1
     is_behind: bool = True
+    _cuts: int = field(init=False, default=0)
+    _ahead: list[LoosePiece] | None = field(init=False, default=None)
     reader: SlotReader = field(init=False)
     _kept: OrderedDict[LoosePiece, int] = field(init=False, default_factory=OrderedDict)
     _calls: SharedCalls[LoosePiece, pa.Table] = field(init=False, default_factory=SharedCalls)
@@ -56,15 +58,26 @@ class LooseTail:
             NoSuchLog: the wal is gone. CorruptionError, LocationError: it cannot be read.
         """
         self.forget(compacted)
-        start = self._reached(compacted)
+        self._ahead, cuts = [], self._cuts
+        try:
+            await self._refresh(compacted)
+            self.is_behind = self._cuts > cuts
+        finally:
+            ahead, self._ahead = self._ahead, None
+        for piece in ahead:
+            self.add(piece)
+
+    async def _refresh(self, compacted: int) -> None:
         while True:
+            start = self._reached(compacted)
             end = await self.reader.end()
             try:
                 named = await self.reader.tree.fragments_of(end.manifest, start=start, limit=None)
             except ObjectNotFound as error:
                 await load_past(self.store, end.manifest, error)
                 continue
-            break
+            if self._reached(compacted) >= start:
+                break  # Or meanwhile something of what was known was let go of.
         past = [plain(one) for one in end.fragments if overlaps(one, start, None)]
         # Meanwhile this process may have appended, and know more.
         start = max(start, self._reached(compacted))
@@ -74,7 +87,7 @@ class LooseTail:
                     LoosePiece(start=max(one.start, start), limit=one.limit, fragment=one)
                 )
                 start = one.limit
-        self.next, self.is_behind = max(self.next, end.tail.position), False
+        self.next = max(self.next, end.tail.position)
         self.oldest = end.manifest.oldest
 
     def forget(self, compacted: int) -> None:
@@ -90,6 +103,8 @@ class LooseTail:
         """Take what this process has appended, and is durable."""
         if piece.start > self.next or self.is_behind:
             self.is_behind = True  # Something before it is not known: a refresh finds both.
+            if self._ahead is not None:
+                self._ahead.append(piece)  # One is under way, and may have read less far.
             return
         if piece.limit <= self.next:
             return
@@ -132,10 +147,20 @@ class LooseTail:
         for old in list(self._kept):
             if total <= self.memory_bytes:
                 return
-            if old is not piece and old.fragment is not None:
+            if old.fragment is not None:
                 total -= self._kept.pop(old)
                 old.forget_records()
         if total > self.memory_bytes:
-            # Of what was appended here nobody has said where it is stored: a refresh does.
-            self.pieces, self.is_behind = [], True
-            self._kept.clear()
+            self._forget_own()
+
+    def _forget_own(self) -> None:
+        """Let go of what was appended here, of which nobody has said where it is stored.
+
+        What is known ends before it from then on, until a refresh finds it in the store.
+        """
+        at = next(n for n, one in enumerate(self.pieces) if one.fragment is None)
+        self.next, self.is_behind = self.pieces[at].start, True
+        self._cuts += 1
+        for one in self.pieces[at:]:
+            self._kept.pop(one, None)
+        del self.pieces[at:]

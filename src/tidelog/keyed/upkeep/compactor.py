@@ -8,7 +8,7 @@ Source: rfc-0001, "Append-Only Scan Optimization"; anchors (1.8, trap #482).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,12 +17,12 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import wall_us
-from tidelog.errors import NoSuchLog
+from tidelog.clock import backoff_us, wall_us
+from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, require
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import sort_records
-from tidelog.keyed.read.piece import in_range
+from tidelog.keyed.read.piece import LoosePiece, in_range
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.run import Run
@@ -41,6 +41,7 @@ from tidelog.keyed.values import KEYED_RECORDS
 PART_ROWS: Final = 4_000_000
 PART_BYTES: Final = 256 * 1024 * 1024
 ROUNDS_MAX: Final = 1_000
+TRIES: Final = 10
 
 
 class RunMerger(Protocol):
@@ -81,14 +82,25 @@ class Compactor:
             NoSuchLog: the log is gone. CorruptionError: something is not what was written.
             LocationError: the store failed; what is named is whole.
         """
-        written = 0
+        written = missed = 0
         for _ in range(ROUNDS_MAX):
             await self.standing.refresh()
-            if await self._seal_if_due():
+            try:
+                if await self._seal_if_due():
+                    continue
+                found = await self._compact_loose(everything)
+                written += found
+                merged = await self._merge(everything)
+                written += merged
+            except ObjectNotFound as error:
+                # Others have done the same, and collected what it was made of.
+                if (missed := missed + 1) == TRIES:
+                    raise CorruptionError(
+                        "an object that the keyed log names is missing", why=error
+                    ) from error
+                await self.standing.clock.sleep(backoff_us(missed, self.standing.clock))
                 continue
-            found = await self._compact_loose(everything) + await self._merge(everything)
-            written += found
-            if not found:
+            if not found and not merged:
                 break
         return written
 
@@ -115,24 +127,29 @@ class Compactor:
     async def _compact_loose(self, everything: bool) -> int:
         standing, written = self.standing, 0
         windows = windows_to_compact(standing.state, loose_of(standing), everything=everything)
+        # As they were planned with: the tail may let go of some meanwhile.
+        pieces = list(standing.tail.pieces)
         for start, limit in windows:
             if standing.state.compacted != start:
                 break  # Others are at it.
-            run = await self._run_of(start, limit)
+            run = await self._run_of(pieces, start, limit)
             if not await self._named(run, partial(decide_compacted, runs=[run])):
                 break
             written += 1
         standing.tail.forget(standing.state.compacted)
         return written
 
-    async def _run_of(self, start: int, limit: int) -> Run:
+    async def _run_of(self, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
         """Write the run of a window of loose records."""
-        standing = self.standing
-        tables = [
-            in_range(await standing.tail.records(piece), start, limit)
-            for piece in standing.tail.pieces
-            if piece.start < limit and piece.limit > start
-        ]
+        standing, within = self.standing, []
+        reached = start
+        for piece in pieces:
+            if piece.start < limit and piece.limit > start:
+                require(piece.start <= reached, "loose pieces do not follow each other")
+                within.append(piece)
+                reached = piece.limit
+        require(reached >= limit, "a window is not covered by loose pieces")
+        tables = [in_range(await standing.tail.records(one), start, limit) for one in within]
         together = pa.concat_tables([KEYED_RECORDS.empty_table(), *tables])
         run = new_run(standing, start, limit, wall_us(standing.clock))
 
