@@ -108,7 +108,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             placed.append(one)
         assert first is not None
         if durable:
-            positions = [await asyncio.shield(one.durable) for one in placed]
+            positions = [await one.position() for one in placed]
             first = positions[0]
         return first
 
@@ -231,7 +231,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         timeout_us: int | None,
     ) -> int:
         one = await self._place(keys, values, durable, timestamp_us, timeout_us)
-        return await asyncio.shield(one.durable) if durable else one.placed.position
+        return await one.position() if durable else one.placed.position
 
     async def _place(
         self,

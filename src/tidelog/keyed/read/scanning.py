@@ -78,7 +78,7 @@ class ViewScan(KeyedScan):
             check_readable(view.state, start if attempt == 0 else 0)
             if limit is None or limit > view.next:
                 limit = max(start, view.next)  # What comes later is of another scan.
-            if wanted.newest_first:
+            if wanted.newest_first and attempt == 0:
                 self._frontier = limit
             run = _Run(self, view, max(start, view.oldest), limit)
             try:

@@ -106,6 +106,8 @@ class KeyedStanding:
         pieces = [piece for piece in self.tail.pieces if piece.limit > compacted]
         following = max(compacted, self.tail.next)
         for piece in pending:
+            if piece.limit <= following:
+                continue  # It was read from the store before its writer was told of it.
             if piece.start != following:
                 break  # It is being placed anew.
             pieces.append(piece)

@@ -29,9 +29,24 @@ class Ordered:
     timestamp_us: int
     is_awaited: bool
     durable: asyncio.Future[int] = field(init=False)
+    _settled: asyncio.Future[None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.durable = self.placed.durable
+        self._settled = asyncio.get_running_loop().create_future()
+
+    async def settled(self) -> None:
+        """Wait until it is durable or failed, and until reads show it so."""
+        await asyncio.shield(self._settled)
+
+    async def position(self) -> int:
+        """Wait until it is durable, and read so; return where it is."""
+        await self.settled()
+        return self.durable.result()
+
+    def settle(self) -> None:
+        """Let all go on who wait for it."""
+        self._settled.set_result(None)
 
     def piece(self, position: int, *, is_durable: bool) -> LoosePiece:
         """Return them as a piece of the log that begins at a position."""
@@ -66,7 +81,6 @@ class PendingAppends:
     def add(self, one: Ordered) -> None:
         """Take records that were just ordered."""
         self._held[one] = one.piece(one.placed.position, is_durable=False)
-        # Before whoever waits for them, so that who was told reads them.
         one.durable.add_done_callback(partial(self._settle, one))
 
     def pieces(self) -> list[LoosePiece]:
@@ -79,13 +93,19 @@ class PendingAppends:
         Raises:
             What became of the first that nobody waited for, and that is not in the log.
         """
-        if waiting := [one.durable for one in self._held]:
-            await asyncio.wait(waiting)
+        for one in list(self._held):
+            await one.settled()
         if self._lost:
             lost, self._lost = self._lost, []
             raise lost[0]
 
     def _settle(self, one: Ordered, durable: asyncio.Future[int]) -> None:
+        try:
+            self._take(one, durable)
+        finally:
+            one.settle()
+
+    def _take(self, one: Ordered, durable: asyncio.Future[int]) -> None:
         piece = self._held.pop(one)
         if durable.cancelled():
             return
