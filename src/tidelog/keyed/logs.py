@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog.arguments import check_kind
-from tidelog.clock import Clock, wall_us
+from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     ContentionError,
     NameTaken,
     NoSuchCheckpoint,
     NoSuchLog,
+    NoSuchPin,
     PositionCollected,
     TidelogError,
 )
@@ -25,6 +26,7 @@ from tidelog.ids import Named, name_of, named_id
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
+from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint
 from tidelog.keyed.states.transition import (
     check_living,
@@ -33,6 +35,7 @@ from tidelog.keyed.states.transition import (
     decide_dropped,
     decide_forked,
     decide_made,
+    decide_origin_left,
 )
 from tidelog.keyed.values import MEMORY, Retention, Sealing
 from tidelog.store.port import Store
@@ -41,9 +44,11 @@ from tidelog.wal.admin.fork import Fork
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.pin import check_pin_name
 from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.read.head import has_manifest
 from tidelog.wal.slot_log import SlotLog
 
 TRIES = 5
+WAITS = 16  # Some ten seconds.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,21 +152,35 @@ class KeyedLogs:
     async def drop(self, name: str) -> None:
         """Drop a keyed log, for good; its name stays taken.
 
+        Whoever died over it is helped: of a log that was dropped, what is left goes.
+
         Raises:
             NoSuchLog: there is none. UsageError: forks read what it has stored.
         """
-        standing = await self._living(name)
-        decide_dropped(standing.state)
+        standing = self._standing(name)
+        was_dropped = (await standing.machine.refresh()).is_dropped
+        if not was_dropped:
+            standing = await self._living(name)
+            decide_dropped(standing.state)
         with suppress(NoSuchLog):
             await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
-        origin = standing.state.origin
-        await standing.machine.commit(decide_dropped)
+        if not was_dropped:
+            await standing.machine.commit(decide_dropped)
+        await self._clear(standing)
+        if was_dropped:
+            await self._living(name)
+
+    async def _clear(self, standing: KeyedStanding) -> None:
+        """Delete what is left of a log that was dropped, and let go of what it was forked from."""
         await standing.machine.collect(after_us=0)
+        runs = f"{prefix_of(standing.name)}/run/"
+        left = [entry.key async for entry in self.store.list(runs)]
+        if left:
+            await self.store.delete(left)
+        origin = standing.state.origin
         if origin is not None:
-            with suppress(NoSuchCheckpoint, NoSuchLog):
-                await self._standing(origin.log).machine.commit(
-                    lambda state: decide_checkpoint_dropped(state, origin.checkpoint)
-                )
+            await self._let_go(self._standing(origin.log), origin.checkpoint)
+            await standing.machine.commit(decide_origin_left)
 
     async def _forked(self, source: KeyedStanding, target: KeyedStanding) -> KeyedLog:
         """Hold the source's runs, fork its wal, and have the fork begin with both.
@@ -220,7 +239,21 @@ class KeyedLogs:
         except NameTaken:
             if (await target.machine.refresh()).is_made:
                 raise
-            # Whoever began to make this fork died, or is at it.
+            await self._take_up(wal, target)
+
+    async def _take_up(self, wal: SlotLog, target: KeyedStanding) -> None:
+        """Wait for the wal of a fork that another is making, as long as one who lives may take.
+
+        Raises:
+            PositionCollected: they died over it, and what they held is let go of: begin again.
+        """
+        for attempt in range(WAITS):
+            if await has_manifest(target.wal):
+                return
+            await self.clock.sleep(backoff_us(attempt, self.clock, most_us=1_000_000))
+        with suppress(NoSuchPin):
+            await wal.release_pin(target.name, force=True)
+        raise PositionCollected("a fork was begun, and not finished", log=target.name)
 
     async def _let_go(self, source: KeyedStanding, checkpoint: str) -> None:
         with suppress(NoSuchCheckpoint, NoSuchLog):

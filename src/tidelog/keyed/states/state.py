@@ -108,7 +108,8 @@ class KeyedDiff:
 def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
     """Return the state after a change."""
     if diff.dropped:
-        return KeyedState(is_made=True, is_dropped=True, extra=state.extra)
+        # What holds the source is let go of next, and by whoever comes next.
+        return KeyedState(is_made=True, is_dropped=True, origin=state.origin, extra=state.extra)
     retired = state.retired if diff.retired is None else diff.retired
     runs = (*state.runs, *diff.added)
     if diff.merged is not None:

@@ -171,7 +171,7 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
 
 def decide_origin_left(state: KeyedState) -> Decided:
     """Decide that the log from which this was forked is needed no more."""
-    if state.is_dropped or state.origin is None:
+    if state.origin is None:
         return Decision(False)
     return Decision(True, KeyedDiff(origin=(None,)))
 
