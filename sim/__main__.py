@@ -31,6 +31,7 @@ from sim.workloads.commits import simulate_commits
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.fork import simulate_fork
 from sim.workloads.ingest import simulate_ingest
+from sim.workloads.keyed import simulate_keyed
 from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
 from sim.workloads.schemas import simulate_schemas
@@ -52,6 +53,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "transactions": simulate_transactions,
     "commits": simulate_commits,
     "schemas": simulate_schemas,
+    "keyed": simulate_keyed,
 }
 FAILURES_MAX: Final = 10
 

@@ -1,0 +1,309 @@
+"""Canaries of keyed logs: builds that lose records, tell too much, or delete what is needed.
+
+Each is a context manager: inside of the block the code is broken as its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.keyed import log as logs_log
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.read.feed import KeyedFeed
+from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.scanning import ViewScan
+from tidelog.keyed.read.sources import RunSource
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.tail import LooseTail
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.states import transition
+from tidelog.keyed.states.run import Run, paths_of
+from tidelog.keyed.states.state import KeyedDiff, KeyedState, MergedRuns
+from tidelog.keyed.states.transition import Decided, decide_checkpoint, decide_checkpoint_dropped
+from tidelog.keyed.upkeep import collecting, compactor
+from tidelog.keyed.upkeep.compactor import Compactor
+from tidelog.keyed.upkeep.plan import Loose
+from tidelog.keyed.write.pending import PendingAppends
+from tidelog.machine.language import Decision
+
+
+@contextmanager
+def compaction_takes_the_newest_first() -> Iterator[None]:
+    """A run is made of the newest fragment, and said to be all up to there."""
+    run_of = Compactor._run_of
+
+    async def newest(
+        self: Compactor, pieces: Sequence[LoosePiece], start: int, limit: int
+    ) -> Run:
+        within = [one for one in pieces if one.start < limit and one.limit > start]
+        found = await run_of(self, pieces, max(start, within[-1].start), limit)
+        return replace(found, lower=start)
+
+    with patch.object(Compactor, "_run_of", newest):
+        yield
+
+
+@contextmanager
+def compaction_does_not_compare() -> Iterator[None]:
+    """A run is named whatever others have compacted meanwhile."""
+
+    def lax(_: KeyedState, runs: Sequence[Run]) -> Decided:
+        return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
+
+    with patch.object(compactor, "decide_compacted", lax):
+        yield
+
+
+@contextmanager
+def merge_commits_over_vanished_inputs() -> Iterator[None]:
+    """A merge is named though some of what it stands for is not there any more."""
+
+    def lax(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
+        if all(one.id != ids[0] for one in state.runs):
+            return Decision(True, KeyedDiff(added=(run,), compacted=run.upper))
+        return Decision(True, KeyedDiff(merged=MergedRuns(ids=tuple(ids), run=run)))
+
+    with patch.object(compactor, "decide_merged", lax):
+        yield
+
+
+@contextmanager
+def compaction_reaches_over_seals() -> Iterator[None]:
+    """A run is made of all that is loose, and named, be it of several segments."""
+
+    def all_of_it(
+        state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
+    ) -> list[tuple[int, int]]:
+        del everything
+        return [(state.compacted, loose[-1].limit)] if len(loose) > 1 else []
+
+    def lax(state: KeyedState, runs: Sequence[Run]) -> Decided:
+        if runs[0].lower != state.compacted:
+            return Decision(False)
+        return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
+
+    with (
+        patch.object(compactor, "windows_to_compact", all_of_it),
+        patch.object(compactor, "decide_compacted", lax),
+    ):
+        yield
+
+
+@contextmanager
+def wal_goes_before_runs_are_named() -> Iterator[None]:
+    """The wal is erased as far as it was sealed, be that in runs or not."""
+
+    def early(state: KeyedState, before_us: int) -> int:
+        del before_us
+        return max([state.compacted, *(seal.limit for seal in state.seals)])
+
+    with patch.object(collecting, "needed_from", early):
+        yield
+
+
+@contextmanager
+def sweep_takes_runs_that_are_being_written() -> Iterator[None]:
+    """What is named by nothing is deleted, whenever it was begun."""
+    with patch.object(collecting, "EPOCHS_LATE", -1_000):
+        yield
+
+
+@contextmanager
+def collection_forgets_checkpoints() -> Iterator[None]:
+    """What only a checkpoint names is taken for garbage."""
+
+    def runs_alone(state: KeyedState) -> set[str]:
+        return paths_of(state.runs)
+
+    with (
+        patch.object(collecting, "named_by", runs_alone),
+        patch.object(transition, "named_by", runs_alone),
+    ):
+        yield
+
+
+@contextmanager
+def retirement_takes_the_active_segment() -> Iterator[None]:
+    """All that is compacted is let go of."""
+
+    def everything(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
+        del retired
+        if state.compacted <= state.retired:
+            return Decision(0)
+        return Decision(1, KeyedDiff(retired=state.compacted))
+
+    with patch.object(logs_log, "decide_retired", everything):
+        yield
+
+
+@contextmanager
+def next_sequence_is_one_too_large() -> Iterator[None]:
+    """A scan says to go on one past where it ends."""
+
+    def past(self: ViewScan) -> int:
+        return self._frontier + 1
+
+    with patch.object(ViewScan, "next_sequence", property(past)):
+        yield
+
+
+@contextmanager
+def forks_hold_nothing() -> Iterator[None]:
+    """A fork's source is not told to keep what the fork reads."""
+    fork = KeyedLogs.fork
+
+    async def unheld(self: KeyedLogs, source: str, name: str) -> KeyedLog:
+        found = await fork(self, source, name)
+        machine = (await self._living(source)).machine
+        for held, one in list(machine.state.checkpoints.items()):
+            if one.fork == name:
+                await machine.commit(
+                    lambda state, held=held: decide_checkpoint_dropped(state, held)
+                )
+        return found
+
+    with patch.object(KeyedLogs, "fork", unheld):
+        yield
+
+
+@contextmanager
+def checkpoints_leave_out_what_is_loose() -> Iterator[None]:
+    """A checkpoint is made of what is compacted, whatever there is besides."""
+
+    def early(state: KeyedState, name: str, *, next_sequence: int, at_us: int) -> object:
+        del next_sequence
+        return decide_checkpoint(state, name, next_sequence=0, at_us=at_us)
+
+    with patch.object(logs_log, "decide_checkpoint", early):
+        yield
+
+
+@contextmanager
+def tail_passes_over_gaps() -> Iterator[None]:
+    """What was appended follows what is known, whatever others wrote between."""
+
+    def lax(self: LooseTail, piece: LoosePiece) -> None:
+        if piece.limit > self.next:
+            self.pieces.append(piece)
+            self.next = piece.limit
+            self.is_behind = False
+
+    with patch.object(LooseTail, "add", lax):
+        yield
+
+
+@contextmanager
+def flush_tells_nothing_of_what_is_lost() -> Iterator[None]:
+    """A flush waits, and is content."""
+    flush = PendingAppends.flush
+
+    async def content(self: PendingAppends) -> None:
+        self._lost.clear()
+        for one in list(self._held):
+            await one.settled()
+        self._lost.clear()
+        await flush(self)
+
+    with patch.object(PendingAppends, "flush", content):
+        yield
+
+
+@contextmanager
+def followers_believe_that_the_window_has_all() -> Iterator[None]:
+    """A follower that fell behind goes on with what is in memory."""
+
+    def from_the_start(_: KeyedFeed) -> int:
+        return 0
+
+    with patch.object(KeyedFeed, "begin", property(from_the_start)):
+        yield
+
+
+@contextmanager
+def durable_reads_show_what_is_ordered() -> Iterator[None]:
+    """A handle whose reads are of what is durable shows all that it sent."""
+
+    async def everything(self: KeyedLog, fresh: bool) -> KeyedView:
+        await KeyedReader._look(self, fresh)
+        return self.standing.view(self._pending.pieces())
+
+    with patch.object(KeyedLog, "_look", everything):
+        yield
+
+
+@contextmanager
+def memory_hides_what_is_ordered() -> Iterator[None]:
+    """A handle that is to show what it sent shows what is durable."""
+    view = KeyedStanding.view
+
+    def durable(self: KeyedStanding, pending: object = ()) -> KeyedView:
+        del pending
+        return view(self)
+
+    with patch.object(KeyedStanding, "view", durable):
+        yield
+
+
+@contextmanager
+def counts_are_of_whole_runs() -> Iterator[None]:
+    """A count takes all that a run has of a key, wherever it begins."""
+    count = RunSource.count
+
+    async def whole(self: RunSource, key: bytes, start: int, limit: int | None) -> int:
+        del start
+        return await count(self, key, 0, limit)
+
+    with patch.object(RunSource, "count", whole):
+        yield
+
+
+@contextmanager
+def tail_lets_go_and_goes_on() -> Iterator[None]:
+    """Where memory is full, what was appended is let go of, and taken to be known still."""
+
+    def forget(self: LooseTail) -> None:
+        self.pieces.clear()
+        self._kept.clear()
+
+    with patch.object(LooseTail, "_forget_own", forget), _uncovered():
+        yield
+
+
+@contextmanager
+def _uncovered() -> Iterator[None]:
+    """Runs are made of whatever pieces there are."""
+
+    def lax(condition: Any, *_: object, **__: object) -> None:
+        del condition
+
+    with patch.object(compactor, "require", lax):
+        yield
+
+
+Canary = Callable[[], AbstractContextManager[None]]
+FOR_KEYED: Final[tuple[Canary, ...]] = (
+    compaction_takes_the_newest_first,
+    compaction_does_not_compare,
+    merge_commits_over_vanished_inputs,
+    compaction_reaches_over_seals,
+    wal_goes_before_runs_are_named,
+    sweep_takes_runs_that_are_being_written,
+    collection_forgets_checkpoints,
+    retirement_takes_the_active_segment,
+    next_sequence_is_one_too_large,
+    forks_hold_nothing,
+    checkpoints_leave_out_what_is_loose,
+    tail_passes_over_gaps,
+    flush_tells_nothing_of_what_is_lost,
+    followers_believe_that_the_window_has_all,
+    durable_reads_show_what_is_ordered,
+    memory_hides_what_is_ordered,
+    counts_are_of_whole_runs,
+    tail_lets_go_and_goes_on,
+)

@@ -1,0 +1,103 @@
+"""A watch on the keyed logs of a store: what each is at every moment, and what may be deleted.
+
+It stands at the shared store, and sees every change the moment it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sim.checkers.demands import Violated
+from sim.checkers.keyed_truth import KeyedTruth
+from sim.checkers.watch import Watch
+from sim.checkers.watch_slots import SlotWatch
+from tidelog.ids import Named, SeqNo
+from tidelog.keyed.states.language import KeyedLanguage
+from tidelog.machine.record import decode_record
+from tidelog.store.memory import MemoryStore
+
+WALS = "keylog/"
+RUNS = "keyed/"
+_BOX = f"consensus/{Named.KEYED.prefix}"
+
+
+@dataclass(slots=True)
+class KeyedWatch:
+    """See the module. ``logs`` by name; ``violations`` are sentences of what was not allowed."""
+
+    store: MemoryStore
+    now_us: Callable[[], int]
+    clocks_jump: bool = False
+    logs: dict[str, KeyedTruth] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    boxes: Watch = field(init=False)
+    _followed: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.boxes = Watch(self.store, shards=False)
+
+    def log(self, name: str) -> KeyedTruth:
+        """Return what is known of a log, be there one or not."""
+        if name not in self.logs:
+            self.logs[name] = KeyedTruth(
+                name=name,
+                wal=SlotWatch(f"{WALS}{name}/"),
+                fetch=self._fetch,
+                now_us=self.now_us,
+                clocks_jump=self.clocks_jump,
+            )
+        return self.logs[name]
+
+    def living(self) -> list[str]:
+        """Return the names of the logs that there are."""
+        return [name for name, one in self.logs.items() if one.is_made and not one.is_dropped]
+
+    def on_put(self, key: str, data: bytes) -> None:
+        if key.startswith(WALS):
+            found = self.log(key.split("/", 2)[1])
+            found.wal.on_put(key, data)
+            found.take_slots()
+        self.boxes.on_put(key, data)
+        if key.startswith(_BOX):
+            self._follow(key.removeprefix(_BOX))
+
+    def on_delete(self, keys: Sequence[str]) -> None:
+        self.boxes.on_delete(keys)
+        named = {path for one in self.logs.values() for path in one.named()}
+        for key in keys:
+            if key in named:
+                self.violations.append(f"{key} was deleted, and is named")
+            if key.startswith(WALS):
+                self.log(key.split("/", 2)[1]).wal.on_delete([key])
+
+    def check(self) -> None:
+        """Check what was seen.
+
+        Raises:
+            Violated: a step was not allowed.
+        """
+        found = [*self.violations, *self.boxes.violations]
+        found += [sentence for one in self.logs.values() for sentence in one.wal.violations]
+        if found:
+            raise Violated("; ".join(found[:3]))
+
+    def _follow(self, name: str) -> None:
+        box, language = f"{Named.KEYED.prefix}{name}", KeyedLanguage(name)
+        entries = self.boxes.entries[box]
+        for entry in entries[self._followed.get(name, 0) :]:
+            record = decode_record(entry.data, key=box, seqno=SeqNo(entry.seqno))
+            for data in record.diffs:
+                diff = language.decode_diff(data)
+                source = None
+                if diff.origin is not None and diff.origin[0] is not None:
+                    source = self.log(diff.origin[0].log)
+                try:
+                    self.log(name).follow(diff, source)
+                except Violated as error:
+                    self.violations.append(str(error))
+        self._followed[name] = len(entries)
+
+    def _fetch(self, path: str) -> bytes | None:
+        found = self.store.objects.get(path)
+        return None if found is None else found.data

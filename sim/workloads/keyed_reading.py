@@ -1,0 +1,317 @@
+"""Who reads a keyed log, in all ways that there are, and how the answers are checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from sim.checkers.demands import demand
+from sim.checkers.keyed_reads import Question, Wants
+from sim.checkers.keyed_truth import KeyedTruth, Row
+from sim.checkers.liveness import Deadline
+from sim.kernel.fates import Dice
+from sim.kernel.world import Client
+from sim.workloads.keyed import KEYS, Keyed
+from tidelog.errors import NoSuchCheckpoint, NoSuchSegment, SequenceRetired
+from tidelog.keyed.port import KeyedReads, KeyedScan
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Return the records of a table."""
+    rows = table.to_pylist()
+    return [(r["key"], r["sequence"], r["timestamp_us"], r["value"]) for r in rows]
+
+
+async def everything_of(scan: KeyedScan) -> list[Row]:
+    """Drain a scan."""
+    return [row async for table in scan for row in rows_of(table)]
+
+
+@dataclass(slots=True)
+class Reading:
+    """A handle that is read. ``known`` is where all before must be shown, when it is asked."""
+
+    plot: Keyed
+    client: Client
+    log: KeyedReads
+    truth: KeyedTruth
+    known: Callable[[], int]
+    own: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    async def any_read(self) -> None:
+        """Read in one of the ways that there are."""
+        ways = [self.scan, self.scan, self.count, self.keys, self.look, self.at_time]
+        await self.plot.dice.choice(ways)()
+
+    async def scan_all(self) -> list[Row] | None:
+        """Read all that is left."""
+        return await self._scan("all", lambda _: True, lambda **o: self.log.scan_prefix(b"", **o))
+
+    async def scan(self) -> None:
+        """Read one key, a prefix or a range; in pieces, now and then, each where one ended."""
+        dice, log = self.plot.dice, self.log
+        key = dice.choice(KEYS)
+        kind = dice.choice(["key", "key", "prefix", "range"])
+        wants: Wants = lambda one: one == key  # noqa: E731
+        begin: Callable[..., KeyedScan] = lambda **o: log.scan(key, **o)  # noqa: E731
+        if kind == "prefix":
+            wants = lambda one: one.startswith(key)  # noqa: E731
+            begin = lambda **o: log.scan_prefix(key, **o)  # noqa: E731
+        if kind == "range":
+            last = dice.choice([None, b"b", b"\xff"])
+            last = None if last is not None and last < key else last
+            wants = lambda one: key <= one and (last is None or one < last)  # noqa: E731
+            begin = lambda **o: log.scan_range(key, last, **o)  # noqa: E731
+        most = max(2, self.truth.next)
+        start = dice.choice([0, 0, dice.randrange(most)])
+        asked = {
+            "start": start,
+            "limit": dice.choice([None, None, start + dice.randrange(most)]),
+            "rows": dice.choice([None, None, 1, 3]),
+            "newest_first": dice.random() < 0.25,
+        }
+        await self._scan(f"{kind} {key!r} {asked}", wants, begin, **asked)
+
+    async def count(self) -> None:
+        """Count a key's records, exactly or about."""
+        dice, log, key = self.plot.dice, self.log, self.plot.dice.choice(KEYS)
+        start = dice.choice([0, 0, dice.randrange(max(2, self.truth.next))])
+        question = self._question(f"count of {key!r}", lambda one: one == key, start=start)
+        try:
+            with self.plot.trouble(self.truth.name):
+                async with Deadline(self.client, question.about):
+                    if dice.random() < 0.3:
+                        about = await log.count_approximate(key, start)
+                        least, most = about.least, about.most
+                        demand(least <= about.value <= most, "a count is out of its bounds")
+                    else:
+                        least = most = await log.count(key, start)
+                self._now(question).check_count(least, most)
+        except SequenceRetired:
+            self._demand_retired(start)
+
+    async def keys(self) -> None:
+        """List keys, some pages at a time."""
+        dice = self.plot.dice
+        prefix = dice.choice([b"", b"", b"a", b"b"])
+        after = dice.choice([None, None, b"a"])
+        after = None if after is not None and not after.startswith(prefix) else after
+        question = self._question(
+            f"keys of {prefix!r} after {after!r}",
+            lambda one: one.startswith(prefix) and (after is None or one > after),
+        )
+        with self.plot.trouble(self.truth.name):
+            async with Deadline(self.client, question.about):
+                found = [
+                    tuple(row.values())
+                    async for page in self.log.keys(prefix, after=after)
+                    for row in page.to_pylist()
+                ]
+            self._now(question).check_keys(found)
+
+    async def look(self) -> None:
+        """Look at segments, checkpoints and numbers."""
+        log, truth, known = self.log, self.truth, self.known()
+        with self.plot.trouble(truth.name):
+            async with Deadline(self.client, "a look"):
+                following = await log.next_sequence()
+                segments = await log.segments()
+                info = await log.describe()
+                names = [one.name for one in await log.checkpoints()]
+            most = truth.next + len(self.own)
+            demand(known <= following <= most, "the next sequence is told wrongly", it=following)
+            for before, after in zip(segments, segments[1:], strict=False):
+                demand(before.limit == after.start, "segments do not follow each other")
+                demand(before.id + 1 == after.id, "ids of segments do not follow each other")
+            limits = {one.limit for one in segments} - {None}
+            demand(limits <= truth.sealed_ever, "a segment ends where none was sealed")
+            demand(info.oldest <= truth.retired, "more was let go of than is known", info=info)
+            demand(sorted(names) == names, "checkpoints are not in order")
+
+    async def at_time(self) -> None:
+        """Ask for the first sequence of a time."""
+        times = [one[2] for one in self.truth.records.values()] or [1]
+        when = self.plot.dice.choice([1, *times[-8:], max(times) + 1])
+        known, truth = self.known(), self.truth
+        with self.plot.trouble(truth.name):
+            async with Deadline(self.client, "a sequence of a time"):
+                found = await self.log.sequence_at(when)
+            there = truth.records.get(found)
+            is_first = there is not None and there[2] >= when
+            if self.own:
+                return
+            demand(is_first or found >= known, "no such record is there", at=found, when=when)
+            late = [
+                at
+                for at, one in truth.records.items()
+                if truth.retired <= at < min(found, truth.next) and one[2] >= when
+            ]
+            demand(not late, "an earlier record has the time", at=found, late=late, when=when)
+
+    async def _scan(
+        self, about: str, wants: Wants, begin: Callable[..., KeyedScan], **asked: Any
+    ) -> list[Row] | None:
+        question = self._question(about, wants, **asked)
+        try:
+            with self.plot.trouble(self.truth.name, NoSuchCheckpoint, NoSuchSegment):
+                async with Deadline(self.client, about):
+                    scan = begin(**asked)
+                    rows = await everything_of(scan)
+                self._now(question).check_scan(rows, scan.next_sequence)
+                self.plot.report.reads += 1
+                return rows
+        except SequenceRetired:
+            self._demand_retired(question.start)
+        return None
+
+    def _question(self, about: str, wants: Wants, **asked: Any) -> Question:
+        return Question(
+            truth=self.truth,
+            wants=wants,
+            about=f"{self.client.name}: {about}",
+            start=asked.get("start", 0),
+            limit=asked.get("limit"),
+            count=asked.get("rows"),
+            newest_first=asked.get("newest_first", False),
+            known=self.known(),
+            own=self.own,
+        )
+
+    def _now(self, question: Question) -> Question:
+        """Return a question as its answer is held: what is ordered meanwhile may be in it."""
+        fields = {name: getattr(question, name) for name in question.__dataclass_fields__}
+        fields["reached"] = self.truth.next + len(self.own)
+        return Question(**fields)
+
+    def _demand_retired(self, start: int) -> None:
+        demand(
+            0 < start < self.truth.retired,
+            "a read was refused as if what it asks for were let go of",
+            log=self.truth.name,
+            start=start,
+            retired=self.truth.retired,
+        )
+        self.plot.report.refused += 1
+
+
+async def read_on(plot: Keyed, client: Client) -> None:
+    """Read by handles that write nothing, and refresh themselves, until nobody writes any more."""
+    within_us = 100_000
+    while not plot.is_over:
+        await client.clock.sleep(plot.dice.randrange(within_us))
+        within_us += within_us // 4
+        name = plot.dice.choice(plot.watch.living() or ["k"])
+        refresh_us = plot.dice.choice([0, 0, 200_000])
+        with plot.trouble(name):
+            log = await plot.logs(client).reader(name, refresh_us=refresh_us)
+            truth = plot.truth(name)
+
+            def known(truth: KeyedTruth = truth, late_us: int = refresh_us) -> int:
+                return truth.known_at(plot.now() - late_us / 1e6)
+
+            reading = Reading(plot, client, log, truth, known)
+            for _ in range(plot.dice.randrange(1, 5)):
+                await reading.any_read()
+                await client.clock.sleep(plot.dice.choice([0, 30_000]))
+            await log.close()
+
+
+@dataclass(slots=True)
+class Follower:
+    """One who follows, and goes on where it ended; ``rows`` are what it was given, in order."""
+
+    plot: Keyed
+    client: Client
+    truth: KeyedTruth
+    log: KeyedReads
+    wants: Wants
+    ask: dict[str, Any]
+    start: int = 1
+    rows: list[Row] = field(default_factory=list)
+    following: KeyedScan | None = None
+
+    @property
+    def reached(self) -> int:
+        return self.start if self.following is None else self.following.next_sequence
+
+    async def follow(self) -> None:
+        """Follow until it is cancelled; where that ends by a failure, go on."""
+        while True:
+            self.following = self.log.follow(**self.ask, start=self.start)
+            try:
+                with self.plot.trouble(self.truth.name):
+                    async for table in self.following:
+                        self._take(rows_of(table))
+            except SequenceRetired:
+                demand(self.reached < self.truth.retired, "a follower was refused what is there")
+                self.start = self.truth.retired
+            else:
+                self.start = max(self.start, self.following.next_sequence)
+            self.following = None
+            if self.truth.is_dropped:
+                return
+            # What was given of where it goes on from is given again.
+            self.rows = [row for row in self.rows if row[1] < self.start]
+            await self.client.clock.sleep(100_000)
+
+    def _take(self, rows: list[Row]) -> None:
+        last = {key: sequence for key, sequence, _, _ in self.rows}
+        for row in rows:
+            key, sequence, time_us, value = row
+            demand(self.wants(key), "a follower was given another key", row=row)
+            demand(sequence > last.get(key, 0), "a follower was given a record twice", row=row)
+            demand(
+                self.truth.records.get(sequence) == (key, value, time_us),
+                "a follower was given what is not durable",
+                row=row,
+            )
+            last[key] = sequence
+        self.rows += rows
+        self.plot.report.followed += len(rows)
+
+    def check(self, begin: int) -> None:
+        """Hold all that was given against all that there is, up to where it has come."""
+        wanted = self.truth.rows(self.wants, begin, self.reached)
+        given = set(self.rows)
+        missing = [row for row in wanted if row not in given and row[1] >= self.truth.retired]
+        demand(not missing, "a follower passed over records", missing=missing, at=self.reached)
+
+
+async def follow_on(plot: Keyed, client: Client) -> None:
+    """Follow a key, a prefix or all, from the beginning, until all is there."""
+    dice, truth = plot.dice, plot.truth("k")
+    key = dice.choice(KEYS)
+    asks: list[tuple[dict[str, Any], Wants]] = [
+        ({"key": key}, lambda one: one == key),
+        ({"prefix": key}, lambda one: one.startswith(key)),
+        ({}, lambda _: True),
+    ]
+    log: KeyedReads | None = None
+    while log is None:
+        with plot.trouble("k"):
+            log = await plot.logs(client).reader("k", refresh_us=0)
+        await client.clock.sleep(10_000)
+    followers = [
+        Follower(plot, client, truth, log, wants, ask) for ask, wants in dice.sample(asks, 2)
+    ]
+    async with asyncio.TaskGroup() as group:
+        tasks = [client.start(group, one.follow()) for one in followers]
+        while not plot.is_over:
+            await client.clock.sleep(200_000)
+        if isinstance(plot.world.fates, Dice):
+            plot.world.fates.calm = True  # In a storm, a read of many may never come to its end.
+        async with Deadline(client, "a follower"):
+            while any(one.reached < truth.next for one in followers):
+                await client.clock.sleep(200_000)
+        # A group of tasks that fails at the same time swallows a cancellation (CPython 3.11).
+        while left := [task for task in tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await client.clock.sleep(10_000)
+    for one in followers:
+        one.check(1)
+    await log.close()

@@ -1,0 +1,182 @@
+"""Who tends keyed logs: compacts, seals, retires, collects, keeps checkpoints, forks and drops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.checkers.demands import demand
+from sim.checkers.keyed_truth import KeyedTruth
+from sim.checkers.liveness import Deadline
+from sim.kernel.world import Client
+from sim.workloads.keyed import Keyed
+from sim.workloads.keyed_reading import Reading, rows_of
+from sim.workloads.keyed_writing import write_on
+from tidelog.errors import (
+    HandleError,
+    NameTaken,
+    NoSuchCheckpoint,
+    Outcome,
+    SequenceRetired,
+    TidelogError,
+    UsageError,
+)
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.values import Retention, Sealing
+
+SEALINGS = (
+    Sealing(bytes=1),
+    Sealing(bytes=600),
+    Sealing(bytes=4_000),
+    Sealing(bytes=None, age_us=150_000),
+    Sealing(bytes=None),
+)
+RETENTIONS = (
+    Retention(segments=1),
+    Retention(segments=2),
+    Retention(bytes=1),
+    Retention(bytes=5_000),
+    Retention(age_us=1),
+    Retention(age_us=200_000),
+    Retention(age_us=60_000_000, segments=3),
+)
+
+
+async def tend_on(plot: Keyed, client: Client) -> None:
+    """Tend a log until nobody writes any more."""
+    within_us = 100_000
+    log: KeyedLog | None = None
+    while not plot.is_over:
+        await client.clock.sleep(plot.dice.randrange(within_us))
+        within_us += within_us // 4
+        name = plot.dice.choice([*plot.watch.living(), "k"])
+        with plot.trouble(name, HandleError):
+            if log is None or log.name != name or plot.dice.random() < 0.3:
+                log = await plot.open(client, name, upkeep=False)
+            await tend(plot, client, log)
+
+
+async def tend(plot: Keyed, client: Client, log: KeyedLog) -> None:
+    """Do one of the things that keep a log in order."""
+    dice, truth = plot.dice, plot.truth(log.name)
+    toss = dice.choice(
+        ["compact", "compact", "all", "seal", "retire", "retire", "collect", "collect"]
+        + ["configure", "checkpoint", "checkpoint", "drop checkpoint"]
+    )
+    async with Deadline(client, f"{toss} of {log.name}"):
+        if toss in ("compact", "all"):
+            await log.compact(everything=toss == "all")
+        elif toss == "seal":
+            await _seal(truth, log)
+        elif toss == "retire":
+            await retire(plot, truth, log, dice.choice([None, *RETENTIONS]))
+        elif toss == "collect":
+            plot.report.collected += await log.collect(after_us=dice.choice([0, 0, 50_000]))
+        elif toss == "configure":
+            retention = dice.choice([None, None, *RETENTIONS])
+            await log.configure(sealing=dice.choice(SEALINGS), retention=retention)
+        elif toss == "checkpoint":
+            await _checkpoint(plot, client, log, truth)
+        else:
+            names = [name for name, one in truth.checkpoints.items() if not one.fork]
+            if names:
+                try:
+                    await log.drop_checkpoint(dice.choice(names))
+                except NoSuchCheckpoint:
+                    plot.report.refused += 1  # Another was first; or it was dropped untold.
+
+
+async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
+    sealed = await log.seal()
+    if sealed is not None:
+        demand(sealed.limit in truth.sealed_ever, "a seal was told that there is not", it=sealed)
+
+
+async def retire(
+    plot: Keyed, truth: KeyedTruth, log: KeyedLog, retention: Retention | None
+) -> None:
+    """Retire; what lets go is known as long as the call may take effect."""
+    given = None if retention is None else replace(retention)
+    if given is not None:
+        truth.letting_go.append(given)
+    try:
+        await log.retire(retention)
+    except TidelogError as error:
+        if given is not None and error.outcome is Outcome.NOT_APPLIED:
+            truth.letting_go = [one for one in truth.letting_go if one is not given]
+        raise
+    truth.letting_go = [one for one in truth.letting_go if one is not given]
+
+
+async def _checkpoint(plot: Keyed, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
+    """Make a checkpoint; it keeps all that was acknowledged before, and what it keeps is read."""
+    known, name = truth.known_at(plot.now()), f"c{plot.dice.randrange(3)}"
+    try:
+        info = await log.checkpoint(name)
+    except NameTaken:
+        demand(name in truth.checkpoints or plot.report.checkpoints, "a name is not taken")
+        plot.report.refused += 1
+    else:
+        plot.report.checkpoints += 1
+        demand(info.next_sequence >= known, "a checkpoint lacks what was acknowledged", it=info)
+    if name in truth.checkpoints:
+        await read_checkpoint(plot, client, truth, name)
+
+
+async def read_checkpoint(plot: Keyed, client: Client, truth: KeyedTruth, name: str) -> None:
+    """Read all that a checkpoint keeps: as much as there was, whatever was let go of since."""
+    point = truth.checkpoints[name]
+    try:
+        found = await plot.logs(client).reader(truth.name, checkpoint=name)
+        rows = [row async for table in found.scan_prefix(b"") for row in rows_of(table)]
+        counts = {key: await found.count(key) for key in {row[0] for row in rows}}
+        keys = [row async for page in found.keys() for row in page.to_pylist()]
+    except (NoSuchCheckpoint, SequenceRetired):
+        demand(truth.checkpoints.get(name) is not point, "a checkpoint is gone", name=name)
+        return
+    if truth.checkpoints.get(name) is not point:
+        return
+    wanted = truth.rows(lambda _: True, point.oldest, point.next)
+    demand(sorted(rows) == sorted(wanted), "a checkpoint keeps other records", name=name)
+    told = {row["key"]: row["records"] for row in keys}
+    demand(told == counts, "keys of a checkpoint have other counts", keys=told, counts=counts)
+    demand(sum(counts.values()) == len(wanted), "a checkpoint counts otherwise than it reads")
+
+
+async def fork_on(plot: Keyed, client: Client) -> None:
+    """Fork a log, write the fork, tend it, and drop it, or not."""
+    dice = plot.dice
+    for number in range(dice.choice([1, 2])):
+        await client.clock.sleep(dice.randrange(400_000))
+        source, name = dice.choice(plot.watch.living()), f"f{number}"
+        made = False
+        with plot.trouble(source, NameTaken):
+            known, oldest = plot.truth(source).known_at(plot.now()), plot.truth(source).retired
+            async with Deadline(client, "a fork"):
+                fork = await plot.logs(client).fork(source, name)
+            made = True
+            plot.report.forks += 1
+            truth = plot.truth(name)
+            demand(truth.wal.first >= known, "a fork lacks what was acknowledged", log=name)
+            demand(truth.retired >= oldest, "a fork has what was let go of", log=name)
+            reading = Reading(plot, client, fork, truth, lambda first=truth.wal.first: first)
+            await reading.scan_all()
+            await fork.close()
+        if not made:
+            continue
+        await write_on(plot, client, name)
+        with plot.trouble(name, HandleError):
+            log = await plot.open(client, name, upkeep=False)
+            for _ in range(3):
+                await tend(plot, client, log)
+        if dice.random() < 0.5:
+            await drop(plot, client, name)
+
+
+async def drop(plot: Keyed, client: Client, name: str) -> None:
+    """Drop a log, unless forks need it; then nobody reads it any more."""
+    plot.dropping.add(name)
+    with plot.trouble(name, UsageError):
+        async with Deadline(client, f"to drop {name}"):
+            await plot.logs(client).drop(name)
+        demand(plot.truth(name).is_dropped, "a log is there that was dropped", log=name)
+        plot.report.dropped += 1
