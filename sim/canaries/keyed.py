@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -21,7 +22,6 @@ from tidelog.keyed.read.sources import RunSource
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.read.view import KeyedView
-from tidelog.keyed.reader import KeyedReader
 from tidelog.keyed.states import transition
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState, MergedRuns
@@ -38,9 +38,7 @@ def compaction_takes_the_newest_first() -> Iterator[None]:
     """A run is made of the newest fragment, and said to be all up to there."""
     run_of = Compactor._run_of
 
-    async def newest(
-        self: Compactor, pieces: Sequence[LoosePiece], start: int, limit: int
-    ) -> Run:
+    async def newest(self: Compactor, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
         within = [one for one in pieces if one.start < limit and one.limit > start]
         found = await run_of(self, pieces, max(start, within[-1].start), limit)
         return replace(found, lower=start)
@@ -163,9 +161,7 @@ def forks_hold_nothing() -> Iterator[None]:
         machine = (await self._living(source)).machine
         for held, one in list(machine.state.checkpoints.items()):
             if one.fork == name:
-                await machine.commit(
-                    lambda state, held=held: decide_checkpoint_dropped(state, held)
-                )
+                await machine.commit(partial(decide_checkpoint_dropped, name=held))
         return found
 
     with patch.object(KeyedLogs, "fork", unheld):
@@ -228,9 +224,10 @@ def followers_believe_that_the_window_has_all() -> Iterator[None]:
 @contextmanager
 def durable_reads_show_what_is_ordered() -> Iterator[None]:
     """A handle whose reads are of what is durable shows all that it sent."""
+    look = KeyedLog._look
 
     async def everything(self: KeyedLog, fresh: bool) -> KeyedView:
-        await KeyedReader._look(self, fresh)
+        await look(self, fresh)
         return self.standing.view(self._pending.pieces())
 
     with patch.object(KeyedLog, "_look", everything):

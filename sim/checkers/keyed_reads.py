@@ -6,8 +6,10 @@ past where it ends.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth, Row
@@ -89,16 +91,7 @@ class Question:
         must = {row[0] for row in truth.rows(self.wants, truth.retired, self.until(self.known))}
         demand(must <= set(names), "keys are missing", missing=must - set(names), **facts)
         for key, count, first, last in keys:
-            told = Question(
-                truth=truth,
-                wants=lambda one, key=key: one == key,
-                about=f"{self.about} {key!r}",
-                start=self.start,
-                limit=self.limit,
-                known=self.known,
-                own=self.own,
-                reached=self.reached,
-            )
+            told = replace(self, wants=partial(operator.eq, key), about=f"{self.about} {key!r}")
             told.check_count(count, count)
             there = {row[1] for row in truth.rows(told.wants, 0, truth.next)}
             if not self.own:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import pairwise
 from typing import TypeAlias
 
 import pyarrow.parquet as pq
@@ -182,7 +183,9 @@ class KeyedTruth:
         old = self.runs[at : at + len(ids)] if at is not None else []
         demand([one.id for one in old] == list(ids), "what was merged is not there", log=self.name)
         assert at is not None
-        demand((old[0].lower, old[-1].upper) == (run.lower, run.upper), "a merge has another window")
+        demand(
+            (old[0].lower, old[-1].upper) == (run.lower, run.upper), "a merge has another window"
+        )
         self._check_run(run)
         self.runs[at : at + len(ids)] = [stretch_of(run)]
         self.merges += 1
@@ -252,7 +255,7 @@ class KeyedTruth:
         )
 
     def _check_order(self) -> None:
-        for before, after in zip(self.runs, self.runs[1:], strict=False):
+        for before, after in pairwise(self.runs):
             demand(before.upper == after.lower, "runs do not follow each other", log=self.name)
         for limit, _ in self.seals:
             within = [run for run in self.runs if run.lower < limit < run.upper]

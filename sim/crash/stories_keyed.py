@@ -80,7 +80,7 @@ class KeyedStory:
         mark("merge")
         await persist(client, lambda: log.compact(everything=True))
         mark("retirement")
-        await persist(client, lambda: retire(plot, truth, log, Retention(segments=1)))
+        await persist(client, lambda: retire(truth, log, Retention(segments=1)))
         demand(truth.retired > 1, "nothing was retired")
         mark("collection")
         for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -38,7 +38,7 @@ class KeyedLimits:
     rollup_slots: int = 3
     batch_bytes: int | None = None
     vanished_us: int | None = None
-    machine: Limits = Limits()
+    machine: Limits = field(default_factory=Limits)
 
 
 def keyed_limits_of(seed: int) -> KeyedLimits:

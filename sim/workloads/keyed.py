@@ -145,8 +145,8 @@ class Keyed:
     def bury(self, client: Client) -> None:
         """End what a dead client left that asks for nothing, and so would not hear of its death."""
         for opened in self.opened.get(client.name, ()) if client.is_dead else ():
-            if opened.wal._writer._task is not None:  # type: ignore[attr-defined]
-                opened.wal._writer._task.cancel()  # type: ignore[attr-defined]
+            if opened.wal._writer._task is not None:
+                opened.wal._writer._task.cancel()
 
     @staticmethod
     def now() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -124,7 +125,7 @@ class Reading:
                 names = [one.name for one in await log.checkpoints()]
             most = truth.next + len(self.own)
             demand(known <= following <= most, "the next sequence is told wrongly", it=following)
-            for before, after in zip(segments, segments[1:], strict=False):
+            for before, after in pairwise(segments):
                 demand(before.limit == after.start, "segments do not follow each other")
                 demand(before.id + 1 == after.id, "ids of segments do not follow each other")
             limits = {one.limit for one in segments} - {None}

@@ -23,6 +23,10 @@ from tidelog.errors import (
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import Retention, Sealing
 
+WAYS = (
+    *("compact", "compact", "all", "seal", "retire", "retire", "collect", "collect"),
+    *("configure", "checkpoint", "checkpoint", "drop checkpoint"),
+)
 SEALINGS = (
     Sealing(bytes=1),
     Sealing(bytes=600),
@@ -58,17 +62,14 @@ async def tend_on(plot: Keyed, client: Client) -> None:
 async def tend(plot: Keyed, client: Client, log: KeyedLog) -> None:
     """Do one of the things that keep a log in order."""
     dice, truth = plot.dice, plot.truth(log.name)
-    toss = dice.choice(
-        ["compact", "compact", "all", "seal", "retire", "retire", "collect", "collect"]
-        + ["configure", "checkpoint", "checkpoint", "drop checkpoint"]
-    )
+    toss = dice.choice(WAYS)
     async with Deadline(client, f"{toss} of {log.name}"):
         if toss in ("compact", "all"):
             await log.compact(everything=toss == "all")
         elif toss == "seal":
             await _seal(truth, log)
         elif toss == "retire":
-            await retire(plot, truth, log, dice.choice([None, *RETENTIONS]))
+            await retire(truth, log, dice.choice([None, *RETENTIONS]))
         elif toss == "collect":
             plot.report.collected += await log.collect(after_us=dice.choice([0, 0, 50_000]))
         elif toss == "configure":
@@ -91,9 +92,7 @@ async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
         demand(sealed.limit in truth.sealed_ever, "a seal was told that there is not", it=sealed)
 
 
-async def retire(
-    plot: Keyed, truth: KeyedTruth, log: KeyedLog, retention: Retention | None
-) -> None:
+async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) -> None:
     """Retire; what lets go is known as long as the call may take effect."""
     given = None if retention is None else replace(retention)
     if given is not None:
@@ -129,7 +128,7 @@ async def read_checkpoint(plot: Keyed, client: Client, truth: KeyedTruth, name: 
         found = await plot.logs(client).reader(truth.name, checkpoint=name)
         rows = [row async for table in found.scan_prefix(b"") for row in rows_of(table)]
         counts = {key: await found.count(key) for key in {row[0] for row in rows}}
-        keys = [row async for page in found.keys() for row in page.to_pylist()]
+        keys = [row async for page in found.keys(b"") for row in page.to_pylist()]
     except (NoSuchCheckpoint, SequenceRetired):
         demand(truth.checkpoints.get(name) is not point, "a checkpoint is gone", name=name)
         return
@@ -158,8 +157,7 @@ async def fork_on(plot: Keyed, client: Client) -> None:
             truth = plot.truth(name)
             demand(truth.wal.first >= known, "a fork lacks what was acknowledged", log=name)
             demand(truth.retired >= oldest, "a fork has what was let go of", log=name)
-            reading = Reading(plot, client, fork, truth, lambda first=truth.wal.first: first)
-            await reading.scan_all()
+            await _look_through(plot, client, fork, truth)
             await fork.close()
         if not made:
             continue
@@ -170,6 +168,11 @@ async def fork_on(plot: Keyed, client: Client) -> None:
                 await tend(plot, client, log)
         if dice.random() < 0.5:
             await drop(plot, client, name)
+
+
+async def _look_through(plot: Keyed, client: Client, fork: KeyedLog, truth: KeyedTruth) -> None:
+    """Read all that a fork began with."""
+    await Reading(plot, client, fork, truth, lambda: truth.wal.first).scan_all()
 
 
 async def drop(plot: Keyed, client: Client, name: str) -> None:

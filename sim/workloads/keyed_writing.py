@@ -12,7 +12,7 @@ from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.liveness import Deadline
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, Keyed
-from sim.workloads.keyed_reading import Reading, everything_of
+from sim.workloads.keyed_reading import Reading
 from tidelog.errors import HandleError, LogFull, LogSealed, NoSuchLog, Outcome, TidelogError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import MEMORY
@@ -224,13 +224,10 @@ async def write_on(plot: Keyed, client: Client, name: str = "") -> None:
 
 
 async def _opened(plot: Keyed, client: Client, name: str) -> Writing | None:
+    writing: Writing | None = None
     with plot.trouble(name):
         async with Deadline(client, f"to open {name}"):
             log = await plot.open(client, name)
         writing = Writing(plot, client, log, plot.truth(name))
         log.on_durable(writing.hear)
-        return writing
-    return None
-
-
-__all__ = ["Writing", "everything_of", "write_on"]
+    return writing
