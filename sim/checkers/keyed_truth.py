@@ -241,7 +241,7 @@ class KeyedTruth:
                 (len(data), len(directory)) == (part.num_bytes, part.directory_bytes),
                 "a part has another size than it is said to have",
             )
-            rows = pq.read_table(BytesIO(data)).to_pylist()
+            rows = pq.ParquetFile(BytesIO(data)).read(use_threads=False).to_pylist()
             found += [(r["key"], r["sequence"], r["timestamp_us"], r["value"]) for r in rows]
         demand(found == sorted(found), "a run is not in the order of keys and sequences", run=run)
         wanted = sorted(self.rows(lambda _: True, run.lower, run.upper))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from sim.checkers.demands import demand
-from sim.checkers.keyed_truth import KeyedTruth
+from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.watch_keyed import RUNS
 from sim.kernel.fates import Dice
 from sim.kernel.weather import MINUTE_US
@@ -46,7 +46,7 @@ async def play(plot: Keyed) -> None:
             if dice.random() < 0.7:
                 client = world.client(name)
                 client.start(group, client.live(work(plot, client)))
-        if dice.random() < 0.4:
+        if dice.random() < 0.6:
             forker = world.client("f0")
             forker.start(group, _mortal(plot, forker, fork_on))
 
@@ -87,7 +87,7 @@ async def finish(plot: Keyed) -> None:
         with suppress(NoSuchLog, UsageError):  # Whoever began to drop it may have died.
             await plot.logs(last).drop(name)
     for name in plot.watch.living():
-        await look(plot, last, name)
+        await _read_all(plot, last, name)
     _check_told(plot)
     if plot.watch.clocks_jump:
         await last.clock.sleep(2 * 60 * MINUTE_US)  # What vanished by a clock that ran ahead goes.
@@ -109,14 +109,8 @@ async def finish(plot: Keyed) -> None:
 
 async def look(plot: Keyed, client: Client, name: str) -> None:
     """Read all that there is of a log in all ways, at a time when nobody writes."""
-    truth = plot.truth(name)
-    log = await persist(client, lambda: plot.logs(client).reader(name, refresh_us=0))
-    following = await log.refresh()
-    demand(following == truth.next, "the log ends elsewhere", log=name, at=following)
-    reading = Reading(plot, client, log, truth, lambda: truth.next)
-    rows = await reading.scan_all()
-    wanted = truth.rows(lambda _: True, truth.retired, truth.next)
-    demand(rows is not None and sorted(rows) == sorted(wanted), "a log reads otherwise", log=name)
+    reading, wanted = await _read_all(plot, client, name)
+    truth, log = reading.truth, reading.log
     await reading.keys()
     await reading.look()
     for key in KEYS:
@@ -128,6 +122,19 @@ async def look(plot: Keyed, client: Client, name: str) -> None:
         if not truth.checkpoints[checkpoint].fork:
             await read_checkpoint(plot, client, truth, checkpoint)
     await log.close()
+
+
+async def _read_all(plot: Keyed, client: Client, name: str) -> tuple[Reading, list[Row]]:
+    """Read all that is left of a log; return how, and what there is."""
+    truth = plot.truth(name)
+    log = await persist(client, lambda: plot.logs(client).reader(name, refresh_us=0))
+    following = await log.refresh()
+    demand(following == truth.next, "the log ends elsewhere", log=name, at=following)
+    reading = Reading(plot, client, log, truth, lambda: truth.next)
+    rows = await reading.scan_all()
+    wanted = truth.rows(lambda _: True, truth.retired, truth.next)
+    demand(rows is not None and sorted(rows) == sorted(wanted), "a log reads otherwise", log=name)
+    return reading, wanted
 
 
 async def _check_segments(log: object, truth: KeyedTruth) -> None:
