@@ -85,6 +85,7 @@ async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> No
     urls = [
         f"key={escaped}",
         f"key_base64={base64.urlsafe_b64encode(key).decode()}",
+        f"key_base64={b64(key)}",
         f"key_base64={base64.urlsafe_b64encode(key).decode().rstrip('=')}",
         f"key_hex={key.hex()}",
     ]

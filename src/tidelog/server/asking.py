@@ -102,8 +102,10 @@ class Query:
         if forms[0] == name:
             return self._given[name]
         text = self.text(forms[0]) or ""
-        read = base64_bytes if forms[0].endswith("_base64") else hex_bytes
-        return read(text, forms[0])
+        if forms[0].endswith("_hex"):
+            return hex_bytes(text, forms[0])
+        # A plus that was not escaped is a space by now, and base64 has none.
+        return base64_bytes(text.replace(" ", "+"), forms[0])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,54 @@
+"""``tidelog keyed follow``, in a process of its own: what comes is written as it comes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog import connect
+
+
+@pytest.mark.parametrize("options", [["--key", "a"], ["--prefix", "a", "--new"], []])
+def test_what_comes_is_written_until_ctrl_c(tmp_path: Path, options: list[str]) -> None:
+    """Of what is asked for, from the oldest, or only what is new; and then exit status 130."""
+    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with connect(tmp_path, create=True) as lake, lake.create_keyed("k") as log:
+        log.append([(b"a", b"old")])
+        words = ["--location", str(tmp_path), "keyed", "follow", "k", *options, "--json"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            told: list[dict[str, object]] = []
+            if "--new" not in options:
+                told.append(json.loads(process.stdout.readline()))
+                assert told[0]["value"] == "old"
+            while process.poll() is None and len(told) < 2:
+                log.append([(b"b", b"other"), (b"a", b"new")])
+                if "--new" not in options or _has_begun(process):
+                    told.append(json.loads(process.stdout.readline()))
+            wanted = {"a"} if options else {"a", "b"}
+            assert {one["key"] for one in told} <= wanted
+            assert told[-1]["value"] in ("new", "other")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _has_begun(process: subprocess.Popen[str]) -> bool:
+    """Say whether there is something to read, after a moment: what is new begins late."""
+    import select
+
+    assert process.stdout is not None
+    return bool(select.select([process.stdout], [], [], 0.2)[0])
