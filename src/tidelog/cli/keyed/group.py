@@ -19,6 +19,7 @@ from tidelog.cli.keyed.keys import keys
 from tidelog.cli.keyed.list import list_keyed
 from tidelog.cli.keyed.retire import retire
 from tidelog.cli.keyed.scan import scan
+from tidelog.cli.keyed.scrub import scrub
 from tidelog.cli.keyed.seal import seal
 from tidelog.cli.keyed.segments import segments
 
@@ -41,6 +42,7 @@ app.command("compact")(compact)
 app.command("configure")(configure)
 app.command("retire")(retire)
 app.command("collect")(collect)
+app.command("scrub")(scrub)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.command("fork")(fork)
 app.command("drop")(drop)

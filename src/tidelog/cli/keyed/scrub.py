@@ -1,0 +1,50 @@
+"""``tidelog keyed scrub``: read all that a keyed log has stored, and check it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.keyed.opened import KeyedName, check_keyed, closing
+from tidelog.cli.log.scrub import LogBroken
+from tidelog.cli.output import bytes_text, choose_format, count_text, print_json, say, write_text
+
+if TYPE_CHECKING:
+    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
+    from tidelog.location import Location
+
+
+def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
+    """Read all that is stored, checkpoints as well, and check it; every problem is told.
+
+    Exit status: 1 if something is wrong.
+    """
+    check_keyed(name)
+
+    async def work(location: Location) -> KeyedScrubbed:
+        async with closing(await location.keyed(name)) as log:
+            return await log.scrub()
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **asdict(found), "is_clean": found.is_clean})
+    else:
+        _tell(found)
+    if not found.is_clean:
+        raise LogBroken(
+            f"the keyed log {name!r} is damaged: restore the objects that are named above"
+        )
+
+
+def _tell(found: KeyedScrubbed) -> None:
+    for problem in found.problems:
+        write_text(f"{problem}\n")
+    read = count_text(found.records, "record"), count_text(found.runs, "run")
+    say(
+        f"{read[0]} in {read[1]} read, {bytes_text(found.bytes)}, and "
+        f"{count_text(found.wal_records, 'record')} in the log that feeds them; "
+        f"{count_text(len(found.problems), 'problem')}"
+    )
