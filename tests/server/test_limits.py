@@ -95,6 +95,35 @@ async def test_waiting_has_an_end_and_a_number(asking: Asking) -> None:
         assert full.status_code == 429
 
 
+async def test_reads_take_turns_and_waiting_takes_none(asking: Asking) -> None:
+    """What is read is held in memory; whoever waits for records holds nothing."""
+    async with asking(limited(reads_max=2)) as asked:
+        await asked.append(("a", "1"))
+        reading, most, go_on = 0, 0, asyncio.Event()
+        count = asked.log.count
+
+        async def slow(*given: Any) -> int:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            await go_on.wait()
+            reading -= 1
+            return await count(*given)
+
+        query = {"key": "a", "follow": "true", "start_seq": 2, "timeout_ms": 5_000}
+        followers = [asyncio.ensure_future(asked.get("scan", params=query)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        setattr(asked.log, "count", slow)  # noqa: B010  A method of the model.
+        counting = [asyncio.ensure_future(asked.get("count?key=a")) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        assert most == 2
+        await asked.append(("a", "2"))
+        go_on.set()
+        assert {one.json()["count"] for one in await asyncio.gather(*counting)} == {2}
+        assert [len(one.json()["values"]) for one in await asyncio.gather(*followers)] == [1] * 5
+        assert most == 2
+
+
 async def test_tokens_are_asked_for(asking: Asking) -> None:
     """Of all but health and the description; one for reading does not append."""
     tokens = parse_tokens([f"{WRITER}", "# a comment", "", f"{READER} read"], source="x")

@@ -61,16 +61,23 @@ def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
 
 
 async def follow_page(
-    log: KeyedReads, ask: ScanAsk, bytes_max: int, *, given_up: list[Callable[[], Awaitable[Any]]]
+    log: KeyedReads,
+    ask: ScanAsk,
+    bytes_max: int,
+    *,
+    turns: asyncio.Semaphore,
+    given_up: list[Callable[[], Awaitable[Any]]],
 ) -> RecordsPage:
     """Read what there is from the start on, or wait for it, until it is given up, or too long.
 
-    Nothing is asked of the store meanwhile that other followers have not asked already.
+    Nothing is asked of the store meanwhile that other followers have not asked already; and what
+    waits takes nobody's turn.
     """
     if ask.limit is not None and ask.limit <= ask.start:
         return RecordsPage(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
     # Who is far behind gets a page, and not as much as a follower reads ahead.
-    page = await scan_page(log, ask, bytes_max)
+    async with turns:
+        page = await scan_page(log, ask, bytes_max)
     is_over = ask.limit is not None and page.next_sequence >= ask.limit
     if page.records.num_rows or is_over:
         return page
@@ -83,7 +90,8 @@ async def follow_page(
     if reached < _after(found):
         if not ask.is_of_one_key:
             # A part of more: what else of these sequences there is has not come yet.
-            return await scan_page(log, replace(ask, start=at), bytes_max)
+            async with turns:
+                return await scan_page(log, replace(ask, start=at), bytes_max)
         reached = _after(found)
     found = found.sort_by("sequence")  # What is cut off must be the newest.
     if ask.limit is not None:

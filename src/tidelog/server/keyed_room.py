@@ -49,8 +49,17 @@ BY_SETTING: Final = "/api/v1/log"
 class KeyedRoom:
     """Answers what is asked of keyed logs; ``log`` is the one of OpenData's paths."""
 
-    def __init__(self, logs: ServedLogs, metrics: ServerMetrics, *, log: str | None = None) -> None:
+    def __init__(
+        self,
+        logs: ServedLogs,
+        metrics: ServerMetrics,
+        limits: ServerLimits,
+        *,
+        log: str | None = None,
+    ) -> None:
         self._logs, self._metrics, self._log = logs, metrics, log
+        # What is read is held until it is an answer, whose bytes are counted then.
+        self._turns = asyncio.Semaphore(limits.reads_max)
         self._followers = 0
         self._ending = asyncio.Event()
 
@@ -137,7 +146,8 @@ class KeyedRoom:
             if wanted.follow:
                 page = await self._followed(ask, log, wanted)
             else:
-                page = await keyed_reads.scan_page(log, wanted, ask.limits.scan_bytes_max)
+                async with self._turns:
+                    page = await keyed_reads.scan_page(log, wanted, ask.limits.scan_bytes_max)
         self._metrics.records_out.inc(page.records.num_rows)
         self._metrics.bytes_out.inc(keyed_reads.content_bytes(page.records))
         return keyed_reads.answer_of(page, wanted)
@@ -150,7 +160,11 @@ class KeyedRoom:
         try:
             given_up: list[Callable[[], Awaitable[object]]] = [ask.gone, self._ending.wait]
             return await keyed_reads.follow_page(
-                log, wanted, ask.limits.scan_bytes_max, given_up=given_up
+                log,
+                wanted,
+                ask.limits.scan_bytes_max,
+                turns=self._turns,
+                given_up=given_up,
             )
         finally:
             self._followers -= 1
@@ -161,7 +175,7 @@ class KeyedRoom:
         first = query.whole("start_segment", most=2**32 - 1)
         last = query.whole("end_segment", most=2**32 - 1)
         segments = None if first is None and last is None else (first or 0, last)
-        async with self._reading(ask) as log:
+        async with self._turns, self._reading(ask) as log:
             keys, is_more = await keyed_reads.keys_page(
                 log,
                 query.key("prefix") or b"",
@@ -177,7 +191,7 @@ class KeyedRoom:
         rows = keyed_asks.checked_rows(
             ask.query.whole("limit", least=1) or ask.limits.rows_max, ask.limits
         )
-        async with self._reading(ask) as log:
+        async with self._turns, self._reading(ask) as log:
             found = await log.segments(start, limit)
         return SegmentsAnswer(segments=list(map(_listed, found[:rows])), more=len(found) > rows)
 
@@ -185,7 +199,7 @@ class KeyedRoom:
         wanted = await _asked(
             ask, CountRequest, keyed_asks.count_of_message, keyed_asks.count_of_query
         )
-        async with self._reading(ask) as log:
+        async with self._turns, self._reading(ask) as log:
             return await _counted(log, wanted)
 
     async def _check_ready(self) -> None:

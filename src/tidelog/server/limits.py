@@ -20,7 +20,8 @@ HEAD_BYTES_MAX: Final = 65_536  # A key of 16,384 bytes fits, with each byte as 
 class ServerLimits:
     """What a server lets be asked of it.
 
-    Units: ``held_bytes_max`` is of all bodies that come in, and of all that go out, at a time;
+    Units: ``reads_max`` are those that read at a time, and not those that wait for records;
+    ``held_bytes_max`` is of all bodies that come in, and of all that go out, at a time;
     ``body_timeout_us`` and ``answer_timeout_us`` are for the first bytes, and then for each 16 KiB
     a second more.
     """
@@ -29,6 +30,7 @@ class ServerLimits:
     records_max: int = 10_000
     rows_max: int = 10_000
     scan_bytes_max: int = 8 * MIB
+    reads_max: int = 32
     follow_us_max: int = 60 * SECOND_US
     append_us_max: int = 60 * SECOND_US
     followers_max: int = 1_000

@@ -19,4 +19,4 @@ def rooms_of(
 ) -> list[ServedRoom]:
     """Return the rooms of a location; ``log`` is the keyed log of OpenData's paths."""
     logs = ServedLogs(place, is_read_only=is_read_only, visibility=visibility)
-    return [KeyedRoom(logs, state.metrics, log=log).room()]
+    return [KeyedRoom(logs, state.metrics, state.limits, log=log).room()]
