@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -141,6 +142,15 @@ def test_what_cannot_be_served_is_told_before(
     """Exit status 2, in a sentence."""
     assert main(["--location", location, "serve", *options]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_what_has_to_be_installed_is_told(
+    location: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is an extra: those who serve nothing need none of it."""
+    with patch("tidelog.cli.serve.import_module", side_effect=ImportError("No module 'uvicorn'")):
+        assert main(["--location", location, "serve"]) == 2
+    assert "pip install 'tidelog[server]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixture[str]) -> None:

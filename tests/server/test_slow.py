@@ -83,6 +83,38 @@ def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
     assert quick.state.incoming.taken == 0
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"OPTIONS * HTTP/1.1\r\nHost: x", 404),
+        (b"GET http://x/-/healthy HTTP/1.1\r\nHost: x", 404),
+        (b"CONNECT x:80 HTTP/1.1\r\nHost: x", 404),
+        (b"GET /api/v1/keyed/ HTTP/1.1\r\nHost: x", 404),
+        (b"GET /api/v1/keyed/%ff/count?key=a HTTP/1.1\r\nHost: x", 400),
+        (b"GET /api/v1/log/count?key=" + b"%ff" * 16_384 + b" HTTP/1.1\r\nHost: x", 200),
+        (b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 19, 413),
+        (b"GET /-/healthy HTTP/1.0", 200),
+    ],
+)
+def test_strange_heads_are_answered_in_the_apis_words(
+    quick: Served, head: bytes, status: int
+) -> None:
+    """Whatever uvicorn takes for a request."""
+    with quick.connect() as client:
+        client.sendall(head + b"\r\nConnection: close\r\n\r\n")
+        told = received(client)
+    assert told.startswith(b"HTTP/1.1 %d " % status), told[:100]
+    assert b'{"status":"' in told
+
+
+def test_what_is_no_request_is_a_400(quick: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """And ends the connection."""
+    for head in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"):
+        with quick.connect() as client:
+            client.sendall(head)
+            assert received(client).startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
     """What was held for its body is free again."""
     with quick.connect() as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -141,6 +142,8 @@ async def _serve(
     from tidelog.server.serving import make_server
     from tidelog.server.serving import serve as serve_app
 
+    # It warns of each request that is none, and everybody may send such.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     place = await open_location(url)
     if options.log is not None and options.log not in await place.keyed_logs():
         raise NoSuchLog(

@@ -86,11 +86,11 @@ def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -
         Route(path, RouteHandler(path, endpoints, state))
         for path, endpoints in _by_path(one for room in every for one in room.endpoints)
     ]
-    # What no route matches is answered in the API's own words, too.
-    return Starlette(
-        routes=[*routes, Route("/{path:path}", RouteHandler("other", (), state))],
-        lifespan=lifespan,
-    )
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    # What no route matches, be it no path at all, is answered in the API's own words, too.
+    app.router.default = RouteHandler("other", (), state)
+    return app
 
 
 def _by_path(endpoints: Iterable[Endpoint]) -> list[tuple[str, tuple[Endpoint, ...]]]:
