@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.key_set import keys_may_hold
@@ -22,7 +23,8 @@ class LoosePiece:
     """The window ``[start, limit)`` of the wal; its records, where they are in memory.
 
     ``fragment`` is where they are stored, if that is known; of what this process appends, it is
-    not. ``is_durable`` is False as long as they are only ordered.
+    not. ``is_durable`` is False as long as they are only ordered. ``marks`` are known of what was
+    fetched.
     """
 
     start: int
@@ -30,6 +32,7 @@ class LoosePiece:
     records: pa.Table | None = None
     fragment: Fragment | None = None
     is_durable: bool = True
+    marks: dict[str, SinkMark] = field(default_factory=dict)
     _places: dict[bytes, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
 
     @property

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.errors import ObjectNotFound
+from tidelog.keyed.format.mark import marks_in
 from tidelog.keyed.read.piece import LoosePiece, keyed_records
 from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls
@@ -132,6 +133,7 @@ class LooseTail:
     async def _fetch(self, piece: LoosePiece, fragment: Fragment) -> pa.Table:
         found = await self.reader.records.fetch(fragment)
         records = await self.clock.offload(partial(keyed_records, found))
+        piece.marks = await self.clock.offload(partial(marks_in, found))
         if piece.records is None:
             piece.records = records
             self._keep(piece)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.errors import UsageError
+from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import (
     ForkOrigin,
@@ -42,6 +43,7 @@ _STATE: Final[dict[str, Any]] = {
     "checkpoints": dict[str, KeyedCheckpoint],
     "origin": ForkOrigin | None,
     "write_epoch": int,
+    "sinks": dict[str, SinkMark],
 }
 _DIFF: Final[dict[str, Any]] = {
     "made": bool,
@@ -58,6 +60,7 @@ _DIFF: Final[dict[str, Any]] = {
     "dropped_checkpoints": tuple[str, ...],
     "origin": tuple[ForkOrigin | None] | None,
     "write_epoch": int | None,
+    "sinks": dict[str, SinkMark],
     "vanished": tuple[str, ...],
 }
 _STATE_FIELDS: Final = decoders_of(_STATE)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidelog.keyed.format.mark import SinkMark, newest_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.values import Retention, Sealing
 
@@ -52,7 +53,8 @@ class KeyedState:
     """A keyed log's state.
 
     ``seals`` are those of the segments that are left, of which the first has the id
-    ``first_segment``. ``write_epoch`` rises with each sweep; see `decide_epoch`.
+    ``first_segment``. ``write_epoch`` rises with each sweep; see `decide_epoch`. ``sinks``
+    are the newest batches that were written once, and are compacted; see `mark`.
     """
 
     is_made: bool = False
@@ -67,6 +69,7 @@ class KeyedState:
     checkpoints: dict[str, KeyedCheckpoint] = field(default_factory=dict)
     origin: ForkOrigin | None = None
     write_epoch: int = 0
+    sinks: dict[str, SinkMark] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,6 +104,7 @@ class KeyedDiff:
     dropped_checkpoints: tuple[str, ...] = ()
     origin: tuple[ForkOrigin | None] | None = None
     write_epoch: int | None = None
+    sinks: dict[str, SinkMark] = field(default_factory=dict)
     vanished: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -130,6 +134,7 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         checkpoints={**checkpoints, **diff.checkpoints},
         origin=state.origin if diff.origin is None else diff.origin[0],
         write_epoch=_or(diff.write_epoch, state.write_epoch),
+        sinks=newest_of(state.sinks, diff.sinks) if diff.sinks else state.sinks,
         extra={**state.extra, **diff.extra},
     )
 

@@ -8,7 +8,7 @@ Source: design page 5; persist, "Garbage Collection".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from tidelog.errors import (
@@ -19,6 +19,7 @@ from tidelog.errors import (
     SequenceRetired,
     UsageError,
 )
+from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import (
     ForkOrigin,
@@ -65,8 +66,12 @@ def decide_forked(
     return Decision(True, diff)
 
 
-def decide_compacted(state: KeyedState, runs: Sequence[Run]) -> Decided:
+def decide_compacted(
+    state: KeyedState, runs: Sequence[Run], sinks: Mapping[str, SinkMark] | None = None
+) -> Decided:
     """Decide that runs, which follow each other, come after those that there are.
+
+    ``sinks`` are the marks of what is compacted, which the wal will not have any more.
 
     False, if others have compacted the same, or it took longer than two sweeps.
 
@@ -82,7 +87,8 @@ def decide_compacted(state: KeyedState, runs: Sequence[Run]) -> Decided:
     for run in runs:
         if any(run.lower < seal.limit < run.upper for seal in state.seals):
             return Decision(False)  # It was sealed meanwhile, within the run.
-    return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
+    diff = KeyedDiff(compacted=runs[-1].upper, added=tuple(runs), sinks=dict(sinks or {}))
+    return Decision(True, diff)
 
 
 def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tidelog.clock import backoff_us, wall_us
 from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, require
+from tidelog.keyed.format.mark import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import sort_records
@@ -133,7 +134,8 @@ class Compactor:
             if standing.state.compacted != start:
                 break  # Others are at it.
             run = await self._run_of(pieces, start, limit)
-            if not await self._named(run, partial(decide_compacted, runs=[run])):
+            sinks = self._marks(pieces, start, limit)
+            if not await self._named(run, partial(decide_compacted, runs=[run], sinks=sinks)):
                 break
             written += 1
         standing.tail.forget(standing.state.compacted)
@@ -158,6 +160,15 @@ class Compactor:
                 yield await standing.clock.offload(partial(sort_records, together))
 
         return replace(run, parts=await write_parts(standing, run, one()))
+
+    @staticmethod
+    def _marks(pieces: Sequence[LoosePiece], start: int, limit: int) -> dict[str, SinkMark]:
+        """Return the marks of a window, all of which was fetched."""
+        found: dict[str, SinkMark] = {}
+        for piece in pieces:
+            if piece.start < limit and piece.limit > start:
+                found = newest_of(found, piece.marks)
+        return found
 
     async def _merge(self, everything: bool) -> int:
         standing, written = self.standing, 0

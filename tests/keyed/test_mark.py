@@ -1,0 +1,95 @@
+"""Marks of batches: what they say, and that compaction carries them into the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.keyed_engine import keyed_logs
+from tidelog.keyed.format.mark import (
+    BEGINS,
+    MAGIC,
+    SINKS_MAX,
+    SinkMark,
+    encode_mark,
+    marks_in,
+    newest_of,
+)
+from tidelog.keyed.states.language import KeyedLanguage
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import KeyedDiff, KeyedState, apply_diff
+from tidelog.keyed.states.transition import decide_compacted
+
+
+def wal_records(rows: list[tuple[bytes | None, bytes, int]]) -> pa.Table:
+    columns: list[Any] = [
+        pa.array([row[0] for row in rows], pa.binary()),
+        pa.array([row[1] for row in rows], pa.binary()),
+        pa.array([row[2] for row in rows], pa.int64()),
+    ]
+    return pa.table(columns, ["key", "body", "timestamp_us"])
+
+
+@given(st.text(max_size=30), st.integers(0, 2**62))
+def test_a_mark_is_read_back(sink: str, number: int) -> None:
+    """Whatever the sink is called."""
+    found = marks_in(wal_records([(None, encode_mark(sink, number), 7)]))
+    assert found == {sink: SinkMark(number=number, at_us=7)}
+
+
+def test_only_marks_are_marks() -> None:
+    """Neither what has a key, nor what only begins as one, nor what stands for no batch."""
+    rows = [
+        (b"k", encode_mark("a", 1), 1),
+        (None, b"tidelog", 2),
+        (None, MAGIC + b"\xff\xff", 3),
+        (None, encode_mark("a", BEGINS), 4),
+        (None, encode_mark("b", 5), 5),
+        (None, encode_mark("b", 3), 6),
+    ]
+    assert marks_in(wal_records(rows)) == {"b": SinkMark(number=5, at_us=5)}
+    assert marks_in(wal_records(rows[:1])) == {}
+
+
+def test_of_too_many_sinks_those_that_wrote_last_are_kept() -> None:
+    """A state does not grow for ever with queries that are over."""
+    many = {f"s{n}": SinkMark(number=1, at_us=n) for n in range(SINKS_MAX + 5)}
+    kept = newest_of({}, many)
+
+    assert len(kept) == SINKS_MAX
+    assert "s4" not in kept
+    assert "s5" in kept
+
+
+def test_a_state_keeps_the_newest_of_each_sink_over_its_bytes() -> None:
+    """Compaction brings marks by the change that names the run; older ones change nothing."""
+    language = KeyedLanguage("log")
+    state = KeyedState(is_made=True)
+    for number, lower in ((4, 1), (9, 11), (6, 21)):
+        run = Run(id=f"r{lower}", epoch=0, lower=lower, upper=lower + 10)
+        sinks = {"q": SinkMark(number=number, at_us=lower)}
+        decided = decide_compacted(state, [run], sinks)
+        assert decided.diff is not None
+        diff = language.decode_diff(language.encode_diff(decided.diff))
+        state = language.decode_state(language.encode_state(apply_diff(state, diff)))
+
+    assert state.sinks == {"q": SinkMark(number=9, at_us=11)}
+    assert apply_diff(state, KeyedDiff(retired=5)).sinks == state.sinks
+
+
+async def test_marks_go_into_the_state_and_are_no_records() -> None:
+    """Of a batch that came by the wal: its records are read, its mark is not."""
+    log = await keyed_logs().create("log")
+    values: Any = pa.array([b"v", encode_mark("q", 3)], pa.binary())
+    keys: Any = pa.array([b"k", None], pa.binary())
+    await log.wal.append_arrow(values, key=keys)
+    await log.wal.append_arrow(values.slice(1), timestamp_us=9)
+
+    assert (await log.scan_prefix(b"").to_arrow()).column("value").to_pylist() == [b"v"]
+    await log.compact(everything=True)
+    assert (await log.scan_prefix(b"").to_arrow()).num_rows == 1
+    assert log.standing.state.sinks["q"].number == 3
+    await log.close()
