@@ -40,6 +40,11 @@ class Shelves:
         raise NotImplementedError
 
     @property
+    def told_url(self) -> str:
+        """Return the URL by which other processes open this location."""
+        raise NotImplementedError
+
+    @property
     def shelf(self) -> Logs:
         """Return the logs of this location, to be made, copied or destroyed."""
         from tidelog.wal.logs import Logs
@@ -148,7 +153,11 @@ class Shelves:
         from tidelog.keyed.logs import KeyedLogs
 
         return KeyedLogs(
-            store=self.store, consensus=self.consensus, clock=self.clock, writer=writer_name()
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            writer=writer_name(),
+            location_url=self.told_url,
         )
 
     async def create_keyed(

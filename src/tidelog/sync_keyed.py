@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from tidelog.keyed import log as aio_keyed
 from tidelog.keyed import port
 from tidelog.keyed import reader as aio_reader
+from tidelog.keyed.read.by_spark import SparkView
 from tidelog.keyed.upkeep.collecting import AFTER_US
 from tidelog.keyed.upkeep.scrub import KeyedScrubbed
 from tidelog.keyed.values import (
@@ -24,6 +25,9 @@ from tidelog.keyed.values import (
 )
 from tidelog.portal import Blocking
 from tidelog.sync_log import documented_as
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @documented_as(port.KeyedScan)
@@ -147,6 +151,38 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
     def describe(self) -> KeyedInfo:
         return self._portal.run(self._inner.describe())
 
+    def to_spark(
+        self,
+        spark: SparkSession,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        *,
+        first: bytes | None = None,
+        last: bytes | None = None,
+        start: int = 0,
+        limit: int | None = None,
+    ) -> DataFrame:
+        work = self._inner.to_spark(
+            spark, key, prefix, first=first, last=last, start=start, limit=limit
+        )
+        return self._portal.run(work)
+
+    def spark_view(
+        self,
+        spark: SparkSession,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        *,
+        first: bytes | None = None,
+        last: bytes | None = None,
+        start: int = 0,
+        limit: int | None = None,
+    ) -> SparkView:
+        work = self._inner.spark_view(
+            spark, key, prefix, first=first, last=last, start=start, limit=limit
+        )
+        return self._portal.run(work)
+
     def close(self) -> None:
         self._portal.run(self._inner.close())
 
@@ -222,8 +258,8 @@ class KeyedLog(KeyedReader):
     def seal(self) -> Segment | None:
         return self._portal.run(self._inner.seal())
 
-    def compact(self, *, everything: bool = False) -> int:
-        return self._portal.run(self._inner.compact(everything=everything))
+    def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
+        return self._portal.run(self._inner.compact(everything=everything, spark=spark))
 
     def retire(self, retention: Retention | None = None) -> int:
         return self._portal.run(self._inner.retire(retention))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from tidelog.clock import backoff_us, wall_us
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
 from tidelog.ids import check_name
 from tidelog.keyed.port import KeyedWrites
+from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.reader import KeyedReader
@@ -47,6 +48,9 @@ from tidelog.keyed.values import (
 from tidelog.keyed.write.pending import Ordered, PendingAppends
 from tidelog.wal.format.key_set import KEY_BYTES_MAX
 from tidelog.wal.slot_log import SlotLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
 TRIES: Final = 100
@@ -151,10 +155,16 @@ class KeyedLog(KeyedReader, KeyedWrites):
             await standing.clock.sleep(backoff_us(attempt, standing.clock))
         raise ContentionError("others sealed or compacted first at every try: try again")
 
-    async def compact(self, *, everything: bool = False) -> int:
+    async def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
+        """Bring loose fragments into runs; see `KeyedWrites`.
+
+        Tasks of a session of Spark, if one is given, do the merges that are large.
+        """
         self._check_open()
-        compactor = Compactor(standing=self.standing, merger=self.merger)
-        return await compactor.compact(everything=everything)
+        merger = self.merger
+        if spark is not None:
+            merger = spark_keyed_room("merger").SparkRunMerger(spark)
+        return await Compactor(standing=self.standing, merger=merger).compact(everything=everything)
 
     async def retire(self, retention: Retention | None = None) -> int:
         self._check_open()

@@ -53,12 +53,16 @@ WAITS = 16  # Some ten seconds.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedLogs:
-    """All keyed logs of a store. ``writer`` is a name for people."""
+    """All keyed logs of a store.
+
+    ``writer`` is a name for people; by ``location_url`` other processes open the store.
+    """
 
     store: Store
     consensus: Consensus
     clock: Clock
     writer: str
+    location_url: str = ""
 
     async def create(
         self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
@@ -119,6 +123,16 @@ class KeyedLogs:
         return KeyedReader(
             name=name, standing=standing, refresh_us=refresh_us, at_checkpoint=checkpoint
         )
+
+    async def standing(self, name: str) -> KeyedStanding:
+        """Return what is known of a keyed log; refresh it before it is used.
+
+        Raises:
+            UsageError: the name will not do. NoSuchLog: there is none.
+        """
+        standing = await self._living(name)
+        await self._wal(standing, None)
+        return standing
 
     async def names(self) -> list[str]:
         """Return the names of all keyed logs, in order."""
@@ -262,7 +276,11 @@ class KeyedLogs:
     def _standing(self, name: str) -> KeyedStanding:
         named_id(Named.KEYED, name)
         return KeyedStanding(
-            name=name, store=self.store, consensus=self.consensus, clock=self.clock
+            name=name,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            location_url=self.location_url,
         )
 
     async def _living(self, name: str) -> KeyedStanding:

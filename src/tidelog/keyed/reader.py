@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import HandleError, NoSuchSegment, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.read.by_spark import SparkView, spark_keyed_room
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.scanning import TRIES, KeyedWanted, ViewScan, with_views
@@ -36,6 +37,9 @@ from tidelog.keyed.values import (
     prefix_limit,
 )
 from tidelog.wal.read.limits import time_us_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 REFRESH_US = 1_000_000
 
@@ -242,6 +246,61 @@ class KeyedReader(KeyedReads):
             retention=state.retention,
             checkpoints=tuple(checkpoint_infos(state)),
         )
+
+    async def to_spark(
+        self,
+        spark: SparkSession,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        *,
+        first: bytes | None = None,
+        last: bytes | None = None,
+        start: int = 0,
+        limit: int | None = None,
+    ) -> DataFrame:
+        """Return what is durable now of a key, a prefix or a range as a DataFrame.
+
+        See `spark_view`, which tells the frontier, too.
+
+        Raises:
+            See `scan`; UsageError: Spark's executors do not reach the location, too.
+        """
+        found = await self.spark_view(
+            spark, key, prefix, first=first, last=last, start=start, limit=limit
+        )
+        return found.frame
+
+    async def spark_view(
+        self,
+        spark: SparkSession,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        *,
+        first: bytes | None = None,
+        last: bytes | None = None,
+        start: int = 0,
+        limit: int | None = None,
+    ) -> SparkView:
+        """Return `to_spark` as ``frame``, and ``next_sequence``, the frontier it is complete to.
+
+        The frame stands for what there was when it was made, and can be read for an hour after that
+        was compacted or retired. Its rows come in no order that is promised: sort them.
+
+        Raises:
+            See `to_spark`.
+        """
+        found: SparkView = await spark_keyed_room("frame").keyed_view(
+            spark,
+            self.standing,
+            key=key,
+            prefix=prefix,
+            first=first,
+            last=last,
+            start=start,
+            limit=limit,
+            checkpoint=self.at_checkpoint,
+        )
+        return found
 
     async def close(self) -> None:
         self._is_closed = True

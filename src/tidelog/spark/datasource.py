@@ -5,10 +5,10 @@ itself twice, and both sides must see the same, whatever is committed meanwhile.
 (see `scan_plan`) are plain values; each task opens its own store, and consolidates its share
 without a shuffle.
 
-Does not write, and says so; prunes no columns by itself: Spark does not say which ones a query
-needs, so they are named by the option ``columns``. What it says of conditions prunes parts and row
-groups, where the session's ``spark.sql.python.filterPushdown.enabled`` is on. Logs are read by
-`log_source` and `log_stream`.
+Writes keyed logs alone, and says so; prunes no columns by itself: Spark does not say which ones a
+query needs, so they are named by the option ``columns``. What it says of conditions prunes parts
+and row groups, where the session's ``spark.sql.python.filterPushdown.enabled`` is on. Logs are read
+by `log_source` and `log_stream`, keyed logs in `keyed`.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -18,7 +18,7 @@ import asyncio
 import importlib.util
 import os
 from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +26,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -35,6 +37,15 @@ from tidelog.errors import PartMissing, UsageError
 from tidelog.persist.format.schema import decode_schema
 from tidelog.spark.filters import Bound, box_of_filters, is_asked_for_filters
 from tidelog.spark.kept_store import reading_from
+from tidelog.spark.keyed.options import (
+    check_keyed_for_batch,
+    check_keyed_for_stream,
+    read_keyed_settings,
+    read_keyed_write_settings,
+)
+from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, choose_keyed_pin
+from tidelog.spark.keyed.sink import KeyedBatchWriter, KeyedStreamWriter, open_sink
+from tidelog.spark.keyed.source import FilteringKeyedReader, KeyedSourceReader
 from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
 from tidelog.spark.options import read_kind, read_settings, told_as_spark_tells
@@ -64,6 +75,7 @@ CANNOT_WRITE: Final = {
     "'tidelog source create', and ingest that",
 }
 LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() out, and select()"
+STREAMS: Final = ("log", "keyed")
 
 
 class TidelogDataSource(DataSource):
@@ -71,7 +83,7 @@ class TidelogDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._pin: PinnedRead | LogPin | None = None
+        self._pin: PinnedRead | LogPin | KeyedPin | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +91,12 @@ class TidelogDataSource(DataSource):
 
     def schema(self) -> StructType:
         with told_as_spark_tells():
-            if read_kind(self.options) == "log":
+            kind = read_kind(self.options)
+            if kind == "keyed":
+                keyed = read_keyed_settings(self.options, os.environ)
+                self._pin = asyncio.run(choose_keyed_pin(keyed))
+                return KEYED_SCHEMA
+            if kind == "log":
                 self._pin = asyncio.run(choose_log_pin(read_log_settings(self.options, os.environ)))
                 return LOG_SCHEMA
             pin = self._pin = asyncio.run(choose_pin(read_settings(self.options, os.environ)))
@@ -87,7 +104,7 @@ class TidelogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with told_as_spark_tells():
-            is_log = read_kind(self.options) == "log"
+            is_log = read_kind(self.options) in STREAMS
             if self._pin is None:
                 raise UsageError(
                     LOG_SCHEMA_IS_ITS_OWN
@@ -98,13 +115,17 @@ class TidelogDataSource(DataSource):
             if isinstance(self._pin, LogPin):
                 check_for_batch(read_log_settings(self.options, os.environ))
                 return LogReader(self._pin)
+            if isinstance(self._pin, KeyedPin):
+                check_keyed_for_batch(read_keyed_settings(self.options, os.environ))
+                taking = FilteringKeyedReader if is_asked_for_filters() else KeyedSourceReader
+                return taking(self._pin)
             # With its setting off, Spark refuses a reader that could take filters.
             made = FilteringReader if is_asked_for_filters() else TidelogReader
             return made(self._pin, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with told_as_spark_tells():
-            if read_kind(self.options) != "log":
+            if (kind := read_kind(self.options)) not in STREAMS:
                 raise UsageError(
                     "a collection is not read as a stream: read it at a time with spark.read and "
                     "option('asOf', ...), its changes since then with option('kind', 'changes'), "
@@ -112,6 +133,8 @@ class TidelogDataSource(DataSource):
                 )
             if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
                 raise UsageError("to read a log as a stream needs PySpark 4.2 or newer: upgrade it")
+            if kind == "keyed":
+                return self._keyed_stream(schema)
             from tidelog.spark.log_stream import LogStreamReader
 
             settings = read_log_settings(self.options, os.environ)
@@ -120,15 +143,30 @@ class TidelogDataSource(DataSource):
                 raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
             return LogStreamReader(settings)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        self._refuse_to_write()
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        self._refuse_to_write()
-
-    def _refuse_to_write(self) -> NoReturn:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with told_as_spark_tells():
-            kind = read_kind(self.options)
+            self._refuse_to_write()
+            settings = read_keyed_write_settings(self.options, os.environ)
+            return KeyedBatchWriter(open_sink(settings, schema, overwrite), settings)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        with told_as_spark_tells():
+            self._refuse_to_write()
+            settings = read_keyed_write_settings(self.options, os.environ)
+            return KeyedStreamWriter(open_sink(settings, schema, overwrite))
+
+    def _keyed_stream(self, schema: StructType) -> DataSourceStreamReader:
+        from tidelog.spark.keyed.stream import KeyedStreamReader
+
+        settings = read_keyed_settings(self.options, os.environ)
+        check_keyed_for_stream(settings)
+        if schema != KEYED_SCHEMA:
+            raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
+        return KeyedStreamReader(settings)
+
+    def _refuse_to_write(self) -> None:
+        kind = read_kind(self.options)
+        if kind != "keyed":
             raise UsageError(CANNOT_WRITE["log" if kind == "log" else "collection"])
 
 

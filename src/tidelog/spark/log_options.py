@@ -42,8 +42,8 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
     """
     told = told_options(options, kind="log")
     said = told.get("start", EARLIEST).strip().lower()
-    start = 0 if said in (EARLIEST, LATEST) else _start(said)
-    limit = _whole("limit", told["limit"], least=0) if "limit" in told else None
+    start = 0 if said in (EARLIEST, LATEST) else start_told(said)
+    limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
     check_range(start, limit)
     return LogSettings(
         location_url=location_told(told, environment),
@@ -52,7 +52,7 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
         from_latest=said == LATEST,
         limit=limit,
         key=_key(told["key"]) if "key" in told else None,
-        batch_records_max=_whole("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
+        batch_records_max=whole_told("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
         if "maxrecordsperbatch" in told
         else None,
     )
@@ -90,17 +90,27 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _start(text: str) -> int:
+def start_told(text: str, *, of: str = "a position") -> int:
+    """Return where to start, as an option says it.
+
+    Raises:
+        UsageError: it is no such number.
+    """
     try:
-        return _whole("start", text, least=0)
+        return whole_told("start", text, least=0)
     except UsageError:
         raise UsageError(
-            f"start {text[:DIGITS_MAX]!r} is neither a position (they count from 1) nor "
+            f"start {text[:DIGITS_MAX]!r} is neither {of} (they count from 1) nor "
             f"{EARLIEST} or {LATEST}"
         ) from None
 
 
-def _whole(name: str, text: str, *, least: int) -> int:
+def whole_told(name: str, text: str, *, least: int) -> int:
+    """Return a whole number, as an option says it.
+
+    Raises:
+        UsageError: it is none, or too small, or too large.
+    """
     is_number = text.strip().isdecimal() and len(text) <= DIGITS_MAX
     found = int(text) if is_number else -1
     if not least <= found < 2**63:

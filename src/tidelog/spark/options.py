@@ -16,9 +16,35 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "collection": ("location", "asOf", "columns", "hold", KIND),
     "changes": ("location", "since", "until", "columns", "hold", KIND),
     "log": ("location", "start", "limit", "key", "maxRecordsPerBatch", KIND),
+    "keyed": (
+        "location",
+        "key",
+        "keyHex",
+        "keyBase64",
+        "prefix",
+        "prefixHex",
+        "prefixBase64",
+        "start",
+        "limit",
+        "checkpoint",
+        "maxRecordsPerBatch",
+        "txnAppId",
+        "txnVersion",
+        KIND,
+    ),
 }
-NAMED: Final = {"collection": "collection", "changes": "collection", "log": "log"}
-HAVE: Final = {"collection": "a collection has", "changes": "changes have", "log": "a log has"}
+NAMED: Final = {
+    "collection": "collection",
+    "changes": "collection",
+    "log": "log",
+    "keyed": "keyed log",
+}
+HAVE: Final = {
+    "collection": "a collection has",
+    "changes": "changes have",
+    "log": "a log has",
+    "keyed": "a keyed log has",
+}
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
 
 

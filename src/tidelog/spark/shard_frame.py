@@ -35,12 +35,11 @@ from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.spark.kept_store import reading_from
 from tidelog.spark.options import told_as_spark_tells
-from tidelog.spark.place import url_for_executors
+from tidelog.spark.place import path_for_spark, url_for_executors
 from tidelog.spark.scan import Scan, batches_of_changes, narrowed, pack_scans
 from tidelog.spark.scan_plan import load_tables, share
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
-from tidelog.store.urls import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -138,7 +137,7 @@ def _scanned(spark: SparkSession, snapshot: ShardSnapshot, url: str) -> DataFram
     diff = f"CAST(1 AS BIGINT) AS {DIFF}" if plain else DIFF
     shown = spark_schema(_shown(snapshot))
     found = spark.createDataFrame(_inline(snapshot), schema=shown)
-    paths = [_path(url, part.path) for part in snapshot.parts if part.path is not None]
+    paths = [path_for_spark(url, part.path) for part in snapshot.parts if part.path is not None]
     if paths:
         data = spark_schema(snapshot.schema.updates)
         stored = spark.read.schema(data).option(VERIFY, "true").parquet(*paths)
@@ -161,12 +160,6 @@ def _inline(snapshot: ShardSnapshot) -> pa.Table:
     table = table.filter(pc.less_equal(table.column(TIME), scalar_of(snapshot.as_of, pa.int64())))
     shown = _shown(snapshot)
     return table.select(shown.names).cast(arrow_schema(spark_schema(shown)))
-
-
-def _path(url: str, key: str) -> str:
-    # Spark reads patterns in paths: what would be one is meant as it is.
-    path = local_path(url, key)
-    return "".join(f"\\{c}" if c in "*?[]{}\\" else c for c in path)
 
 
 def _quoted(name: str) -> str:

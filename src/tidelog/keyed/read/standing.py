@@ -40,6 +40,7 @@ class KeyedStanding:
     store: Store
     consensus: Consensus
     clock: Clock
+    location_url: str = ""  # By which other processes open the store, where its own will not do.
     machine: Machine[KeyedState, KeyedDiff] = field(init=False)
     tail: LooseTail = field(init=False)
     parts: RunPartReader = field(init=False)

@@ -1,0 +1,153 @@
+"""DataFrames of a keyed log: ``key``, ``sequence``, ``timestamp_us`` and ``value``.
+
+On a disk, Spark scans runs by itself: Parquet, with the checksum of each page looked at, and its
+own conditions on key and sequence taken to the pages that may fulfil them. Elsewhere tasks read
+parts as every reader does. What is loose is read by tasks in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.errors import UsageError
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.by_spark import SparkView
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.values import check_key, check_keys, check_sequences
+from tidelog.persist.format.part import int64_of
+from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, pin_view
+from tidelog.spark.keyed.share import (
+    KeyedPlace,
+    KeyedShare,
+    read_keyed_share,
+    share_loose,
+    share_parts,
+)
+from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.spark.options import told_as_spark_tells
+from tidelog.spark.place import path_for_spark, url_for_executors
+from tidelog.spark.shard_frame import VERIFY
+from tidelog.spark.types import arrow_schema
+from tidelog.spark.worker import use_one_core
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+async def keyed_view(
+    spark: SparkSession,
+    standing: KeyedStanding,
+    *,
+    key: bytes | None = None,
+    prefix: bytes | None = None,
+    first: bytes | None = None,
+    last: bytes | None = None,
+    start: int = 0,
+    limit: int | None = None,
+    checkpoint: str | None = None,
+    native: bool = True,
+) -> SparkView:
+    """Return what is durable of a keyed log now, or at a checkpoint, as a DataFrame.
+
+    Raises:
+        UsageError: that is no key, or no range, or executors do not reach the store.
+        SequenceRetired: records from ``start`` on were let go of. LocationError: the store failed.
+    """
+    wanted = _checked(key=key, prefix=prefix, first=first, last=last, start=start, limit=limit)
+    store = standing.store
+    url = url_for_executors(standing.location_url or store.url, store)
+    # What a writer has in memory, executors cannot reach: so this looks what is stored.
+    now = KeyedStanding(
+        name=standing.name, store=store, consensus=standing.consensus, clock=standing.clock
+    )
+    await now.refresh()
+    view = now.view() if checkpoint is None else now.view_at(checkpoint)
+    pin = pin_view(KeyedPlace(location_url=url, name=standing.name), view, wanted)
+    frames = []
+    if native and url.startswith("file:"):
+        shares: list[KeyedShare] = []
+        if pin.parts:
+            frames.append(_scanned(spark, pin, url))
+    else:
+        shares = await share_parts(pin.place, pin.parts, pin.wanted, store)
+    shares += share_loose(pin.place, pin.loose, pin.wanted, pin.since)
+    if shares or not frames:
+        frames.append(_read_by_tasks(spark, shares))
+    frame = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+    return SparkView(frame, pin.next_sequence)
+
+
+def _checked(
+    *,
+    key: bytes | None,
+    prefix: bytes | None,
+    first: bytes | None,
+    last: bytes | None,
+    start: int,
+    limit: int | None,
+) -> KeyedScope:
+    is_range = first is not None or last is not None
+    if sum([key is not None, prefix is not None, is_range]) > 1:
+        raise UsageError(
+            "a DataFrame is of one key, of a prefix, or of a range of keys, not of two"
+        )
+    for one in (key, prefix):
+        if one is not None:
+            check_key(one)
+    if is_range:
+        check_keys(first or b"", last)
+    check_sequences(start, limit)
+    return wanted_of(key=key, prefix=prefix, first=first, last=last, start=start, limit=limit)
+
+
+def _scanned(spark: SparkSession, pin: KeyedPin, url: str) -> DataFrame:
+    paths = [path_for_spark(url, part.path) for part in pin.parts]
+    stored = spark.read.schema(KEYED_SCHEMA).option(VERIFY, "true").parquet(*paths)
+    for condition in conditions_of(pin.wanted, pin.parts):
+        stored = stored.where(condition)
+    return stored
+
+
+def conditions_of(wanted: KeyedScope, parts: Sequence[RunPart]) -> Iterator[str]:
+    """Yield conditions that choose what is wanted of some parts, as few as will do."""
+    if wanted.keys is not None:
+        yield f"key IN ({', '.join(_literal(key) for key in wanted.keys)})"
+    elif wanted.first and any(part.first_key < wanted.first for part in parts):
+        yield f"key >= {_literal(wanted.first)}"
+    if wanted.last is not None and any(part.last_key >= wanted.last for part in parts):
+        yield f"key < {_literal(wanted.last)}"
+    if any(part.min_sequence < wanted.start for part in parts):
+        yield f"sequence >= {wanted.start}"
+    if any(part.max_sequence >= wanted.limit for part in parts):
+        yield f"sequence < {wanted.limit}"
+
+
+def _literal(key: bytes) -> str:
+    return f"X'{key.hex()}'"
+
+
+def _read_by_tasks(spark: SparkSession, shares: Sequence[KeyedShare]) -> DataFrame:
+    if not shares:
+        return spark.createDataFrame([], KEYED_SCHEMA)
+    encoded = [msgspec.msgpack.encode(share) for share in shares]
+    # As many partitions as there are shares, each of which has one number.
+    return spark.range(0, len(encoded), 1, len(encoded)).mapInArrow(_reader(encoded), KEYED_SCHEMA)
+
+
+def _reader(
+    shares: list[bytes],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_one_core()
+        target = arrow_schema(KEYED_SCHEMA)
+        for batch in numbers:
+            for number in int64_of(pa.Table.from_batches([batch]), "id").tolist():
+                share = msgspec.msgpack.decode(shares[number], type=KeyedShare)
+                with told_as_spark_tells():
+                    yield from read_keyed_share(share, target)
+
+    return read

@@ -1,0 +1,167 @@
+"""Merges of runs on Spark: each range of keys is read, merged and written by a task.
+
+The driver cuts the keys by what directories tell, and names the run by one decision once all tasks
+are done, as of any merge. A task that is tried twice writes parts twice, under names of their own;
+those that no result names lie there until a sweep takes them, by the write epoch in their path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tidelog.clock import SystemClock, run_all
+from tidelog.errors import ObjectNotFound, TidelogError, UsageError
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.sources import RunSource
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.upkeep.compactor import HereMerger, write_parts
+from tidelog.keyed.upkeep.merge import key_ranges, merged_records
+from tidelog.keyed.upkeep.plan import RunMergeJob
+from tidelog.spark.job import portable, run_job
+from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.reach import check_executors
+from tidelog.spark.tasks import SparkTasks, tasks_of
+from tidelog.spark.worker import use_one_core
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one process.
+TASK_BYTES: Final = 64 * 1024 * 1024  # Of runs as they are stored.
+LOOKS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedMergeTask:
+    """What a task has to know: merge the keys ``[first, last)`` of runs into parts of a run."""
+
+    place: KeyedPlace
+    runs: tuple[Run, ...]
+    run: Run
+    number: int
+    first: bytes
+    last: bytes | None
+
+
+KeyedMerged = tuple[int, tuple[RunPart, ...]] | TidelogError
+
+
+@dataclass(slots=True)
+class SparkRunMerger:
+    """Does large merges in the executors of a Spark session, which must reach the location.
+
+    Units: those of less than ``least_bytes`` of runs are done in this process. A task merges about
+        ``task_bytes`` of them; no key is cut, so one that has more is a task of its own.
+    """
+
+    spark: SparkSession
+    _: KW_ONLY
+    least_bytes: int = LEAST_BYTES
+    task_bytes: int = TASK_BYTES
+    _here: HereMerger = field(default_factory=HereMerger)
+    _checked: set[str] = field(default_factory=set)
+
+    async def merge(
+        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+    ) -> tuple[RunPart, ...]:
+        """Write the parts of a merged run; see `tidelog.keyed.upkeep.compactor.RunMerger`.
+
+        Raises:
+            UsageError: executors do not reach the location. LocationError: Spark failed.
+        """
+        size = sum(one.bytes for one in job.runs)
+        if size < self.least_bytes:
+            return await self._here.merge(standing, job, run)
+        store = standing.store
+        url = url_for_executors(standing.location_url or store.url, store)
+        tasks = tasks_of(self.spark)
+        await self._check(tasks, url, standing)
+        work = await self._plan(
+            standing, job, run, KeyedPlace(location_url=url, name=standing.name)
+        )
+        told = await run_job(
+            tasks.tags,
+            lambda: tasks.run(merge_key_ranges, work),
+            clock=standing.clock,
+            what="the merge",
+        )
+        parts = _gathered(told)
+        await self._see(parts, tasks, url, standing)
+        return parts
+
+    async def _plan(
+        self, standing: KeyedStanding, job: RunMergeJob, run: Run, place: KeyedPlace
+    ) -> list[KeyedMergeTask]:
+        size = max(1, sum(one.bytes for one in job.runs))
+        rows = max(1, job.records * self.task_bytes // size)
+        sources = [RunSource(one, standing.parts) for one in job.runs]
+        ranges = [(a, b) async for a, b, _ in key_ranges(sources, b"", None, rows)]
+        return [
+            KeyedMergeTask(
+                place=place, runs=job.runs, run=run, number=number, first=first, last=last
+            )
+            for number, (first, last) in enumerate(ranges)
+        ]
+
+    async def _check(self, tasks: SparkTasks, url: str, standing: KeyedStanding) -> None:
+        """Ask executors that are other processes than this, once, what they have and see."""
+        if url in self._checked:
+            return
+        if tasks.is_elsewhere:
+            await check_executors(
+                self.spark, tasks, location_url=url, source_url=url, paths=[], clock=standing.clock
+            )
+        self._checked.add(url)
+
+    async def _see(
+        self, parts: Sequence[RunPart], tasks: SparkTasks, url: str, standing: KeyedStanding
+    ) -> None:
+        """Check that parts are here: an executor that came later may be on another machine yet."""
+        if not (url.startswith("file:") and tasks.is_elsewhere):
+            return
+        work = [partial(standing.store.get, part.path, limit=1) for part in parts]
+        try:
+            await run_all(work, at_once=LOOKS_AT_ONCE)
+        except ObjectNotFound as error:
+            raise UsageError(
+                f"one of Spark's executors wrote to another directory than {url} is here: use a "
+                "bucket (s3://, gs://, az://), or a path that all machines share"
+            ) from error
+
+
+def merge_key_ranges(items: Iterable[KeyedMergeTask]) -> Iterator[KeyedMerged]:
+    """Merge ranges of keys, in an executor; an error of ours is given instead of raised."""
+    use_one_core()
+    for item in items:
+        try:
+            yield item.number, asyncio.run(_merge(item))
+        except TidelogError as error:
+            yield portable(error)
+
+
+async def _merge(item: KeyedMergeTask) -> tuple[RunPart, ...]:
+    clock = SystemClock()
+    standing = await item.place.standing(clock)
+    records = merged_records(standing.parts, clock, item.runs, first=item.first, last=item.last)
+    within = f"{item.number:04x}-{clock.unique()[:12]}-"
+    return await write_parts(standing, item.run, records, within=within)
+
+
+def _gathered(told: Sequence[KeyedMerged]) -> tuple[RunPart, ...]:
+    """Put together what tasks wrote, in the order of keys.
+
+    Raises:
+        TidelogError: a task met it.
+    """
+    found: dict[int, tuple[RunPart, ...]] = {}
+    for one in told:
+        if isinstance(one, TidelogError):
+            raise one
+        found[one[0]] = one[1]
+    return tuple(part for number in sorted(found) for part in found[number])

@@ -1,0 +1,149 @@
+"""The options of ``format("tidelog")`` with ``kind`` ``keyed``, parsed once. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.arguments import quoted
+from tidelog.errors import UsageError
+from tidelog.keyed.values import check_key, check_sequences
+from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.spark.log_options import EARLIEST, LATEST, start_told, whole_told
+from tidelog.spark.options import OptionMissing, location_told, told_options
+
+KINDS: Final = ("key", "prefix")
+FORMS: Final = ("", "hex", "base64")
+OF_READS: Final = ("start", "limit", "maxRecordsPerBatch", "checkpoint")
+OF_WRITES: Final = ("txnAppId", "txnVersion")
+SINK_BYTES_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedReadSettings:
+    """What is to be read of a keyed log.
+
+    Shape: ``from_latest`` wins over the start of what is wanted; ``checkpoint`` is the name of one;
+        ``batch_records_max`` is of streams.
+    """
+
+    location_url: str
+    name: str
+    wanted: KeyedScope
+    has_limit: bool = False
+    from_latest: bool = False
+    checkpoint: str | None = None
+    batch_records_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedWriteSettings:
+    """Where records go; ``sink`` and ``number`` name a batch that is written once."""
+
+    location_url: str
+    name: str
+    sink: str | None = None
+    number: int = 0
+
+
+def read_keyed_settings(
+    options: Mapping[str, str], environment: Mapping[str, str]
+) -> KeyedReadSettings:
+    """Read the options of a keyed log, of ``spark.read`` and ``spark.readStream`` alike.
+
+    Raises:
+        UnknownOption, OptionMissing, UsageError: what to correct.
+    """
+    told = told_options(options, kind="keyed")
+    _refuse(told, OF_WRITES, "is one for writing")
+    said = told.get("start", EARLIEST).strip().lower()
+    start = 0 if said in (EARLIEST, LATEST) else start_told(said, of="a sequence")
+    limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
+    check_sequences(start, limit)
+    return KeyedReadSettings(
+        location_url=location_told(told, environment),
+        name=told["path"],
+        wanted=wanted_of(**_keys(told), start=start, limit=limit),
+        has_limit=limit is not None,
+        from_latest=said == LATEST,
+        checkpoint=told.get("checkpoint"),
+        batch_records_max=whole_told("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
+        if "maxrecordsperbatch" in told
+        else None,
+    )
+
+
+def read_keyed_write_settings(
+    options: Mapping[str, str], environment: Mapping[str, str]
+) -> KeyedWriteSettings:
+    """Read the options of a write, be it of a DataFrame or of a stream.
+
+    Raises:
+        UnknownOption, OptionMissing, UsageError: what to correct.
+    """
+    given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
+    told = told_options(given, kind="keyed")
+    _refuse(told, OF_READS, "is one for reading")
+    _refuse(told, [f"{kind}{form}" for kind in KINDS for form in FORMS], "is one for reading")
+    if ("txnappid" in told) != ("txnversion" in told):
+        raise OptionMissing("txnAppId and txnVersion name a batch together: give both, or neither")
+    sink = told.get("txnappid")
+    if sink is not None and not 1 <= len(sink.encode()) <= SINK_BYTES_MAX:
+        raise UsageError(f"txnAppId has 1 to {SINK_BYTES_MAX} bytes", size_bytes=len(sink))
+    return KeyedWriteSettings(
+        location_url=location_told(told, environment),
+        name=told["path"],
+        sink=sink,
+        number=whole_told("txnVersion", told.get("txnversion", "0"), least=0),
+    )
+
+
+def check_keyed_for_batch(settings: KeyedReadSettings) -> None:
+    """Refuse what only a stream can do.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if settings.from_latest:
+        raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
+    if settings.batch_records_max is not None:
+        raise UsageError("maxRecordsPerBatch is one for readStream: a read has the option 'limit'")
+
+
+def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
+    """Refuse what only a batch read can do.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if settings.has_limit:
+        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
+    if settings.checkpoint is not None:
+        raise UsageError("nothing comes to a checkpoint: leave the option out, or use spark.read")
+
+
+def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the key or the prefix that is asked for, if one is."""
+    given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
+    if len(given) > 1:
+        names = ", ".join(f"{kind}{form}" for kind, form in given)
+        raise UsageError("a read is of one key, or of one prefix, told in one form", given=names)
+    return {kind: check_key(_bytes(told[f"{kind}{form}"], form)) for kind, form in given}
+
+
+def _bytes(text: str, form: str) -> bytes:
+    try:
+        if form == "hex":
+            return bytes.fromhex(text)
+        return base64.b64decode(text, validate=True) if form == "base64" else text.encode()
+    except (ValueError, binascii.Error) as error:
+        raise UsageError(f"that is no {form or 'text'}", given=quoted(text)) from error
+
+
+def _refuse(told: Mapping[str, str], names: tuple[str, ...] | list[str], why: str) -> None:
+    for name in names:
+        if name.lower() in told:
+            raise UsageError(f"the option {name!r} {why}: leave it out")

@@ -1,0 +1,137 @@
+"""What a DataFrame of a keyed log stands for: parts and fragments, chosen once.
+
+What they name stays stored for an hour after it was compacted or retired; see
+`tidelog.keyed.upkeep.collecting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.errors import NoSuchLog
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.sources import PieceSource, RunSource
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.states.transition import check_readable
+from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.location import open_location
+from tidelog.spark.keyed.options import KeyedReadSettings
+from tidelog.spark.keyed.share import KeyedPlace, KeyedShare, share_loose, share_parts
+from tidelog.spark.keyed.wanted import KeyedScope
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.types import spark_schema
+from tidelog.wal.format.fragment import Fragment
+
+KEYED_SCHEMA: Final = spark_schema(KEYED_RECORDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedPin:
+    """A view of a keyed log, as far as something of it is wanted.
+
+    Shape: of what is loose, records before ``since`` are in runs. All that is wanted below
+        ``next_sequence`` is in it, and no more.
+    """
+
+    place: KeyedPlace
+    wanted: KeyedScope
+    parts: tuple[RunPart, ...]
+    loose: tuple[Fragment, ...]
+    since: int
+    next_sequence: int
+
+    def narrowed(self, wanted: KeyedScope) -> KeyedPin:
+        """Return it for what is wanted, which is not more than before."""
+        is_nothing = wanted.is_nothing
+        return KeyedPin(
+            place=self.place,
+            wanted=wanted,
+            parts=() if is_nothing else tuple(p for p in self.parts if wanted.may_be_in(p)),
+            loose=() if is_nothing else tuple(f for f in self.loose if wanted.may_be_loose_in(f)),
+            since=self.since,
+            next_sequence=self.next_sequence,
+        )
+
+
+def pin_view(place: KeyedPlace, view: KeyedView, wanted: KeyedScope) -> KeyedPin:
+    """Choose what is read of a view, all of whose pieces are stored.
+
+    Raises:
+        SequenceRetired: records from the start on were let go of.
+    """
+    check_readable(view.state, wanted.start)
+    limit = min(wanted.limit, view.next)
+    parts = [part for one in view.sources if isinstance(one, RunSource) for part in one.run.parts]
+    pieces = [one.piece for one in view.sources if isinstance(one, PieceSource)]
+    whole = KeyedPin(
+        place=place,
+        wanted=wanted,
+        parts=tuple(parts),
+        loose=tuple(piece.fragment for piece in pieces if piece.fragment is not None),
+        since=view.state.compacted,
+        next_sequence=limit,
+    )
+    return whole.narrowed(wanted.between(view.oldest, limit))
+
+
+async def open_keyed(
+    settings: KeyedReadSettings, *, clock: Clock | None = None
+) -> tuple[KeyedPlace, KeyedStanding]:
+    """Open a keyed log, and look at all of it that there is now.
+
+    Raises:
+        NoSuchLocation, NoSuchLog, UsageError: an option is to be corrected.
+        CorruptionError: the log is damaged. LocationError: the store failed.
+    """
+    location = await open_location(settings.location_url, clock=clock)
+    standing = await location.keyed_shelf.standing(settings.name)
+    await standing.refresh()
+    url = url_for_executors(location.told_url, location.store)
+    return KeyedPlace(location_url=url, name=settings.name), standing
+
+
+async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:
+    """Find the log, and choose what is read; see `open_keyed`."""
+    place, standing = await open_keyed(settings)
+    name = settings.checkpoint
+    view = standing.view() if name is None else standing.view_at(name)
+    refuse_start_beyond(settings.wanted.start, view.next)
+    return pin_view(place, view, settings.wanted)
+
+
+def refuse_start_beyond(start: int, following: int) -> None:
+    """Refuse a sequence that the log has not come to.
+
+    Raises:
+        NoSuchLog: so it is.
+    """
+    if start > following:
+        raise NoSuchLog(
+            f"the log ends before {start}, its next sequence is {following}: start at that or at "
+            "an earlier one; if it was read so far already, it was made anew, or lost records"
+        )
+
+
+async def plan_shares(pin: KeyedPin) -> list[KeyedShare]:
+    """Share out what is read; see `share_parts`."""
+    store = pin.place.open(SystemClock())
+    found = await share_parts(pin.place, pin.parts, pin.wanted, store)
+    return found + share_loose(pin.place, pin.loose, pin.wanted, pin.since)
+
+
+class KeyedPartition(InputPartition):
+    """A partition of Spark's: an encoded share."""
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+
+
+def keyed_partitions(shares: list[KeyedShare]) -> list[InputPartition]:
+    """Return shares as Spark's partitions."""
+    return [KeyedPartition(msgspec.msgpack.encode(share)) for share in shares]

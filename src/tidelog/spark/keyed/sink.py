@@ -1,0 +1,168 @@
+"""Writing keyed logs: tasks stage what they are given, and the driver appends it, in order.
+
+One process writes a log at a time, and the newest wins; so tasks do not. They check their records,
+and hand them on in their answers, where they are few, or in staged objects, whose names these have.
+The driver appends all of a batch by one append, with a mark of it (see `commit`), so that a batch
+that has a name is in the log once, whoever was killed when.
+Source: PySpark's ``DataSourceArrowWriter``, ``DataSourceStreamArrowWriter``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from tidelog.clock import SystemClock
+from tidelog.errors import UsageError
+from tidelog.location import open_location
+from tidelog.spark.keyed.commit import commit_batch, discard_staged
+from tidelog.spark.keyed.options import KeyedWriteSettings
+from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.keyed.staging import Staged, StagedBlock, stage_records
+from tidelog.spark.options import told_as_spark_tells
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.worker import use_one_core
+
+COLUMNS: Final = ("key", "value")
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSink:
+    """Where tasks stage: the log, and the write epoch by which what they leave is swept."""
+
+    place: KeyedPlace
+    write_epoch: int
+
+
+class StagedTask(WriterCommitMessage):
+    """What a task staged, and of which query it was, in a stream."""
+
+    def __init__(self, blocks: tuple[StagedBlock, ...], query: str | None) -> None:
+        self.blocks = blocks
+        self.query = query
+
+
+class KeyedBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: with ``txnAppId`` and ``txnVersion``, once."""
+
+    def __init__(self, sink: KeyedSink, settings: KeyedWriteSettings) -> None:
+        self._sink = sink
+        self._settings = settings
+
+    def write(  # type: ignore[override]
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> StagedTask:
+        return _staged(self._sink, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        settings = self._settings
+        name = None if settings.sink is None else (f"txn:{settings.sink}", settings.number)
+        _commit(self._sink, messages, name)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._sink, messages)
+
+
+class KeyedStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream's micro-batches, each once, by the id of the query and its own."""
+
+    def __init__(self, sink: KeyedSink) -> None:
+        self._sink = sink
+
+    def write(  # type: ignore[override]
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> StagedTask:
+        return _staged(self._sink, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        queries = {one.query for one in messages if isinstance(one, StagedTask)}
+        if not queries:
+            return
+        with told_as_spark_tells():
+            if len(queries) != 1 or None in queries:
+                raise UsageError("Spark does not say which query this batch is of: no stream is")
+        _commit(self._sink, messages, (f"query:{queries.pop()}", batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _abort(self._sink, messages)
+
+
+def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool) -> KeyedSink:
+    """Look whether a log is there, and takes such rows.
+
+    Raises:
+        UsageError: it does not. NoSuchLocation, NoSuchLog: there is none.
+    """
+    _check_schema(schema)
+    if overwrite:
+        raise UsageError(
+            "a keyed log is appended to, never written over: mode('append'), or of a stream "
+            "outputMode('append')"
+        )
+    return asyncio.run(_open(settings))
+
+
+async def _open(settings: KeyedWriteSettings) -> KeyedSink:
+    location = await open_location(settings.location_url)
+    standing = await location.keyed_shelf.standing(settings.name)
+    place = KeyedPlace(
+        location_url=url_for_executors(location.told_url, location.store), name=settings.name
+    )
+    return KeyedSink(place=place, write_epoch=standing.state.write_epoch)
+
+
+def _check_schema(schema: StructType) -> None:
+    if sorted(schema.fieldNames()) != sorted(COLUMNS):
+        raise UsageError(
+            "a keyed log is written from the columns key and value: select them; sequences and "
+            "times are given where they are appended",
+            columns=", ".join(schema.fieldNames()),
+        )
+    for field in schema.fields:
+        if not isinstance(field.dataType, BinaryType | StringType):
+            raise UsageError(
+                f"the column {field.name} is binary, or a string: cast it",
+                found=field.dataType.simpleString(),
+            )
+
+
+def _staged(sink: KeyedSink, batches: Iterator[pa.RecordBatch]) -> StagedTask:
+    use_one_core()
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    with told_as_spark_tells():
+        blocks = stage_records(sink.place, sink.write_epoch, batches)
+    return StagedTask(blocks, query)
+
+
+def _commit(sink: KeyedSink, messages: list[Any], name: tuple[str, int] | None) -> None:
+    with told_as_spark_tells():
+        asyncio.run(_commit_to(sink.place, _all_of(messages), name))
+
+
+def _abort(sink: KeyedSink, messages: list[Any]) -> None:
+    # It may be called after a commit that was durable: only what was staged goes.
+    asyncio.run(discard_staged(sink.place.open(SystemClock()), _all_of(messages)))
+
+
+async def _commit_to(place: KeyedPlace, staged: Staged, name: tuple[str, int] | None) -> None:
+    location = await open_location(place.location_url)
+    await commit_batch(location.keyed_shelf, place.name, staged, name)
+
+
+def _all_of(messages: list[Any]) -> Staged:
+    return Staged(
+        tuple(block for one in messages if isinstance(one, StagedTask) for block in one.blocks)
+    )

@@ -1,0 +1,142 @@
+"""Records on their way from the tasks that have them to the driver that appends them.
+
+Few go in the task's answer; more lie in objects, beside runs that are being written, and so under
+the same rule: what nothing names is swept two collections later.
+Shape: Arrow streams of ``key`` and ``value``, both binary, compressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidelog.clock import SystemClock
+from tidelog.errors import CorruptionError, ObjectNotFound, ReadOvertaken, UsageError
+from tidelog.keyed.log import columns_of
+from tidelog.keyed.states.language import prefix_of
+from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.store.port import Store
+from tidelog.wal.append.bodies import RECORD_BYTES_MAX
+from tidelog.wal.format.key_set import KEY_BYTES_MAX
+
+INLINE_BYTES: Final = 256 * 1024
+BLOCK_BYTES: Final = 32 * 1024 * 1024
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("key", pa.binary(), nullable=False),
+    pa.field("value", pa.binary(), nullable=False),
+]
+SENT: Final = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBlock:
+    """Some records: in ``data``, or in the object at ``path``, whose bytes have the digest."""
+
+    rows: int
+    num_bytes: int
+    data: bytes | None = None
+    path: str | None = None
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All records of a batch, in their order.
+
+    Units: ``num_bytes`` in memory.
+    """
+
+    blocks: tuple[StagedBlock, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(block.num_bytes for block in self.blocks)
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the objects in which they lie."""
+        return [block.path for block in self.blocks if block.path is not None]
+
+
+def stage_records(
+    place: KeyedPlace, write_epoch: int, batches: Iterator[pa.RecordBatch]
+) -> tuple[StagedBlock, ...]:
+    """Check records, and stage them; in a task.
+
+    Raises:
+        UsageError: one is no record. LocationError: the store failed.
+    """
+    clock = SystemClock()
+    blocks: list[StagedBlock] = []
+    held: list[pa.Table] = []
+
+    def put(*, is_last: bool) -> None:
+        table = pa.concat_tables(held)
+        data, size = packed_records(table), int(table.nbytes)
+        if is_last and not blocks and len(data) <= INLINE_BYTES:
+            blocks.append(StagedBlock(rows=table.num_rows, num_bytes=size, data=data))
+            return
+        path = f"{prefix_of(place.name)}/run/{write_epoch:08x}/{clock.unique()}-staged.arrow"
+        asyncio.run(place.open(clock).put(path, data))
+        digest = xxhash.xxh3_128_digest(data)
+        blocks.append(StagedBlock(rows=table.num_rows, num_bytes=size, path=path, digest=digest))
+
+    for batch in batches:
+        if batch.num_rows:
+            held.append(_checked(batch))
+        if sum(int(table.nbytes) for table in held) >= BLOCK_BYTES:
+            put(is_last=False)
+            held = []
+    if held:
+        put(is_last=True)
+    return tuple(blocks)
+
+
+async def load_block(store: Store, block: StagedBlock) -> pa.Table:
+    """Return the records of a block.
+
+    Raises:
+        ReadOvertaken: it was swept. CorruptionError: it is not what was staged.
+    """
+    data = block.data
+    if data is None:
+        assert block.path is not None
+        try:
+            data = (await store.get(block.path)).data
+        except ObjectNotFound as error:
+            raise ReadOvertaken(
+                "what a task staged was swept before it was appended, by the second collection "
+                "since it began: nothing was appended, so write it again"
+            ) from error
+        if xxhash.xxh3_128_digest(data) != block.digest:
+            raise CorruptionError("what a task staged is not what it wrote", path=block.path)
+    with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+        return stream.read_all()
+
+
+def _checked(batch: pa.RecordBatch) -> pa.Table:
+    keys, values = columns_of(batch)
+    for name, column, most in (("key", keys, KEY_BYTES_MAX), ("value", values, RECORD_BYTES_MAX)):
+        longest: int = pc.max(pc.binary_length(column)).as_py()
+        if longest > most:
+            raise UsageError(f"a {name} has at most {most} bytes", size_bytes=longest)
+    return pa.table([keys, values], schema=SENT)
+
+
+def packed_records(table: pa.Table) -> bytes:
+    """Return records as what is sent, or stored."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SENT, options=_OPTIONS) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()

@@ -1,0 +1,76 @@
+"""Keyed logs in a location on disk, for tests of what other processes read and write of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tidelog
+
+Row = tuple[bytes, int, int, bytes]
+
+
+def records_of(first: int, count: int) -> list[tuple[bytes, bytes]]:
+    """Return records of 13 keys, some of them awkward, whose values tell them apart."""
+    keys = [b"", b"\x00", b"\xff", b"\xff\xff", *(f"k{n}".encode() for n in range(9))]
+    return [
+        (keys[(7 * n + n // 29) % 13], f"value {n}".encode()) for n in range(first, first + count)
+    ]
+
+
+def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> None:
+    """Make a keyed log of some runs, and of some fragments that are loose, of 200 records each."""
+    with tidelog.connect(str(lake), create=True) as location:
+        log = location.create_keyed(name)
+        for n in range(compacted):
+            log.append(records_of(200 * n, 200))
+            log.compact(everything=False)
+            log.seal()
+            log.compact()
+        log.close()
+    append_keyed(lake, name, first=200 * compacted, batches=loose)
+
+
+def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None:
+    """Append batches of 200 records; nothing is compacted."""
+    with tidelog.connect(str(lake)) as location:
+        log = location.keyed(name, upkeep=False)
+        for n in range(batches):
+            log.append(records_of(first + 200 * n, 200))
+        log.close()
+
+
+def on_keyed(lake: Path, name: str, work: Any) -> Any:
+    """Return what a function of a log's handle returns."""
+    with tidelog.connect(str(lake)) as location:
+        log = location.keyed(name, upkeep=False)
+        try:
+            return work(log)
+        finally:
+            log.close()
+
+
+def compact_and_collect(lake: Path, name: str) -> None:
+    """Have all be in runs, and erase all that is needed no more, at once."""
+
+    def work(log: Any) -> None:
+        log.compact(everything=True)
+        log.collect(after_us=0)
+
+    on_keyed(lake, name, work)
+
+
+def rows_in(table: pa.Table) -> list[Row]:
+    """Return records in the order of sequences."""
+    return sorted(
+        ((r["key"], r["sequence"], r["timestamp_us"], r["value"]) for r in table.to_pylist()),
+        key=lambda row: row[1],
+    )
+
+
+def keyed_rows(lake: Path, name: str, prefix: bytes = b"", start: int = 0) -> list[Row]:
+    """Return what a reader in this process gives."""
+    with tidelog.connect(str(lake)) as location, location.keyed_reader(name) as reader:
+        return rows_in(reader.scan_prefix(prefix, start).to_arrow())

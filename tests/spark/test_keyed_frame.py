@@ -1,0 +1,187 @@
+"""Keyed logs as DataFrames: what a scan gives, by Spark's own reader of Parquet, and by tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import tidelog
+from kit.keyed_lake import (
+    append_keyed,
+    compact_and_collect,
+    keyed_rows,
+    make_keyed,
+    on_keyed,
+    rows_in,
+)
+from tidelog.errors import SequenceRetired, UsageError
+from tidelog.portal import Portal
+from tidelog.spark.keyed import frame, share
+from tidelog.spark.keyed.frame import keyed_view
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with a log of three runs, each a segment, and of two loose fragments."""
+    lake = tmp_path_factory.mktemp("lake")
+    make_keyed(lake, "orders")
+    return lake
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_frame_is_what_a_scan_gives(
+    spark: SparkSession, lake: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All keys, one, a prefix or a range of them; any sequences; large parts cut into tasks."""
+    monkeypatch.setattr(share, "SHARE_BYTES", 2_000)
+    everything = keyed_rows(lake, "orders")
+    assert len(everything) == 1_000
+    cases: list[tuple[dict[str, Any], Any]] = [
+        ({}, lambda row: True),
+        ({"key": b"k3"}, lambda row: row[0] == b"k3"),
+        ({"key": b""}, lambda row: row[0] == b""),
+        ({"key": b"absent"}, lambda row: False),
+        ({"prefix": b"\xff"}, lambda row: row[0][:1] == b"\xff"),
+        ({"first": b"k2", "last": b"k7"}, lambda row: b"k2" <= row[0] < b"k7"),
+        ({"start": 350, "limit": 750}, lambda row: 350 <= row[1] < 750),
+        ({"key": b"k3", "start": 777}, lambda row: row[0] == b"k3" and row[1] >= 777),
+    ]
+    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+        standing = log._inner.standing
+        portal: Portal = log._portal
+        for asked, wanted in cases:
+            found = portal.run(keyed_view(spark, standing, native=native, **asked))
+            assert rows_in(found.frame.toArrow()) == [row for row in everything if wanted(row)]
+            assert found.next_sequence == min(asked.get("limit", 1_001), 1_001)
+
+
+def test_spark_reads_runs_itself_and_what_is_not_wanted_is_left_out(
+    spark: SparkSession, lake: Path
+) -> None:
+    """A plan has Spark's scan with conditions, of the parts alone that may have some."""
+    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+        found = log.to_spark(spark, b"k3", limit=301)
+        plan = found._jdf.queryExecution().toString()
+        assert len(found.inputFiles()) == 2
+        everything = log.to_spark(spark)
+
+    assert "EqualTo(key," in plan.partition("PushedFilters")[2]
+    assert "LessThan(sequence,301)" in plan
+    assert "MapInArrow" not in plan
+    assert len(everything.inputFiles()) == 3
+
+
+def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Appends, seals, compaction and a collection make no odds to it for an hour."""
+    make_keyed(tmp_path, "log", compacted=1, loose=1)
+    before = keyed_rows(tmp_path, "log")
+    with tidelog.connect(str(tmp_path)) as location:
+        log = location.keyed("log")
+        view = log.spark_view(spark)
+        log.append([(b"new", b"1")])
+        log.compact(everything=True)
+        log.collect()
+        assert rows_in(view.frame.toArrow()) == before
+        later = log.to_spark(spark, start=view.next_sequence)
+        assert [row[0] for row in rows_in(later.toArrow())] == [b"new"]
+        log.close()
+
+
+def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: Path) -> None:
+    """A frame has what is durable, also of the process that writes, and from its memory."""
+    with tidelog.connect(str(tmp_path), create=True) as location:
+        log = location.create_keyed("log")
+        log.append([(b"a", b"1")])
+        log.append([(b"a", b"2")], durable=False)
+        log.flush()
+
+        assert len(rows_in(log.to_spark(spark).toArrow())) == 2
+        log.close()
+
+
+def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever was retired since."""
+    make_keyed(tmp_path, "log", compacted=2, loose=0)
+    before = keyed_rows(tmp_path, "log")
+
+    def work(log: Any) -> None:
+        log.checkpoint("then")
+        log.retire(tidelog.Retention(segments=1))
+        log.collect(after_us=0)
+
+    on_keyed(tmp_path, "log", work)
+    append_keyed(tmp_path, "log", first=400)
+    with (
+        tidelog.connect(str(tmp_path)) as location,
+        location.keyed_reader("log", checkpoint="then") as then,
+        location.keyed_reader("log") as now,
+    ):
+        assert rows_in(then.to_spark(spark).toArrow()) == before
+        with pytest.raises(SequenceRetired):
+            now.to_spark(spark, start=3)
+        assert len(rows_in(now.to_spark(spark).toArrow())) == 200
+    reader = spark.read.format("tidelog").option("kind", "keyed").option("location", str(tmp_path))
+    assert rows_in(reader.option("checkpoint", "then").load("log").toArrow()) == before
+
+
+def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake: Path) -> None:
+    """Each with a sentence; executors do not reach this process's memory."""
+    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+        for asked, told in (
+            ({"key": b"a", "prefix": b"b"}, "not of two"),
+            ({"key": "a"}, "bytes, never str"),
+            ({"first": b"b", "last": b"a"}, "goes the wrong way"),
+            ({"start": 5, "limit": 2}, "goes the wrong way"),
+        ):
+            with pytest.raises(UsageError, match=told):
+                log.to_spark(spark, **asked)
+    with tidelog.connect("memory://", create=True) as location:
+        memory = location.create_keyed("log")
+        with pytest.raises(UsageError, match="cannot reach memory"):
+            memory.to_spark(spark)
+        memory.close()
+
+
+def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A byte of a part that changed, by either reader; a part that is lost."""
+    make_keyed(tmp_path, "log", compacted=1, loose=0)
+    (path,) = [p for p in tmp_path.glob("keyed/log/run/*/*.parquet") if "keys" not in p.name]
+    whole = path.read_bytes()
+    at = len(whole) // 4
+    with tidelog.connect(str(tmp_path)) as location, location.keyed_reader("log") as log:
+        standing, portal = log._inner.standing, log._portal
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        for native in (True, False):
+            view = portal.run(keyed_view(spark, standing, native=native))
+            told = "CRC checksum verification failed" if native else "TIDELOG_CORRUPTION_ERROR"
+            with pytest.raises(Exception, match=told):
+                view.frame.toArrow()
+        view = portal.run(keyed_view(spark, standing, native=False))
+        path.unlink()
+        with pytest.raises(PySparkException, match="names an object that is not there: restore it"):
+            view.frame.toArrow()
+
+
+def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """It was compacted, and deleted since: that is no damage."""
+    make_keyed(tmp_path, "log", compacted=1, loose=2)
+    with tidelog.connect(str(tmp_path)) as location, location.keyed_reader("log") as log:
+        view = log._portal.run(keyed_view(spark, log._inner.standing, native=False))
+        compact_and_collect(tmp_path, "log")
+        append_keyed(tmp_path, "log", first=600)
+        compact_and_collect(tmp_path, "log")
+        with pytest.raises(PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load it again"):
+            view.frame.toArrow()
+
+
+def test_conditions_are_few(lake: Path) -> None:
+    """Of whole parts none is asked of Spark."""
+    from tidelog.spark.keyed.wanted import KeyedScope
+
+    assert not [*frame.conditions_of(KeyedScope(), ())]

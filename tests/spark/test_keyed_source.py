@@ -1,0 +1,159 @@
+"""``kind`` ``keyed`` in a batch: the records that a keyed log had when it was loaded, each once."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import datasource as spark_filters
+from pyspark.sql.types import StructType
+
+from kit.keyed_lake import append_keyed, compact_and_collect, keyed_rows, make_keyed, rows_in
+from tidelog.spark.datasource import TidelogDataSource
+from tidelog.spark.keyed import share
+from tidelog.spark.keyed.pin import KEYED_SCHEMA
+from tidelog.spark.keyed.source import FilteringKeyedReader
+from tidelog.spark.options import SourceError
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with a log of three runs, each a segment, and of two loose fragments."""
+    lake = tmp_path_factory.mktemp("lake")
+    make_keyed(lake, "orders")
+    return lake
+
+
+def load(spark: SparkSession, lake: Path, name: str = "orders", **options: str) -> DataFrame:
+    reader = spark.read.format("tidelog").option("kind", "keyed")
+    return reader.options(location=str(lake), **options).load(name)
+
+
+def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path) -> None:
+    """All of it, a key in any form, a prefix, and a range of sequences."""
+    everything = keyed_rows(lake, "orders")
+    frame = load(spark, lake)
+    assert frame.schema == KEYED_SCHEMA
+    assert rows_in(frame.toArrow()) == everything
+    for options, wanted in (
+        ({"keyHex": "ff"}, lambda row: row[0] == b"\xff"),
+        ({"prefix": "k"}, lambda row: row[0][:1] == b"k"),
+        ({"key": "k3", "start": "150", "limit": "901"}, lambda row: _k3(row, 150, 901)),
+    ):
+        found = rows_in(load(spark, lake, **options).toArrow())
+        assert found == [row for row in everything if wanted(row)]
+        assert found
+
+
+def _k3(row: Any, start: int, limit: int) -> bool:
+    return bool(row[0] == b"k3" and start <= row[1] < limit)
+
+
+def test_conditions_give_what_spark_gives_by_itself(spark: SparkSession, lake: Path) -> None:
+    """Pushed down or not, on key and sequence, with others beside."""
+    everything = load(spark, lake).toArrow()
+    local = spark.createDataFrame(everything)
+    for condition in (
+        "key = X'6b33'",
+        "key in (X'', X'FF', X'6b34') and sequence > 333",
+        "key >= X'6b35' and sequence between 100 and 700",
+        "not (key = X'6b33') and value like '%7'",
+    ):
+        found = rows_in(load(spark, lake).where(condition).toArrow())
+        assert found == rows_in(local.where(condition).toArrow())
+        assert found
+
+
+def test_pushed_conditions_leave_out_parts_and_fragments(lake: Path) -> None:
+    """A reader that is told of them plans tasks for what may have some alone."""
+    source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
+    source.schema()
+    pin = source._pin
+    reader = FilteringKeyedReader(pin)  # type: ignore[arg-type]
+    kept = [spark_filters.GreaterThan(("sequence",), 650), spark_filters.IsNotNull(("key",))]
+
+    assert list(reader.pushFilters(kept)) == kept
+    assert not reader._pin.parts
+    assert len(reader._pin.loose) == 2
+    again = FilteringKeyedReader(pin)  # type: ignore[arg-type]
+    assert list(again.pushFilters([spark_filters.EqualTo(("key",), b"zz")]))
+    # A fragment of 200 records of 13 keys has them listed, and parts have the greatest.
+    assert not again._pin.loose
+    assert len(again._pin.parts) == 3
+
+
+def test_each_record_is_in_one_share(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large parts are cut where row groups begin; executors get no more than their partitions."""
+    from tidelog.keyed.format import part_file
+
+    monkeypatch.setattr(part_file, "GROUP_ROWS", 32)
+    monkeypatch.setattr(share, "SHARE_BYTES", 1_000)
+    make_keyed(lake, "cut", compacted=1, loose=1)
+    source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "cut"})
+    source.schema()
+    reader = source.reader(KEYED_SCHEMA)
+    planned = reader.partitions()
+    executor = pickle.loads(pickle.dumps(reader))
+
+    assert len(planned) > 3
+    found = [row for p in planned for batch in executor.read(p) for row in batch.to_pylist()]
+    sequences = sorted(row["sequence"] for row in found)
+    assert sequences == [row[1] for row in keyed_rows(lake, "cut")] == list(range(1, 401))
+
+
+def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A join with itself is planned twice; appends and compaction come between."""
+    make_keyed(tmp_path, "orders", compacted=1, loose=1)
+    loaded = load(spark, tmp_path)
+    append_keyed(tmp_path, "orders", first=400)
+
+    assert loaded.count() == 400
+    both = loaded.alias("a").join(loaded.alias("b"), "sequence", "full")
+    found = both.selectExpr("count(*) n", "sum(int(a.value = b.value)) m").collect()[0]
+    assert (found["n"], found["m"]) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"path": "other"}, r"\[TIDELOG_NO_SUCH_LOG\].*'other' is not there"),
+        ({"start": "9999"}, r"the log ends before 9999, its next sequence is 1001"),
+        ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] that is no hex"),
+        ({"checkpoint": "c"}, r"\[TIDELOG_NO_SUCH_CHECKPOINT\]"),
+        ({"start": "latest"}, r"start 'latest' is one for readStream"),
+    ],
+)
+def test_errors_are_a_sentence_each(lake: Path, options: dict[str, str], told: str) -> None:
+    """When it is loaded, and when it is planned."""
+    given = {"kind": "keyed", "location": str(lake), "path": "orders", **options}
+    source = TidelogDataSource(given)
+    with pytest.raises(SourceError, match=told):
+        source.reader(source.schema())
+
+
+def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """It was compacted, and collected, before it was read."""
+    make_keyed(tmp_path, "orders", compacted=1, loose=1)
+    loaded = load(spark, tmp_path)
+    planned = loaded.rdd  # Planned now.
+    assert planned.getNumPartitions()
+    compact_and_collect(tmp_path, "orders")
+    append_keyed(tmp_path, "orders", first=600)
+    compact_and_collect(tmp_path, "orders")
+    with pytest.raises(PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load it again"):
+        loaded.collect()
+
+
+def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
+    """It would be a cast, or a loss, that nobody sees."""
+    source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
+    with pytest.raises(SourceError, match="has a schema of its own"):
+        source.reader(StructType())
+    with pytest.raises(SourceError, match="has a schema of its own"):
+        source.streamReader(StructType())

@@ -1,0 +1,178 @@
+"""``kind`` ``keyed`` in streams: each record once, out of a log and into one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import tidelog
+from kit.doc_blocks import run_block
+from kit.keyed_lake import (
+    append_keyed,
+    compact_and_collect,
+    keyed_rows,
+    make_keyed,
+    on_keyed,
+)
+from spark.test_log_stream import QUERY_STARTS_MAX
+from tidelog.spark.keyed.options import KeyedReadSettings
+from tidelog.spark.keyed.stream import KeyedStreamReader
+from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.spark.options import SourceError
+
+
+def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
+    reader = spark.readStream.format("tidelog").option("kind", "keyed")
+    return reader.options(location=str(lake), **options).load("orders")
+
+
+def copy(frame: DataFrame, lake: Path, check: str = "check") -> list[int]:
+    """Write a stream's keys and values into the log ``copy``; return how many rows batches had.
+
+    Spark gives the Python process of a query ten seconds to start, and no setting for it: where the
+    machine is too busy for that, the query is started again.
+    """
+    for _ in range(QUERY_STARTS_MAX - 1):
+        try:
+            return _copy(frame, lake, check)
+        except PySparkException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return _copy(frame, lake, check)
+
+
+def _copy(frame: DataFrame, lake: Path, check: str) -> list[int]:
+    writer = frame.select("key", "value").writeStream.format("tidelog").option("kind", "keyed")
+    writer = writer.options(location=str(lake), checkpointLocation=str(lake / check))
+    query = writer.trigger(availableNow=True).start("copy")
+    try:
+        query.awaitTermination()
+        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+    finally:
+        query.stop()
+
+
+def values(lake: Path, name: str) -> list[tuple[bytes, bytes]]:
+    """Return keys and values, key by key in their order."""
+    rows = sorted(keyed_rows(lake, name), key=lambda row: (row[0], row[1]))
+    return [(row[0], row[3]) for row in rows]
+
+
+def test_each_record_goes_from_one_log_into_another_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Restarts, compaction and collection between; and a batch that Spark commits a second time.
+
+    As a kill between our commit and Spark's leaves it: the log has the batch, the checkpoint does
+    not say so, and the query commits it again, by the same number.
+    """
+    make_keyed(tmp_path, "orders", compacted=1, loose=1)
+    make_keyed(tmp_path, "copy", compacted=0, loose=0)
+    assert copy(stream(spark, tmp_path, maxRecordsPerBatch="250"), tmp_path) == [250, 150]
+    assert values(tmp_path, "copy") == values(tmp_path, "orders")
+
+    compact_and_collect(tmp_path, "orders")
+    append_keyed(tmp_path, "orders", first=400)
+    for lost in (False, True):
+        if lost:
+            compact_and_collect(tmp_path, "copy")
+            last = max(int(p.name) for p in (tmp_path / "check/commits").glob("[0-9]*"))
+            (tmp_path / "check/commits" / str(last)).unlink()
+            (tmp_path / "check/commits" / f".{last}.crc").unlink(missing_ok=True)
+        assert copy(stream(spark, tmp_path), tmp_path) == [200]
+        assert values(tmp_path, "copy") == values(tmp_path, "orders")
+
+
+def reader_of(lake: Path, **settings: Any) -> KeyedStreamReader:
+    told = {"wanted": KeyedScope(), **settings}
+    return KeyedStreamReader(KeyedReadSettings(location_url=str(lake), name="orders", **told))
+
+
+def sequences(reader: KeyedStreamReader, start: int, limit: int) -> list[int]:
+    return sorted(
+        int(sequence)
+        for partition in reader.partitions({"sequence": start}, {"sequence": limit})
+        for batch in reader.read(partition)
+        for sequence in batch.column("sequence").to_numpy()
+    )
+
+
+def test_offsets_are_frontiers_and_ranges_never_change(tmp_path: Path) -> None:
+    """What was planned before a compaction is the same after it; limits are of sequences."""
+    make_keyed(tmp_path, "orders", compacted=1, loose=1)
+    reader = reader_of(tmp_path)
+    assert reader.initialOffset() == {"sequence": 1}
+    assert reader.latestOffset({"sequence": 1}, ReadMaxRows(150)) == {"sequence": 151}
+    assert reader.latestOffset({"sequence": 1}, ReadAllAvailable()) == {"sequence": 401}
+    assert reader.reportLatestOffset() == {"sequence": 401}
+    assert sequences(reader, 101, 301) == list(range(101, 301))
+    assert reader.partitions({"sequence": 7}, {"sequence": 7}) == []
+    compact_and_collect(tmp_path, "orders")
+
+    assert sequences(reader_of(tmp_path), 101, 301) == list(range(101, 301))
+    assert reader_of(tmp_path, from_latest=True).initialOffset() == {"sequence": 401}
+
+
+@pytest.mark.parametrize("key", [b"k3", b"", b"absent"])
+def test_one_key_goes_on_with_what_others_get(tmp_path: Path, key: bytes) -> None:
+    """Its offset is the frontier, from the start that is told."""
+    make_keyed(tmp_path, "orders", compacted=1, loose=1)
+    one = reader_of(tmp_path, wanted=wanted_of(key=key, start=9))
+
+    assert one.initialOffset() == {"sequence": 9}
+    assert one.latestOffset({"sequence": 9}, ReadAllAvailable()) == {"sequence": 401}
+    expected = [row[1] for row in keyed_rows(tmp_path, "orders", start=9) if row[0] == key]
+    assert sequences(one, 9, 401) == expected
+    assert bool(expected) == (key != b"absent")
+
+
+def test_what_comes_after_a_query_was_told_to_end_waits(tmp_path: Path) -> None:
+    """``availableNow`` ends at what there was when it began."""
+    make_keyed(tmp_path, "orders", compacted=0, loose=1)
+    reader = reader_of(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    append_keyed(tmp_path, "orders", first=200)
+
+    assert reader.latestOffset({"sequence": 1}, ReadAllAvailable()) == {"sequence": 201}
+    assert reader.latestOffset({"sequence": 201}, ReadAllAvailable()) == {"sequence": 201}
+
+
+def test_a_query_whose_records_were_retired_is_told(tmp_path: Path) -> None:
+    """It would have a hole; and one that a log ends before was of another log."""
+    make_keyed(tmp_path, "orders", compacted=2, loose=0)
+    on_keyed(tmp_path, "orders", lambda log: log.retire(tidelog.Retention(segments=1)))
+    append_keyed(tmp_path, "orders", first=400)
+
+    reader = reader_of(tmp_path)
+    assert reader.initialOffset() == {"sequence": 401}
+    for call in (
+        lambda: reader.latestOffset({"sequence": 5}, ReadAllAvailable()),
+        lambda: reader.partitions({"sequence": 5}, {"sequence": 450}),
+    ):
+        with pytest.raises(SourceError, match="TIDELOG_SEQUENCE_RETIRED"):
+            call()
+    with pytest.raises(SourceError, match="it was made anew, or lost records"):
+        reader.latestOffset({"sequence": 9_999}, ReadAllAvailable())
+
+
+def test_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """All Python of docs/keyed-spark.md, in its order."""
+    make_keyed(tmp_path, "orders", compacted=1, loose=0)
+    make_keyed(tmp_path, "copy", compacted=0, loose=0)
+    names: dict[str, Any] = {
+        "spark": spark,
+        "url": str(tmp_path),
+        "tidelog": tidelog,
+        "checkpoint": str(tmp_path / "check"),
+    }
+    for words in ("later = ", "by_name = ", "stream = (", "query = (", "compact("):
+        names |= run_block("docs/keyed-spark.md", words, location=tmp_path, **names)
+
+    assert names["everything"].count() == 200
+    assert len(keyed_rows(tmp_path, "orders")) == 400
+    assert values(tmp_path, "copy") == values(tmp_path, "orders")

@@ -1,0 +1,190 @@
+"""What is wanted of a keyed log, by options and by Spark's conditions: never less than is asked."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource as spark_filters
+
+from tidelog.errors import UsageError
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.spark.keyed.options import (
+    check_keyed_for_batch,
+    check_keyed_for_stream,
+    read_keyed_settings,
+    read_keyed_write_settings,
+)
+from tidelog.spark.keyed.wanted import KEYS_MAX, KeyedScope, wanted_of
+
+KEYS = st.binary(max_size=2) | st.sampled_from([b"", b"\xff", b"\xff\xff", b"a\x00"])
+SEQUENCES = st.integers(1, 30)
+ROWS = st.lists(st.tuples(KEYS, SEQUENCES), max_size=20, unique_by=lambda row: row[1])
+
+
+def condition(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    kinds = ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+    plain = st.builds(
+        lambda kind, value: getattr(spark_filters, kind)((name,), value),
+        st.sampled_from(kinds),
+        values,
+    )
+    many = st.lists(values, min_size=1, max_size=4).map(
+        lambda chosen: spark_filters.In((name,), tuple(chosen))
+    )
+    return plain | many | plain.map(spark_filters.Not)
+
+
+CONDITIONS = st.lists(condition("key", KEYS) | condition("sequence", SEQUENCES), max_size=4)
+
+
+def fulfils(row: tuple[bytes, int], each: Any) -> bool:
+    """Say what Spark says of a row."""
+    kind = type(each).__name__
+    if kind == "Not":
+        return not fulfils(row, each.child)
+    value: Any = row[0] if each.attribute == ("key",) else row[1]
+    if kind == "In":
+        return value in each.value
+    compare = {
+        "EqualTo": operator.eq,
+        "GreaterThan": operator.gt,
+        "GreaterThanOrEqual": operator.ge,
+        "LessThan": operator.lt,
+        "LessThanOrEqual": operator.le,
+    }
+    return bool(compare[kind](value, each.value))
+
+
+@given(rows=ROWS, conditions=CONDITIONS)
+def test_conditions_leave_out_no_row_that_fulfils_them(
+    rows: list[tuple[bytes, int]], conditions: list[Any]
+) -> None:
+    """Of loose records, and of parts; what they leave in, Spark looks at."""
+    scope = KeyedScope().narrowed(conditions)
+    rows = sorted(rows, key=lambda row: row[1])
+    wanted = [row for row in rows if all(fulfils(row, each) for each in conditions)]
+    given = [
+        {"key": key, "sequence": sequence, "timestamp_us": 0, "value": b""}
+        for key, sequence in rows
+    ]
+    table = pa.Table.from_pylist(given, schema=KEYED_RECORDS)
+
+    found = [(row["key"], row["sequence"]) for row in scope.rows_of(table).to_pylist()]
+    assert set(wanted) <= set(found)
+    if wanted:
+        assert not scope.is_nothing
+        assert scope.may_be_in(part_of(rows))
+
+
+def test_a_plain_condition_is_taken_to_the_letter() -> None:
+    """So that one key of many is read as one key."""
+    scope = KeyedScope().narrowed(
+        [
+            spark_filters.EqualTo(("key",), b"k"),
+            spark_filters.GreaterThanOrEqual(("sequence",), 7),
+            spark_filters.LessThan(("sequence",), 9),
+        ]
+    )
+    many = KeyedScope().of_keys([bytes([n]) for n in range(KEYS_MAX + 1)])
+
+    assert (scope.keys, scope.start, scope.limit) == ((b"k",), 7, 10)
+    assert (many.keys, many.first, many.last) == (None, b"\x00", bytes([KEYS_MAX]) + b"\0")
+    assert KeyedScope(keys=(b"a",)).narrowed([spark_filters.EqualTo(("key",), b"b")]).is_nothing
+    assert not scope.may_be_in(part_of([(b"a", 7), (b"j", 8)]))
+    assert not scope.may_be_in(part_of([(b"a", 1), (b"z", 6)]))
+
+
+def part_of(rows: list[tuple[bytes, int]]) -> RunPart:
+    keys, sequences = [row[0] for row in rows], [row[1] for row in rows]
+    return RunPart(
+        path="p",
+        directory="d",
+        rows=len(rows),
+        keys=len(set(keys)),
+        num_bytes=1,
+        directory_bytes=1,
+        first_key=min(keys),
+        last_key=max(keys),
+        min_sequence=min(sequences),
+        max_sequence=max(sequences),
+        first_us=0,
+        last_us=0,
+        tail_bytes=1,
+        directory_xxh3=b"",
+        tail_xxh3=b"",
+    )
+
+
+def settings_of(**options: str) -> Any:
+    return read_keyed_settings({"path": "log", "location": "/lake", "kind": "keyed", **options}, {})
+
+
+def test_options_say_which_keys() -> None:
+    """A key of any bytes, in text, hex or base64; or a prefix."""
+    assert settings_of().wanted == KeyedScope()
+    for options in ({"key": "ä"}, {"keyHex": "c3a4"}, {"keyBase64": "w6Q="}):
+        assert settings_of(**options).wanted == wanted_of(key="ä".encode())
+    assert settings_of(prefixHex="ff").wanted == wanted_of(prefix=b"\xff")
+    assert settings_of(key="").wanted.keys == (b"",)
+    told = settings_of(start="5", limit="9", prefix="a").wanted
+    assert (told.first, told.last, told.start, told.limit) == (b"a", b"b", 5, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"keyHex": "f"}, "that is no hex"),
+        ({"keyBase64": "w6Q"}, "that is no base64"),
+        ({"key": "a", "prefix": "b"}, "one key, or of one prefix"),
+        ({"key": "\ud800"}, "that is no text"),
+        ({"key": "a" * 16_385}, "a key has at most 16384 bytes"),
+        ({"start": "soon"}, "neither a sequence"),
+        ({"start": "9", "limit": "5"}, "goes the wrong way"),
+        ({"limit": "-1"}, "whole number"),
+        ({"txnAppId": "a"}, "is one for writing"),
+        ({"asOf": "1"}, "there is no option 'asof'"),
+        ({"path": ""}, "name the keyed log to be read"),
+        ({"maxRecordsPerBatch": "0"}, "whole number from 1 on"),
+    ],
+)
+def test_bad_options_of_reads_are_told(options: dict[str, str], told: str) -> None:
+    """Each with a sentence, before anything is opened."""
+    with pytest.raises(UsageError, match=told):
+        settings_of(**options)
+
+
+def test_options_of_the_other_kind_of_read_are_told() -> None:
+    """What a batch cannot do, and what a stream cannot."""
+    for options, check, told in (
+        ({"start": "latest"}, check_keyed_for_batch, "is one for readStream"),
+        ({"maxRecordsPerBatch": "5"}, check_keyed_for_batch, "is one for readStream"),
+        ({"limit": "5"}, check_keyed_for_stream, "a stream has no end"),
+        ({"checkpoint": "c"}, check_keyed_for_stream, "nothing comes to a checkpoint"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            check(settings_of(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"txnAppId": "a"}, "give both, or neither"),
+        ({"txnVersion": "1"}, "give both, or neither"),
+        ({"txnAppId": "a", "txnVersion": "x"}, "whole number from 0"),
+        ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "1 to 1024 bytes"),
+        ({"start": "1"}, "is one for reading"),
+        ({"keyHex": "00"}, "is one for reading"),
+        ({"mode": "x"}, "there is no option 'mode'"),
+    ],
+)
+def test_bad_options_of_writes_are_told(options: dict[str, str], told: str) -> None:
+    """A batch is named by both, or by neither."""
+    given = {"path": "log", "location": "/lake", "kind": "keyed", **options}
+    with pytest.raises(UsageError, match=told):
+        read_keyed_write_settings(given, {})
