@@ -1,0 +1,125 @@
+"""A keyed log from Spark: full scans and one key of a million records, by each way there is.
+
+``to_spark`` has Spark read runs by itself; ``format("tidelog")`` reads them by tasks, as it does
+elsewhere than on a disk. Rows and bytes of the former are what Spark says that its scan read. Each
+figure is the median of warm rounds, in a session of two cores. Keys and values are summed up by
+their lengths, so that each is read.
+
+    python bench/keyed_spark.py [--records N] [--keys N] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tidelog
+from figures import print_table
+from keyed_records import made_records
+from tidelog.spark.session import session, stop
+
+READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
+
+
+def seconds_of(work: Callable[[], Any], rounds: int) -> float:
+    """Return the median of some rounds, after two that warm up."""
+    taken = []
+    for _ in range(rounds + 2):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken[2:])
+
+
+def scanned(frame: DataFrame) -> tuple[int, int]:
+    """Run a query; return how many rows and bytes Spark's own scan of files read."""
+    executed = frame._jdf.queryExecution()
+    executed.toRdd().count()
+    context = frame.sparkSession.sparkContext
+    before = _inputs(context)
+    frame.collect()
+    after = _inputs(context)
+    return after[0] - before[0], after[1] - before[1]
+
+
+def _inputs(context: Any) -> tuple[int, int]:
+    store = context._jsc.sc().statusStore()
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    stages = store.stageList(None)
+    every = [stages.apply(n) for n in range(stages.size())]
+    return sum(s.inputRecords() for s in every), sum(s.inputBytes() for s in every)
+
+
+def figures(
+    spark: SparkSession, lake: Path, key: bytes, rounds: int, records: int
+) -> Iterator[tuple[str, ...]]:
+    reader = spark.read.format("tidelog").option("kind", "keyed").option("location", str(lake))
+    with tidelog.connect(str(lake)) as location, location.keyed_reader("log") as log:
+
+        def asked(name: str, make: Callable[[], DataFrame], *, is_all: bool) -> tuple[str, ...]:
+            def summed() -> DataFrame:
+                return make().selectExpr("count(*) AS rows", READ_ALL)
+
+            count = summed().collect()[0]["rows"]
+            taken = seconds_of(lambda: summed().collect(), rounds)
+            rows, size = scanned(summed())
+            told = f"{records / taken:,.0f}" if is_all else ""
+            return name, f"{count:,}", f"{taken * 1000:,.0f}", told, f"{rows:,}", f"{size:,}"
+
+        yield asked("all, to_spark", lambda: log.to_spark(spark), is_all=True)
+        yield asked("all, format", lambda: reader.load("log"), is_all=True)
+        yield asked("one key, to_spark", lambda: log.to_spark(spark, key), is_all=False)
+        yield asked(
+            "one key, format", lambda: reader.option("keyHex", key.hex()).load("log"), is_all=False
+        )
+        condition = f"key = X'{key.hex()}'"
+        yield asked("one key, where", lambda: log.to_spark(spark).where(condition), is_all=False)
+        yield asked("absent key", lambda: log.to_spark(spark, key + b"-"), is_all=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    told = parser.parse_args()
+    made = made_records(told.records, told.keys, is_skewed=False)
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Path(folder, "lake")
+        with tidelog.connect(str(lake), create=True) as location:
+            log = location.create_keyed("log")
+            log.append_arrow(made.table)
+            log.compact(everything=True)
+            log.close()
+        spark = session(
+            master="local[2]", extra={"spark.sql.python.filterPushdown.enabled": "true"}
+        )
+        found = figures(spark, lake, made.keys[0], told.rounds, told.records)
+        head = ("", "rows", "ms", "rows/s", "rows scanned", "bytes scanned")
+        print_table(head, list(found))
+        by_spark(spark, lake, made)
+        stop(spark)
+
+
+def by_spark(spark: SparkSession, lake: Path, made: Any) -> None:
+    """Tell what an append of all records takes, from a DataFrame that is in memory already."""
+    with tidelog.connect(str(lake)) as location:
+        location.create_keyed("written").close()
+    frame = spark.createDataFrame(made.table).repartition(2).cache()
+    frame.count()
+    begun = time.perf_counter()
+    writer = frame.write.format("tidelog").option("kind", "keyed").option("location", str(lake))
+    writer.mode("append").save("written")
+    taken = time.perf_counter() - begun
+    print(f"append by df.write: {taken:.2f} s, {len(made.keys) / taken:,.0f} records/s")
+
+
+if __name__ == "__main__":
+    main()
