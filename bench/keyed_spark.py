@@ -40,8 +40,6 @@ def seconds_of(work: Callable[[], Any], rounds: int) -> float:
 
 def scanned(frame: DataFrame) -> tuple[int, int]:
     """Run a query; return how many rows and bytes Spark's own scan of files read."""
-    executed = frame._jdf.queryExecution()
-    executed.toRdd().count()
     context = frame.sparkSession.sparkContext
     before = _inputs(context)
     frame.collect()
@@ -52,7 +50,8 @@ def scanned(frame: DataFrame) -> tuple[int, int]:
 def _inputs(context: Any) -> tuple[int, int]:
     store = context._jsc.sc().statusStore()
     context._jsc.sc().listenerBus().waitUntilEmpty()
-    stages = store.stageList(None)
+    none = context._gateway.new_array(context._jvm.double, 0)
+    stages = store.stageList(None, False, False, none, None)
     every = [stages.apply(n) for n in range(stages.size())]
     return sum(s.inputRecords() for s in every), sum(s.inputBytes() for s in every)
 

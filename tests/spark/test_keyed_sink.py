@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from kit.keyed_lake import append_keyed, keyed_rows, make_keyed
 from tidelog.errors import UsageError
 from tidelog.spark.datasource import TidelogDataSource
-from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.keyed.sink import KeyedBatchWriter, KeyedSink
 from tidelog.spark.keyed.staging import BLOCK_BYTES, INLINE_BYTES, stage_records
 from tidelog.spark.options import SourceError
@@ -136,7 +136,7 @@ def batch(count: int, size: int) -> pa.RecordBatch:
 
 def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
     """Before anything is staged."""
-    place = KeyedPlace(location_url=str(lake), name="orders")
+    place = KeyedLogPlace(location_url=str(lake), name="orders")
     columns: list[Any] = [pa.array([b"k" * 20_000]), pa.array([b"v"])]
     with pytest.raises(UsageError, match="a key has at most 16384 bytes"):
         stage_records(place, 0, iter([pa.record_batch(columns, ["key", "value"])]))
@@ -144,7 +144,7 @@ def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
 
 def test_tasks_stage_what_is_large_and_an_abort_deletes_it(lake: Path) -> None:
     """Few records ride in the answer; what a failed job staged goes, or is swept."""
-    place = KeyedPlace(location_url=str(lake), name="orders")
+    place = KeyedLogPlace(location_url=str(lake), name="orders")
     assert stage_records(place, 0, iter([])) == ()
     (small,) = stage_records(place, 0, iter([batch(3, 10), batch(0, 0), batch(2, 10)]))
     assert (small.rows, small.path) == (5, None)

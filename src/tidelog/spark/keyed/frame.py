@@ -21,7 +21,7 @@ from tidelog.keyed.values import check_key, check_keys, check_sequences
 from tidelog.persist.format.part import int64_of
 from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, pin_view
 from tidelog.spark.keyed.share import (
-    KeyedPlace,
+    KeyedLogPlace,
     KeyedShare,
     read_keyed_share,
     share_loose,
@@ -66,7 +66,7 @@ async def keyed_view(
     )
     await now.refresh()
     view = now.view() if checkpoint is None else now.view_at(checkpoint)
-    pin = pin_view(KeyedPlace(location_url=url, name=standing.name), view, wanted)
+    pin = pin_view(KeyedLogPlace(location_url=url, name=standing.name), view, wanted)
     frames = []
     if native and url.startswith("file:"):
         shares: list[KeyedShare] = []

@@ -23,7 +23,7 @@ from tidelog.keyed.upkeep.compactor import HereMerger, write_parts
 from tidelog.keyed.upkeep.merge import key_ranges, merged_records
 from tidelog.keyed.upkeep.plan import RunMergeJob
 from tidelog.spark.job import portable, run_job
-from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.reach import check_executors
 from tidelog.spark.tasks import SparkTasks, tasks_of
@@ -41,7 +41,7 @@ LOOKS_AT_ONCE: Final = 8
 class KeyedMergeTask:
     """What a task has to know: merge the keys ``[first, last)`` of runs into parts of a run."""
 
-    place: KeyedPlace
+    place: KeyedLogPlace
     runs: tuple[Run, ...]
     run: Run
     number: int
@@ -83,7 +83,7 @@ class SparkRunMerger:
         tasks = tasks_of(self.spark)
         await self._check(tasks, url, standing)
         work = await self._plan(
-            standing, job, run, KeyedPlace(location_url=url, name=standing.name)
+            standing, job, run, KeyedLogPlace(location_url=url, name=standing.name)
         )
         told = await run_job(
             tasks.tags,
@@ -96,7 +96,7 @@ class SparkRunMerger:
         return parts
 
     async def _plan(
-        self, standing: KeyedStanding, job: RunMergeJob, run: Run, place: KeyedPlace
+        self, standing: KeyedStanding, job: RunMergeJob, run: Run, place: KeyedLogPlace
     ) -> list[KeyedMergeTask]:
         size = max(1, sum(one.bytes for one in job.runs))
         rows = max(1, job.records * self.task_bytes // size)

@@ -22,7 +22,7 @@ from tidelog.keyed.states.transition import check_readable
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.location import open_location
 from tidelog.spark.keyed.options import KeyedReadSettings
-from tidelog.spark.keyed.share import KeyedPlace, KeyedShare, share_loose, share_parts
+from tidelog.spark.keyed.share import KeyedLogPlace, KeyedShare, share_loose, share_parts
 from tidelog.spark.keyed.wanted import KeyedScope
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.types import spark_schema
@@ -39,7 +39,7 @@ class KeyedPin:
         ``next_sequence`` is in it, and no more.
     """
 
-    place: KeyedPlace
+    place: KeyedLogPlace
     wanted: KeyedScope
     parts: tuple[RunPart, ...]
     loose: tuple[Fragment, ...]
@@ -59,7 +59,7 @@ class KeyedPin:
         )
 
 
-def pin_view(place: KeyedPlace, view: KeyedView, wanted: KeyedScope) -> KeyedPin:
+def pin_view(place: KeyedLogPlace, view: KeyedView, wanted: KeyedScope) -> KeyedPin:
     """Choose what is read of a view, all of whose pieces are stored.
 
     Raises:
@@ -82,7 +82,7 @@ def pin_view(place: KeyedPlace, view: KeyedView, wanted: KeyedScope) -> KeyedPin
 
 async def open_keyed(
     settings: KeyedReadSettings, *, clock: Clock | None = None
-) -> tuple[KeyedPlace, KeyedStanding]:
+) -> tuple[KeyedLogPlace, KeyedStanding]:
     """Open a keyed log, and look at all of it that there is now.
 
     Raises:
@@ -93,7 +93,7 @@ async def open_keyed(
     standing = await location.keyed_shelf.standing(settings.name)
     await standing.refresh()
     url = url_for_executors(location.told_url, location.store)
-    return KeyedPlace(location_url=url, name=settings.name), standing
+    return KeyedLogPlace(location_url=url, name=settings.name), standing
 
 
 async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:

@@ -40,7 +40,7 @@ FOOTER_BYTES: Final = 256 * 1024
 FOOTERS_AT_ONCE: Final = 8
 
 
-class KeyedPlace(msgspec.Struct, frozen=True, kw_only=True):
+class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a keyed log lies, as executors find it."""
 
     location_url: str
@@ -64,7 +64,7 @@ class KeyedShare(msgspec.Struct, frozen=True, kw_only=True):
     Shape: of what is loose, records before ``since`` are in runs.
     """
 
-    place: KeyedPlace
+    place: KeyedLogPlace
     wanted: KeyedScope
     since: int
     parts: tuple[RunPart, ...] = ()
@@ -72,7 +72,7 @@ class KeyedShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def share_parts(
-    place: KeyedPlace, parts: Sequence[RunPart], wanted: KeyedScope, store: Store
+    place: KeyedLogPlace, parts: Sequence[RunPart], wanted: KeyedScope, store: Store
 ) -> list[KeyedShare]:
     """Share parts out: small ones together, large ones by ranges of keys that begin row groups.
 
@@ -99,7 +99,7 @@ async def share_parts(
 
 
 def share_loose(
-    place: KeyedPlace, fragments: Sequence[Fragment], wanted: KeyedScope, since: int
+    place: KeyedLogPlace, fragments: Sequence[Fragment], wanted: KeyedScope, since: int
 ) -> list[KeyedShare]:
     """Share loose fragments out."""
     return [
@@ -185,7 +185,7 @@ async def _cuts_of(part: RunPart, store: Store) -> list[bytes]:
 
 
 def _cut(
-    place: KeyedPlace, part: RunPart, wanted: KeyedScope, cuts: Sequence[bytes]
+    place: KeyedLogPlace, part: RunPart, wanted: KeyedScope, cuts: Sequence[bytes]
 ) -> Iterator[KeyedShare]:
     inner = [
         cut for cut in cuts if wanted.first < cut and (wanted.last is None or cut < wanted.last)

@@ -28,7 +28,7 @@ from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.spark.keyed.commit import commit_batch, discard_staged
 from tidelog.spark.keyed.options import KeyedWriteSettings
-from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.keyed.staging import Staged, StagedBlock, stage_records
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
@@ -42,7 +42,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 class KeyedSink:
     """Where tasks stage: the log, and the write epoch by which what they leave is swept."""
 
-    place: KeyedPlace
+    place: KeyedLogPlace
     write_epoch: int
 
 
@@ -117,7 +117,7 @@ def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool)
 async def _open(settings: KeyedWriteSettings) -> KeyedSink:
     location = await open_location(settings.location_url)
     standing = await location.keyed_shelf.standing(settings.name)
-    place = KeyedPlace(
+    place = KeyedLogPlace(
         location_url=url_for_executors(location.told_url, location.store), name=settings.name
     )
     return KeyedSink(place=place, write_epoch=standing.state.write_epoch)
@@ -157,7 +157,7 @@ def _abort(sink: KeyedSink, messages: list[Any]) -> None:
     asyncio.run(discard_staged(sink.place.open(SystemClock()), _all_of(messages)))
 
 
-async def _commit_to(place: KeyedPlace, staged: Staged, name: tuple[str, int] | None) -> None:
+async def _commit_to(place: KeyedLogPlace, staged: Staged, name: tuple[str, int] | None) -> None:
     location = await open_location(place.location_url)
     await commit_batch(location.keyed_shelf, place.name, staged, name)
 

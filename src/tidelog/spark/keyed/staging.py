@@ -20,7 +20,7 @@ from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.log import columns_of
 from tidelog.keyed.states.language import prefix_of
-from tidelog.spark.keyed.share import KeyedPlace
+from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.store.port import Store
 from tidelog.wal.append.bodies import RECORD_BYTES_MAX
 from tidelog.wal.format.key_set import KEY_BYTES_MAX
@@ -70,7 +70,7 @@ class Staged:
 
 
 def stage_records(
-    place: KeyedPlace, write_epoch: int, batches: Iterator[pa.RecordBatch]
+    place: KeyedLogPlace, write_epoch: int, batches: Iterator[pa.RecordBatch]
 ) -> tuple[StagedBlock, ...]:
     """Check records, and stage them; in a task.
 

@@ -32,7 +32,7 @@ from tidelog.spark.keyed.pin import (
     plan_shares,
     refuse_start_beyond,
 )
-from tidelog.spark.keyed.share import KeyedPlace, KeyedShare
+from tidelog.spark.keyed.share import KeyedLogPlace, KeyedShare
 from tidelog.spark.keyed.source import read_keyed_partition
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
@@ -49,7 +49,7 @@ class KeyedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: KeyedReadSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._opened: tuple[KeyedPlace, KeyedStanding] | None = None
+        self._opened: tuple[KeyedLogPlace, KeyedStanding] | None = None
         self._target: int | None = None
         self._looked_us = 0
         self._wait_us = POLL_FIRST_US
@@ -100,7 +100,7 @@ class KeyedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_keyed_partition(partition)
 
     async def _plan(
-        self, place: KeyedPlace, standing: KeyedStanding, first: int, limit: int
+        self, place: KeyedLogPlace, standing: KeyedStanding, first: int, limit: int
     ) -> list[KeyedShare]:
         if first >= limit:
             return []
@@ -117,7 +117,7 @@ class KeyedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wait_us = min(2 * self._wait_us, POLL_MOST_US)
         return True
 
-    def _look(self, *, up_to: int | None = None) -> tuple[KeyedPlace, KeyedStanding]:
+    def _look(self, *, up_to: int | None = None) -> tuple[KeyedLogPlace, KeyedStanding]:
         """Return the log as it is now, or as it was last seen if that was past ``up_to``."""
         if self._opened is None:
             self._opened = asyncio.run(open_keyed(self._settings, clock=self._clock))
