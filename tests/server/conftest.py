@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -36,12 +37,24 @@ class Asked:
     async def post(self, path: str, message: Any, **options: Any) -> httpx.Response:
         return await self.web.post(f"/api/v1/log/{path}", json=message, **options)
 
+    @property
+    def followers(self) -> float | None:
+        """Return how many requests wait for records."""
+        return self.state.metrics.registry.get_sample_value("log_followers")
+
     async def append(self, *pairs: tuple[str, str]) -> int:
         """Append texts, which must succeed."""
         records = [{"keyText": key, "valueText": value} for key, value in pairs]
         answer = await self.post("append", {"records": records})
         assert answer.status_code == 200, answer.text
         return int(answer.json()["startSequence"])
+
+
+async def until(told: Callable[[], bool]) -> None:
+    """Wait until something is so: machines are shared, and may be busy."""
+    async with asyncio.timeout(30):
+        while not told():
+            await asyncio.sleep(0.001)
 
 
 Asking = Callable[..., AbstractAsyncContextManager[Asked]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.conftest import Asked, Asking
+from server.conftest import Asked, Asking, until
 from tidelog.errors import UsageError
 from tidelog.http_api.failures import TooMany, Unauthorized
 from tidelog.server.app import ServerState
@@ -80,11 +80,11 @@ async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
 
 async def test_waiting_has_an_end_and_a_number(asking: Asking) -> None:
     """Longer than the server lets anybody wait nobody waits; one more than may is refused."""
-    async with asking(limited(followers_max=2, follow_us_max=200_000)) as asked:
+    async with asking(limited(followers_max=2, follow_us_max=1_000_000)) as asked:
         query = {"key": "a", "follow": "true", "start_seq": 1}
         long = {**query, "timeout_ms": 999_999_999}
         waiting = [asyncio.ensure_future(asked.get("scan", params=long)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await until(lambda: asked.followers == 2)
         third = await asked.get("scan", params=query)
         assert (third.status_code, third.headers["retry-after"]) == (429, "1")
         assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200, 200]
@@ -110,13 +110,12 @@ async def test_reads_take_turns_and_waiting_takes_none(asking: Asking) -> None:
             reading -= 1
             return await count(*given)
 
-        query = {"key": "a", "follow": "true", "start_seq": 2, "timeout_ms": 5_000}
+        query = {"key": "a", "follow": "true", "start_seq": 2, "timeout_ms": 30_000}
         followers = [asyncio.ensure_future(asked.get("scan", params=query)) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        await until(lambda: asked.followers == 5)
         setattr(asked.log, "count", slow)  # noqa: B010  A method of the model.
         counting = [asyncio.ensure_future(asked.get("count?key=a")) for _ in range(6)]
-        await asyncio.sleep(0.05)
-        assert most == 2
+        await until(lambda: most == 2)
         await asked.append(("a", "2"))
         go_on.set()
         assert {one.json()["count"] for one in await asyncio.gather(*counting)} == {2}
@@ -214,6 +213,19 @@ def test_limits_are_numbers() -> None:
     for wrong in (0, -1, True, "1"):
         with pytest.raises(UsageError):
             ServerLimits(rows_max=wrong)  # type: ignore[arg-type]
+
+
+async def test_answers_that_are_on_their_way_have_a_limit(asking: Asking) -> None:
+    """Who asks for more is told to come again, and that much is always answered."""
+    async with asking(limited(held_bytes_max=1_000)) as asked:
+        await asked.append(("a", "1"))
+        asked.state.outgoing.take(990)
+        refused = await asked.get("scan?key=a")
+        assert (refused.status_code, refused.json()["error"]) == (429, "TooMany")
+        assert refused.headers["retry-after"] == "1"
+        asked.state.outgoing.give(990)
+        assert (await asked.get("scan?key=a")).status_code == 200
+        assert asked.state.outgoing.taken == 0
 
 
 async def test_what_is_held_for_all_has_a_limit(asking: Asking) -> None:

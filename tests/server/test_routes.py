@@ -10,7 +10,7 @@ import pytest
 
 from kit.keyed_model import MemoryKeyed
 from kit.served import NAME
-from server.conftest import Asked, Asking
+from server.conftest import Asked, Asking, until
 from tidelog.errors import Fenced, LocationError, Outcome, OutcomeUnknown, TidelogError
 from tidelog.http_api import messages
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
@@ -167,14 +167,13 @@ async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
         asyncio.ensure_future(values(asked, start_seq=2, follow="true", **{how: "a"}))
         for how in ("key", "prefix")
     ]
-    await asyncio.sleep(0.05)
-    assert asked.state.metrics.registry.get_sample_value("log_followers") == 2
+    await until(lambda: asked.followers == 2)
     await asked.append(("b", "other"))
     await asyncio.sleep(0.02)
     assert not any(one.done() for one in waiting)
     await asked.append(("a", "2"))
     assert await asyncio.gather(*waiting) == [["2"], ["2"]]
-    assert asked.state.metrics.registry.get_sample_value("log_followers") == 0
+    assert asked.followers == 0
     moved = await asked.get("scan", params={"key": "b", "start_seq": 3, "follow": "true",
                                             "timeout_ms": 10})  # fmt: skip
     assert moved.json()["nextSequence"] == 4
@@ -244,11 +243,11 @@ async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
     await asked.post("append", body)
     assert await asked.log.durable_sequence() == 3
     record = messages.RecordIn(key=b64(b"a"), value="")
-    for durable, until in ((False, 3), (True, 5)):
+    for durable, upper in ((False, 3), (True, 5)):
         message = messages.AppendRequest(records=[record], await_durable=durable)
         content = encode_message(message)
         await asked.web.post("/api/v1/log/append", content=content, headers=PROTOBUF)
-        assert await asked.log.durable_sequence() == until
+        assert await asked.log.durable_sequence() == upper
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,13 @@ def quick() -> Iterator[Served]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Served]:
+    """A server that waits as long as it does by itself."""
+    with served() as found:
+        yield found
+
+
 def received(client: socket.socket) -> bytes:
     """Return what comes until the server ends the connection."""
     client.settimeout(PATIENCE_S)
@@ -97,20 +104,20 @@ def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
     ],
 )
 def test_strange_heads_are_answered_in_the_apis_words(
-    quick: Served, head: bytes, status: int
+    patient: Served, head: bytes, status: int
 ) -> None:
     """Whatever uvicorn takes for a request."""
-    with quick.connect() as client:
+    with patient.connect() as client:
         client.sendall(head + b"\r\nConnection: close\r\n\r\n")
         told = received(client)
     assert told.startswith(b"HTTP/1.1 %d " % status), told[:100]
     assert b'{"status":"' in told
 
 
-def test_what_is_no_request_is_a_400(quick: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_request_is_a_400(patient: Served) -> None:
     """And ends the connection."""
     for head in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"):
-        with quick.connect() as client:
+        with patient.connect() as client:
             client.sendall(head)
             assert received(client).startswith(b"HTTP/1.1 400 ")
 

@@ -59,15 +59,18 @@ async def send_answer(
     status: int,
     headers: Headers,
     timeout_us: int,
-    outgoing: Allowance,
+    outgoing: Allowance | None,
 ) -> None:
     """Send an answer in pieces, and leave a client that does not take them.
+
+    Without ``outgoing`` it is sent whatever is on its way: what was refused has to be told.
 
     Raises:
         TooMany: too much is on its way to others; nothing was sent. ClientGone: it was left.
     """
     size = len(answer.body)
-    outgoing.take(size)
+    if outgoing is not None:
+        outgoing.take(size)
     try:
         seconds = timeout_us / SECOND_US + size / BYTES_A_SECOND_MIN
         async with asyncio.timeout(seconds):
@@ -78,7 +81,8 @@ async def send_answer(
             abort()
         raise ClientGone from error
     finally:
-        outgoing.give(size)
+        if outgoing is not None:
+            outgoing.give(size)
 
 
 async def _send(send: Any, answer: Plain, status: int, headers: Headers) -> None:

@@ -222,6 +222,6 @@ class RouteHandler:
             status=status,
             headers=headers,
             timeout_us=self._state.limits.answer_timeout_us,
-            outgoing=self._state.outgoing,
+            outgoing=self._state.outgoing if status == 200 else None,
         )
         return status
