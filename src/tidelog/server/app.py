@@ -215,6 +215,8 @@ class RouteHandler:
     async def _send(
         self, scope: Any, send: Any, answer: Plain, status: int, headers: Headers
     ) -> int:
+        endpoint = self._endpoints.get(scope["method"])
+        is_write = endpoint is not None and endpoint.is_write
         await send_answer(
             scope,
             send,
@@ -222,6 +224,7 @@ class RouteHandler:
             status=status,
             headers=headers,
             timeout_us=self._state.limits.answer_timeout_us,
-            outgoing=self._state.outgoing if status == 200 else None,
+            # What was written, or refused, has to be told, and is little.
+            outgoing=self._state.outgoing if status == 200 and not is_write else None,
         )
         return status
