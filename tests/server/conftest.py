@@ -53,7 +53,7 @@ class Asked:
 async def until(told: Callable[[], bool]) -> None:
     """Wait until something is so: machines are shared, and may be busy."""
     async with asyncio.timeout(30):
-        while not told():
+        while not told():  # noqa: ASYNC110  What is asked tells nobody.
             await asyncio.sleep(0.001)
 
 
