@@ -103,6 +103,9 @@ async def test_every_route_is_described(asked: Asked) -> None:
     assert ("GET", "/metrics") in described
     scan = told["paths"]["/api/v1/log/scan"]["get"]
     assert {str(status) for status in BY_KIND.values()} <= set(scan["responses"])
+    append = told["paths"]["/api/v1/log/append"]["post"]["responses"]
+    assert {"403", "408", "409", "413", "415", "429", "500", "503"} <= set(append)
+    assert "413" not in scan["responses"]
     assert "securitySchemes" not in told["components"]
 
 

@@ -1,0 +1,68 @@
+"""A follower's page, where what it follows gives a part of what there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import pyarrow as pa
+
+from kit.keyed_model import MemoryKeyed
+from tidelog.keyed.port import KeyedScan
+from tidelog.server.keyed_asks import ScanAsk
+from tidelog.server.keyed_reads import RecordsPage, follow_page
+
+KEYS = [b"b", b"a", b"b", b"a"]
+
+
+class InParts(KeyedScan):
+    """Records key by key, as a run has them: until it ends, one cannot go on after any of them."""
+
+    def __init__(self, log: MemoryKeyed, scan: KeyedScan) -> None:
+        self._log, self._scan = log, scan
+        self._tables: AsyncGenerator[pa.Table, None] | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        return 1
+
+    def __aiter__(self) -> AsyncIterator[pa.Table]:
+        self._tables = self._run()
+        return self._tables
+
+    async def _run(self) -> AsyncGenerator[pa.Table, None]:
+        await self._log.append([(key, b"v") for key in KEYS])
+        for key in sorted(set(KEYS)):
+            yield await self._log.scan(key).to_arrow()
+
+    async def aclose(self) -> None:
+        if self._tables is not None:
+            await self._tables.aclose()
+
+
+class RunsBehind(MemoryKeyed):
+    """A log whose records come, and are compacted, right before they are followed."""
+
+    def follow(
+        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
+    ) -> KeyedScan:
+        return InParts(self, super().follow(key, prefix=prefix, start=start))
+
+
+async def page_of(ask: ScanAsk) -> RecordsPage:
+    turns = asyncio.Semaphore(1)
+    return await follow_page(RunsBehind(), ask, 1_000_000, turns=turns, given_up=[])
+
+
+async def test_nothing_is_passed_over_where_keys_come_one_after_the_other() -> None:
+    """The first table has sequences 2 and 4; to go on after them would leave out 1 and 3."""
+    page = await page_of(ScanAsk(prefix=b"", start=1, follow=True))
+    assert page.records["sequence"].to_pylist() == [1, 2, 3, 4]
+    assert page.next_sequence == 5
+
+
+async def test_a_key_goes_on_after_its_last_record() -> None:
+    """Of one key nothing else is to come: else the same would come again and again."""
+    page = await page_of(ScanAsk(key=b"a", start=1, follow=True))
+    assert page.records["sequence"].to_pylist() == [2, 4]
+    assert page.next_sequence == 5
