@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson
-from tidelog.cli.keyed.opened import KeyedName, on_writer
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.engine_choice import Conf, Master, check_engine, parse_conf
+from tidelog.cli.keyed.opened import KeyedName, check_keyed, closing
 from tidelog.cli.output import choose_format, count_text, print_json, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.location import Location
 
 
 def compact(
@@ -18,14 +26,46 @@ def compact(
     everything: Annotated[
         bool, typer.Option("--everything", help="All that is loose, not only what is due.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="local|spark", help="spark merges large runs by tasks; local in this process."
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring loose fragments into runs, and each sealed segment into one.
 
     Any process may do it, at any time, beside the one that writes.
     """
-    found = on_writer(context, name, lambda log: log.compact(everything=everything))
+    check_keyed(name)
+    settings = parse_conf(conf or [])
+    on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
+
+    async def work(location: Location) -> int:
+        async with closing(await location.keyed(name)) as log:
+            if not on_spark:
+                return await log.compact(everything=everything)
+            async with _spark(location, master, settings) as spark:
+                return await log.compact(everything=everything, spark=spark)
+
+    found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "runs": found})
     else:
         say(f"{count_text(found, 'run')} written" if found else "Nothing was due.")
+
+
+@asynccontextmanager
+async def _spark(
+    location: Location, master: str | None, conf: Mapping[str, str]
+) -> AsyncIterator[SparkSession]:
+    from tidelog.cli.late_spark import LateSession
+
+    session = LateSession(master=master, conf=conf)
+    try:
+        yield await location.clock.offload(session.start)
+    finally:
+        await session.close()
