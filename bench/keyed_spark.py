@@ -2,7 +2,7 @@
 
 ``to_spark`` has Spark read runs by itself; ``format("tidelog")`` reads them by tasks, as it does
 elsewhere than on a disk. Rows and bytes of the former are what Spark says that its scan read. Each
-figure is the median of warm rounds, in a session of two cores. Keys and values are summed up by
+figure is the least of warm rounds, in a session of two cores. Keys and values are summed up by
 their lengths, so that each is read.
 
     python bench/keyed_spark.py [--records N] [--keys N] [--rounds N]
@@ -11,7 +11,6 @@ their lengths, so that each is read.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,13 +28,13 @@ READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
 
 
 def seconds_of(work: Callable[[], Any], rounds: int) -> float:
-    """Return the median of some rounds, after two that warm up."""
+    """Return the least of some rounds, after two that warm up: others may use the machine."""
     taken = []
     for _ in range(rounds + 2):
         begun = time.perf_counter()
         work()
         taken.append(time.perf_counter() - begun)
-    return statistics.median(taken[2:])
+    return min(taken[2:])
 
 
 def scanned(frame: DataFrame) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import xxhash
 
 from tidelog.clock import SystemClock
 from tidelog.consensus.store import StoreConsensus
-from tidelog.errors import ReadOvertaken, TidelogError, UsageError
+from tidelog.errors import Fenced, ReadOvertaken, TidelogError, UsageError
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.upkeep import plan
 from tidelog.spark.keyed import commit
@@ -225,6 +225,21 @@ async def test_batches_come_in_order_and_older_ones_never_again() -> None:
     assert await values_of(store) == values
     listed = [entry.key async for entry in store.list("keyed/log/run/")]
     assert not [key for key in listed if key.endswith("-staged.arrow")]
+
+
+async def test_several_who_commit_one_batch_at_once_append_it_once() -> None:
+    """Each takes the log over from the others; who is fenced looks again, or tells so."""
+    expected = Counter(value for number in (0, 1) for _, value in rows(number))
+    for _ in range(10):
+        store = await begun()
+        given = [await staged(store, 1) for _ in range(4)]
+        told = await asyncio.gather(
+            *(commit_batch(logs_on(store), "log", one, (QUERY, 1)) for one in given),
+            return_exceptions=True,
+        )
+        assert all(isinstance(one, bool | Fenced) for one in told), told
+        assert told.count(True) == 1
+        assert Counter(await values_of(store)) == expected
 
 
 async def test_without_a_name_each_commit_appends() -> None:
