@@ -12,7 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kit.keyed_lake import append_keyed, keyed_rows, make_keyed
+import tidelog
+from kit.keyed_lake import append_keyed, keyed_rows, make_keyed, rows_in
+from kit.s3_servers import SeaweedServer
 from tidelog.errors import UsageError
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.keyed.share import KeyedLogPlace
@@ -156,3 +158,24 @@ def test_tasks_stage_what_is_large_and_an_abort_deletes_it(lake: Path) -> None:
 
     writer.abort([message, None])
     assert not staged_in(lake)
+
+
+def test_a_bucket_is_written_and_read_by_tasks(spark: SparkSession, seaweed: SeaweedServer) -> None:
+    """What executors cannot reach as files they read as every reader does; of many keys, one."""
+    url = seaweed.url("keyed/lake")
+    with tidelog.connect(url, create=True) as location:
+        location.create_keyed("orders").close()
+        frame = spark.range(500).selectExpr("'k' || id % 10 AS key", "string(id) AS value")
+        writer = frame.write.format("tidelog").option("kind", "keyed").option("location", url)
+        writer.mode("append").save("orders")
+        log = location.keyed("orders")
+        log.compact(everything=True)
+        log.append([(b"k3", b"loose")])
+        expected = rows_in(log.scan(b"k3").to_arrow())
+        by_handle = rows_in(log.to_spark(spark, b"k3").toArrow())
+        log.close()
+    reader = spark.read.format("tidelog").option("kind", "keyed").option("location", url)
+
+    assert len(expected) == 51
+    assert by_handle == expected
+    assert rows_in(reader.load("orders").where("key = X'6b33'").toArrow()) == expected
