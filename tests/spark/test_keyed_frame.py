@@ -18,7 +18,7 @@ from kit.keyed_lake import (
     on_keyed,
     rows_in,
 )
-from tidelog.errors import SequenceRetired, UsageError
+from tidelog.errors import HandleError, SequenceRetired, UsageError
 from tidelog.portal import Portal
 from tidelog.spark.keyed import frame, share
 from tidelog.spark.keyed.frame import keyed_view
@@ -146,6 +146,16 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
         with pytest.raises(UsageError, match="cannot reach memory"):
             memory.to_spark(spark)
         memory.close()
+
+
+def test_a_handle_that_is_closed_makes_no_frame(tmp_path: Path) -> None:
+    """As it reads nothing else."""
+    no_session: Any = None
+    with tidelog.connect(str(tmp_path), create=True) as location:
+        log = location.create_keyed("log")
+        log.close()
+        with pytest.raises(HandleError, match="closed"):
+            log.to_spark(no_session)
 
 
 def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -287,8 +287,9 @@ class KeyedReader(KeyedReads):
         was compacted or retired. Its rows come in no order that is promised: sort them.
 
         Raises:
-            See `to_spark`.
+            See `to_spark`. HandleError: it was closed.
         """
+        self._check_open()
         found: SparkView = await spark_keyed_room("frame").keyed_view(
             spark,
             self.standing,
