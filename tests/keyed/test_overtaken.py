@@ -1,0 +1,281 @@
+"""What goes on while somebody reads, writes, compacts, forks or drops, and was once forgotten.
+
+Each of these was found by the simulator (`sim.workloads.keyed`), and is here by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.keyed_engine import FAST, keyed_logs
+from tidelog.errors import CorruptionError, LocationError, NoSuchLog, ObjectNotFound
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.read.feed import Following, KeyedFeed
+from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
+from tidelog.keyed.read.sources import PieceSource
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.tail import LooseTail
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.admin.fork import Fork
+
+KEY = b"k"
+
+
+def _piece(start: int, limit: int, *, is_durable: bool = True) -> LoosePiece:
+    columns = [
+        pa.array([KEY] * (limit - start), pa.binary()),
+        pa.array(range(start, limit), pa.int64()),
+        pa.array([0] * (limit - start), pa.int64()),
+        pa.array([b"v"] * (limit - start), pa.binary()),
+    ]
+    records = pa.table(columns, schema=KEYED_RECORDS)
+    return LoosePiece(start=start, limit=limit, records=records, is_durable=is_durable)
+
+
+def _standing(store: MemoryStore) -> KeyedStanding:
+    logs = keyed_logs(store)
+    return KeyedStanding(name="log", store=store, consensus=logs.consensus, clock=logs.clock)
+
+
+class _Past:
+    """A scan of what is past: records up to some sequence."""
+
+    def __init__(self, start: int, limit: int) -> None:
+        self.next_sequence = limit
+        self._records = _piece(start, limit).records
+
+    async def __aiter__(self) -> AsyncGenerator[pa.Table, None]:
+        assert self._records is not None
+        yield self._records
+
+    async def aclose(self) -> None:
+        """It has ended."""
+
+
+def _feed(*, window_bytes: int = 1) -> KeyedFeed:
+    reader: Any = SimpleNamespace()
+    feed = KeyedFeed(reader=reader, clock=SwiftClock(), window_bytes=window_bytes)
+    feed._task = asyncio.current_task()
+    feed.end = 1
+    return feed
+
+
+async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read() -> None:
+    """While the past was read, the feed's window went further than that: nothing is passed over."""
+    feed = _feed()
+    for start in (1, 3, 5, 7):
+        feed.push(_piece(start, start + 2))
+    ends = {1: 5, 5: 9}
+
+    def scan(reached: int) -> ViewScan:
+        past: Any = _Past(reached, ends[reached])
+        return past  # type: ignore[no-any-return]
+
+    async def begin() -> int:
+        return 1
+
+    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=scan, begin=begin)
+    seen: list[int] = []
+    async for table in following:
+        seen += [row["sequence"] for row in table.to_pylist()]
+        if seen[-1] >= 8:
+            break
+
+    assert seen == list(range(1, 9))
+
+
+async def test_a_follower_has_not_passed_what_woke_it() -> None:
+    """Between the news and the follower's turn, its cursor stands before what it is to be given."""
+    feed = _feed(window_bytes=1_000)
+
+    async def begin() -> int:
+        return 1
+
+    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=_never, begin=begin)
+    waiting = asyncio.ensure_future(anext(aiter(following)))
+    while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
+        await asyncio.sleep(0)
+    feed.push(_piece(1, 3))
+
+    assert following.next_sequence == 1
+    assert (await waiting).num_rows == 2
+    assert following.next_sequence == 3
+
+
+def _never(reached: int) -> ViewScan:
+    raise AssertionError(f"nothing is to be read from {reached}")
+
+
+async def test_followers_may_come_again_once_the_poll_has_failed() -> None:
+    """Who waited is told, and who comes next begins another poll."""
+    feed = _feed()
+    feed._fail(LocationError("the store is away"))
+    polls: list[int] = []
+
+    async def follow(start: int) -> AsyncGenerator[pa.Table, None]:
+        polls.append(start)
+        await asyncio.Event().wait()
+        yield KEYED_RECORDS.empty_table()
+
+    feed.reader = SimpleNamespace(follow=follow)  # type: ignore[assignment]
+    feed.start(3)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await feed.stop()
+
+    assert polls == [3]
+
+
+def test_what_memory_lets_go_of_is_no_gap() -> None:
+    """The tail ends before it, so that neither a view nor a run takes it for nothing."""
+    tail = LooseTail(store=MemoryStore(), clock=SwiftClock(), memory_bytes=100)
+    tail.is_behind = False
+    for start in range(1, 9, 2):
+        tail.add(_piece(start, start + 2))
+        reached = tail.pieces[-1].limit if tail.pieces else 1
+        if tail.is_behind:
+            break
+
+    assert tail.is_behind
+    assert tail.next == reached
+
+
+async def test_what_is_added_while_the_tail_is_refreshed_is_known_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refresh that had read less far does not hide it."""
+    tail = LooseTail(store=MemoryStore(), clock=SwiftClock())
+
+    async def late(*_: object) -> None:
+        tail.add(_piece(3, 5))  # Others' records before it are not known yet.
+        tail.pieces.append(_piece(1, 3))
+        tail.next = 3
+
+    monkeypatch.setattr(LooseTail, "_refresh", late)
+    await tail.refresh(1)
+
+    assert not tail.is_behind
+    assert tail.next == 5
+
+
+def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
+    """What the store has already, and its writer was not told of, hides nothing after it."""
+    standing = _standing(MemoryStore())
+    standing.tail.pieces, standing.tail.next = [_piece(1, 5)], 5
+
+    view = standing.view([_piece(3, 5, is_durable=False), _piece(5, 7, is_durable=False)])
+
+    assert view.next == 7
+
+
+async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they collected is looked at again; what stays missing is damage, and told."""
+    logs = keyed_logs(MemoryStore())
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(KEY, b"1"), (KEY, b"2")])
+    records, missing = LooseTail.records, [1]
+
+    async def gone(self: LooseTail, piece: LoosePiece) -> pa.Table:
+        if missing:
+            missing.pop()
+            raise ObjectNotFound("it was collected")
+        return await records(self, piece)
+
+    monkeypatch.setattr(LooseTail, "records", gone)
+    assert await log.compact(everything=True) == 1
+
+    await log.append([(KEY, b"3")])
+    missing += [1] * 100
+    with pytest.raises(CorruptionError):
+        await log.compact(everything=True)
+    await log.close()
+
+
+async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next who drops finds it dropped, and leaves nothing, nor anything held in the source."""
+    store = MemoryStore()
+    logs = keyed_logs(store)
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(KEY, b"1")])
+    fork = await logs.fork("log", "fork")
+    await fork.compact(everything=True)
+    await fork.close()
+    clear = KeyedLogs._clear
+
+    async def die(self: KeyedLogs, standing: KeyedStanding) -> None:
+        raise LocationError("it died here")
+
+    monkeypatch.setattr(KeyedLogs, "_clear", die)
+    with pytest.raises(LocationError):
+        await logs.drop("fork")
+    monkeypatch.setattr(KeyedLogs, "_clear", clear)
+    assert await log.checkpoints()
+
+    with pytest.raises(NoSuchLog):
+        await logs.drop("fork")
+    await log.refresh()
+    assert not await log.checkpoints()
+    assert not [key for key in store.objects if key.startswith("keyed/fork/run/")]
+    await log.close()
+    await logs.drop("log")
+
+
+async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they pinned is let go of once they are taken for dead, and the fork is made."""
+    logs = replace(keyed_logs(MemoryStore()), clock=SwiftClock())
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(KEY, b"1")])
+    prepared = Fork._prepared
+
+    async def die(*_: object) -> None:
+        raise RuntimeError("it died here")
+
+    monkeypatch.setattr(Fork, "_prepared", die)
+    with pytest.raises(RuntimeError):
+        await logs.fork("log", "fork")
+    monkeypatch.setattr(Fork, "_prepared", prepared)
+
+    fork = await logs.fork("log", "fork")
+    assert await fork.count(KEY) == 1
+    assert len(await log.checkpoints()) == 1
+    await fork.close()
+    await log.close()
+
+
+async def test_where_a_scan_goes_on_is_not_moved_by_a_collection() -> None:
+    """Newest first, it is where the scan began, though what is older was looked for again."""
+    missing = [1]
+
+    async def fetch(piece: LoosePiece) -> pa.Table:
+        if piece.start == 1 and missing:
+            missing.pop()
+            raise ObjectNotFound("it was collected")
+        assert piece.records is not None
+        return piece.records
+
+    async def look(fresh: bool) -> KeyedView:
+        del fresh
+        sources = tuple(PieceSource(_piece(start, start + 2), fetch, 1) for start in (1, 3))
+        return KeyedView(state=KeyedState(is_made=True), sources=sources, next=5)
+
+    wanted = KeyedWanted(key=KEY, newest_first=True)
+    scan = ViewScan(look=look, wanted=wanted, clock=SwiftClock())
+    found = await scan.to_arrow()
+
+    assert found.column("sequence").to_pylist() == [4, 3, 2, 1]
+    assert scan.next_sequence == 5
