@@ -21,6 +21,7 @@ from sim.canaries.builds import innermost
 from sim.crash.points import visit
 from sim.crash.stories import STORIES
 from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
 from sim.crash.stories_schemas import EvolveStory
 from sim.crash.stories_shard import ExpiryStory, UpkeepStory
 from sim.crash.stories_transactions import TransactionStory
@@ -101,7 +102,7 @@ def _visit_all(seed: int) -> int:
     slots = CollectStory(name="collect slots", plot_of=SlotPlot)
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
     shards = (UpkeepStory(), ExpiryStory(), EvolveStory())
-    logs = (CollectStory(), slots, ForkStory(), RebuildStory())
+    logs = (CollectStory(), slots, ForkStory(), RebuildStory(), KeyedStory(), KeyedForkStory())
     for story in (*STORIES, *shards, *logs, *transactions):
         begin = time.monotonic()
         try:

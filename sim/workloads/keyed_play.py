@@ -98,6 +98,8 @@ async def finish(plot: Keyed) -> None:
         for log in opened:  # Sources can let go of something once forks have.
             plot.report.collected += await log.collect(after_us=0)
     for log in opened:
+        found = await log.scrub()
+        demand(found.is_clean, "a log is not whole", log=log.name, problems=found.problems)
         await log.close()
     again = world.client("again")
     for name in plot.watch.living():
