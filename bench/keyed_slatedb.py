@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from slatedb import uniffi
 
 BATCH = 10_000
@@ -72,6 +74,13 @@ class SlateLog:
             await asyncio.sleep(1)
         raise TimeoutError("the compaction did not end")
 
+    async def checkpoint(self) -> str:
+        """Keep what there is now; return its id."""
+        admin = uniffi.AdminBuilder(self.path, self.store).build()
+        options = uniffi.CheckpointOptions(lifetime_ms=None, source=None, name=None)
+        made = await admin.create_detached_checkpoint(options)
+        return str(made.id)
+
     async def scan(self, key: bytes, *, read_ahead: int = SCAN_BYTES) -> list[Any]:
         return await self._range(key + b"\0", key + b"\1", read_ahead)
 
@@ -99,6 +108,27 @@ class SlateLog:
             and {"db", "get"} <= {label.value for label in metric.labels}
             and any(label.value.startswith("get") for label in metric.labels if label.key == "api")
         )
+
+
+async def scan_half(
+    folder: Path, checkpoint: str, start: bytes | None, end: bytes | None
+) -> pa.RecordBatch:
+    """Return the records of a range of keys of a checkpoint, in columns; for a task elsewhere."""
+    path = str(folder / "slate").lstrip("/")
+    builder = uniffi.DbReaderBuilder(path, uniffi.ObjectStore.resolve("file:///"))
+    builder.with_reader_mode(uniffi.ReaderMode.CHECKPOINT(checkpoint))
+    reader = await builder.build()
+    found = await reader.scan_with_options(_range(start, end), _options(FULL_BYTES))
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    while rows := await found.next_batch(10_000):
+        keys += [row.key for row in rows]
+        values += [row.value for row in rows]
+    await reader.shutdown()
+    stored: Any = pa.array(keys, pa.binary())
+    numbers = [int.from_bytes(key[-8:]) for key in keys]
+    columns = [pc.binary_slice(stored, 0, -9), pa.array(values, pa.binary()), pa.array(numbers)]
+    return pa.record_batch(columns, names=["key", "value", "sequence"])
 
 
 def _range(start: bytes | None, end: bytes | None) -> Any:

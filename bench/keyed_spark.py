@@ -12,17 +12,20 @@ their lengths, so that each is read.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelog
 from figures import print_table
-from keyed_records import made_records
+from keyed_records import MadeRecords, made_records
+from keyed_slatedb import SlateLog, scan_half
 from tidelog.spark.session import session, stop
 
 READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
@@ -83,11 +86,41 @@ def figures(
         yield asked("absent key", lambda: log.to_spark(spark, key + b"-"), is_all=False)
 
 
+def slate_scan(spark: SparkSession, folder: Path, made: MadeRecords) -> Callable[[], Any]:
+    """Return a full scan of SlateDB by two tasks, each of half the keys, through a checkpoint.
+
+    There is no source of SlateDB for Spark: this is what one can do with its binding.
+    """
+    checkpoint = asyncio.run(_slate_made(folder, made))
+    middle = sorted(set(made.keys))[len(set(made.keys)) // 2]
+
+    def half(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                bounds = (None, middle) if number == 0 else (middle, None)
+                yield asyncio.run(scan_half(folder, checkpoint, *bounds))
+
+    schema = "key binary, value binary, sequence long"
+    frame = spark.range(0, 2, 1, 2).mapInArrow(half, schema)
+    return lambda: frame.selectExpr("count(*) AS rows", READ_ALL).collect()
+
+
+async def _slate_made(folder: Path, made: MadeRecords) -> str:
+    log = SlateLog(folder)
+    await log.open()
+    await log.ingest(made.pairs)
+    await log.compact()
+    found = await log.checkpoint()
+    await log.close()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slatedb", action="store_true", help="SlateDB by Spark's tasks, too")
     told = parser.parse_args()
     made = made_records(told.records, told.keys, is_skewed=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +135,14 @@ def main() -> None:
         )
         found = figures(spark, lake, made.keys[0], told.rounds, told.records)
         head = ("", "rows", "ms", "rows/s", "rows scanned", "bytes scanned")
-        print_table(head, list(found))
+        rows = list(found)
+        if told.slatedb:
+            scan = slate_scan(spark, Path(folder), made)
+            assert scan()[0]["rows"] == told.records
+            taken = seconds_of(scan, told.rounds)
+            each = f"{told.records / taken:,.0f}"
+            rows.append(("all, SlateDB", f"{told.records:,}", f"{taken * 1000:,.0f}", each, "", ""))
+        print_table(head, rows)
         by_spark(spark, lake, made)
         stop(spark)
 
