@@ -25,7 +25,7 @@ MESSY_ARGS ?=
 DEMO_ARGS ?=
 CLUSTER_ARGS ?=
 
-BENCHES := $(filter-out bench/figures.py bench/ingest_plan.py bench/ingest_sides.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/figures.py bench/ingest_plan.py bench/ingest_sides.py bench/keyed_records.py bench/keyed_slatedb.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEV := $(VENV)/.installed-dev

@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.read import sources
 from tidelog.keyed.values import Retention, Sealing
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.recorded import Recorded
@@ -427,3 +428,22 @@ async def test_ranges_that_are_none_are_refused(
         log.scan_range(b"b", b"a")
     with pytest.raises(UsageError):
         log.scan(b"k", rows=0)
+
+
+async def test_newest_first_holds_no_key_as_a_whole(
+    log: KeyedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of many records comes a piece at a time, between keys of few."""
+    monkeypatch.setattr(sources, "ROWS_AT_ONCE", 100)
+    few = [(b"a", b"1"), (b"b", b"1"), (b"z", b"1")]
+    await log.append([*few, *[(b"many", b"%d" % n) for n in range(1_000)], *few])
+    await log.compact(everything=True)
+
+    tables = [table async for table in log.scan_prefix(b"", newest_first=True)]
+    assert max(table.num_rows for table in tables) <= 100
+    found = [row for table in tables for row in table.to_pylist()]
+    many = [row["sequence"] for row in found if row["key"] == b"many"]
+    assert many == list(range(1_003, 3, -1))
+    assert [row["key"] for row in found if row["key"] != b"many"] == [
+        *[b"a"] * 2, *[b"b"] * 2, *[b"z"] * 2,
+    ]  # fmt: skip

@@ -17,7 +17,7 @@ from tidelog.errors import Fenced, NameTaken
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedReads, KeyedScan
-from tidelog.keyed.read import scanning
+from tidelog.keyed.read import scanning, sources
 from tidelog.keyed.upkeep import compactor, merge, plan
 from tidelog.keyed.values import Retention, prefix_limit
 from tidelog.store.memory import MemoryStore
@@ -39,6 +39,7 @@ def small_keyed() -> Iterator[None]:
             (compactor, "PART_ROWS", 6),
             (merge, "RANGE_ROWS", 5),
             (scanning, "CHUNK_ROWS", 3),
+            (sources, "ROWS_AT_ONCE", 3),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

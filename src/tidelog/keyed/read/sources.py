@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +29,7 @@ _KEY_FIELDS: list[pa.Field[Any]] = [
     pa.field("max_sequence", pa.int64(), nullable=False),
 ]
 KEY_ROWS: Final = pa.schema(_KEY_FIELDS)
+ROWS_AT_ONCE: Final = 65_536
 
 
 class Source(Protocol):
@@ -113,12 +115,47 @@ class RunSource:
     async def of_range(
         self, first: bytes, last: bytes | None, start: int, limit: int | None, *, newest_first: bool
     ) -> AsyncGenerator[pa.Table, None]:
-        found = self._of_parts(first, last, start, _limit(limit))
-        # Not part by part: a key may go on in the next one.
-        async with aclosing(newest_of_each(found) if newest_first else found) as tables:
+        found = self._newest(first, last, start, limit) if newest_first else None
+        found = found or self._of_parts(first, last, start, _limit(limit))
+        async with aclosing(found) as tables:
             async for table in tables:
                 if table.num_rows:
                     yield table
+
+    async def _newest(
+        self, first: bytes, last: bytes | None, start: int, limit: int | None
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield records key by key, of each the newest first, by what directories say of each.
+
+        Some keys are read together, and a key of many records by itself, some at once.
+        """
+        pages = self.keys(first, last, start, limit)
+        async with aclosing(pages):
+            async for page in pages:
+                for begin, count in ranges_of_keys(page.column("records").to_numpy(), ROWS_AT_ONCE):
+                    key = page.column("key")[begin].as_py()
+                    if count == 1:
+                        found = self._newest_of(key, start, limit)
+                        async with aclosing(found):
+                            async for table in found:
+                                yield table
+                    else:
+                        end = page.column("key")[begin + count - 1].as_py() + b"\0"
+                        some = self._of_parts(key, end, start, _limit(limit))
+                        together = pa.concat_tables(
+                            [KEYED_RECORDS.empty_table(), *[one async for one in some]]
+                        )
+                        yield _newest_first(together)
+
+    async def _newest_of(
+        self, key: bytes, start: int, limit: int | None
+    ) -> AsyncGenerator[pa.Table, None]:
+        while True:
+            table = await self.of_key(key, start, limit, rows=ROWS_AT_ONCE, newest_first=True)
+            yield table
+            if table.num_rows < ROWS_AT_ONCE:
+                return
+            limit = table.column("sequence")[-1].as_py()
 
     async def _of_parts(
         self, first: bytes, last: bytes | None, start: int, limit: int
@@ -259,24 +296,15 @@ def reversed_rows(records: pa.Table) -> pa.Table:
     return records if count < 2 else records.take(pa.array(range(count - 1, -1, -1)))
 
 
-async def newest_of_each(
-    tables: AsyncGenerator[pa.Table, None],
-) -> AsyncGenerator[pa.Table, None]:
-    """Yield tables in the order of keys again, of each key the newest first.
-
-    A key's records may go on in the next table, so those of the last one wait for that.
-    """
-    held = KEYED_RECORDS.empty_table()
-    async with aclosing(tables):
-        async for table in tables:
-            together = pa.concat_tables([held, table])
-            if not together.num_rows:
-                continue
-            last = together.column("key")[-1]
-            is_last = pc.equal(together.column("key"), last)
-            held = together.filter(is_last)
-            yield _newest_first(together.filter(pc.invert(is_last)))
-    yield _newest_first(held)
+def ranges_of_keys(counts: np.ndarray[Any, Any], rows: int) -> list[tuple[int, int]]:
+    """Return keys that follow each other, as first ones and how many, of about so many records."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(counts):
+        fitting = int(np.searchsorted(np.cumsum(counts[at:]), rows, side="right"))
+        found.append((at, max(1, fitting)))
+        at += max(1, fitting)
+    return found
 
 
 def _newest_first(records: pa.Table) -> pa.Table:
