@@ -10,27 +10,27 @@ import pytest
 
 from sim.workloads.keyed import simulate_keyed
 
-EACH = 50
+EACH = 25
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(12))
 def test_keyed_logs_lose_nothing_and_give_nothing_twice(
     block: int, tally: Callable[[Iterable[Any]], Counter[str]]
 ) -> None:
     """Whoever writes, compacts, retires, collects, forks, reads or dies over it beside."""
     total = tally(simulate_keyed(seed) for seed in range(block * EACH, (block + 1) * EACH))
 
-    assert total["acknowledged"] > 100
-    assert total["ordered"] > 100
-    assert total["lost"] > 20
-    assert total["fenced"] > 10
-    assert total["runs"] > 100
-    assert total["merges"] > 20
-    assert total["seals"] > 20
-    assert total["retired"] > 2
-    assert total["checkpoints"] > 5
-    assert total["forks"] > 1
-    assert total["collected"] > 100
-    assert total["reads"] > 300
-    assert total["followed"] > 100
-    assert total["deaths"] > 5
+    assert total["acknowledged"] > 50
+    assert total["ordered"] > 50
+    assert total["lost"] > 10
+    assert total["fenced"] > 5
+    assert total["runs"] > 50
+    assert total["merges"] > 8
+    assert total["seals"] > 10
+    assert total["retired"] > 0
+    assert total["checkpoints"] > 2
+    assert total["forks"] > 0
+    assert total["collected"] > 50
+    assert total["reads"] > 100
+    assert total["followed"] > 30
+    assert total["deaths"] > 3

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import pyarrow as pa
@@ -57,6 +58,8 @@ class KeyedFeed:
     end: int = 0
     polls: int = 0
     _window: deque[LoosePiece] = field(default_factory=deque)
+    _sizes: deque[int] = field(default_factory=deque)  # Of each in the window.
+    _bytes: int = 0
     _by_key: dict[bytes, dict[_Waiting, None]] = field(default_factory=dict)
     _by_range: dict[_Waiting, None] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
@@ -101,7 +104,8 @@ class KeyedFeed:
 
     def pieces(self, start: int) -> list[LoosePiece]:
         """Return what the window has from a sequence on."""
-        return [piece for piece in self._window if piece.limit > start]
+        found = [*takewhile(lambda piece: piece.limit > start, reversed(self._window))]
+        return found[::-1]
 
     async def news(self, waiting: _Waiting, reached: int) -> int:
         """Wait until there is something that may be wanted; return from where on to read.
@@ -128,10 +132,12 @@ class KeyedFeed:
         if piece.start > self.end or piece.limit <= self.end or piece.records is None:
             return
         self._window.append(piece)
+        self._sizes.append(piece.nbytes)
+        self._bytes += self._sizes[-1]
         self.end = piece.limit
-        size = sum(one.nbytes for one in self._window)
-        while size > self.window_bytes and len(self._window) > 1:
-            size -= self._window.popleft().nbytes
+        while self._bytes > self.window_bytes and len(self._window) > 1:
+            self._window.popleft()
+            self._bytes -= self._sizes.popleft()
         for waiting in self._wanting(piece):
             if not waiting.woken.done():
                 waiting.woken.set_result(piece.start)
@@ -139,8 +145,7 @@ class KeyedFeed:
     def _end_if_idle(self) -> None:
         if not self._followers and self._task is not None:
             self._task.cancel()
-            self._task, self.end = None, 0
-            self._window.clear()
+            self._forget()
 
     def _wanting(self, piece: LoosePiece) -> list[_Waiting]:
         assert piece.records is not None
@@ -180,10 +185,15 @@ class KeyedFeed:
         self._tell(error)
 
     def _fail(self, error: TidelogError) -> None:
-        """Tell those who wait; whoever follows next begins another poll."""
-        self._task, self.end = None, 0
-        self._window.clear()
+        """Tell those who wait that there is no poll any more."""
+        self._forget()
         self._tell(error)
+
+    def _forget(self) -> None:
+        """Let go of all that was polled; whoever follows next begins another poll."""
+        self._task, self.end, self._bytes = None, 0, 0
+        self._window.clear()
+        self._sizes.clear()
 
     def _tell(self, error: TidelogError) -> None:
         for waiting in [*self._by_range, *(one for held in self._by_key.values() for one in held)]:

@@ -43,6 +43,7 @@ class LooseTail:
     next: int = 1
     oldest: int = 1
     is_behind: bool = True
+    _kept_bytes: int = field(init=False, default=0)
     _cuts: int = field(init=False, default=0)
     _ahead: list[LoosePiece] | None = field(init=False, default=None)
     reader: SlotReader = field(init=False)
@@ -65,7 +66,7 @@ class LooseTail:
             self.is_behind = self._cuts > cuts
         finally:
             ahead, self._ahead = self._ahead, None
-        for piece in ahead:
+        for piece in sorted(ahead, key=lambda one: one.start):
             self.add(piece)
 
     async def _refresh(self, compacted: int) -> None:
@@ -97,7 +98,7 @@ class LooseTail:
         kept = [piece for piece in self.pieces if piece.limit > compacted]
         for piece in self.pieces:
             if piece.limit <= compacted:
-                self._kept.pop(piece, None)
+                self._drop(piece)
         self.pieces = kept
 
     def add(self, piece: LoosePiece) -> None:
@@ -144,16 +145,23 @@ class LooseTail:
 
     def _keep(self, piece: LoosePiece) -> None:
         """Keep a piece's records; let go of others, or of all, where that is too much."""
+        self._drop(piece)
         self._kept[piece] = piece.nbytes
-        total = sum(self._kept.values())
+        self._kept_bytes += self._kept[piece]
+        if self._kept_bytes <= self.memory_bytes:
+            return
         for old in list(self._kept):
-            if total <= self.memory_bytes:
+            if self._kept_bytes <= self.memory_bytes:
                 return
             if old.fragment is not None:
-                total -= self._kept.pop(old)
+                self._drop(old)
                 old.forget_records()
-        if total > self.memory_bytes:
+        if self._kept_bytes > self.memory_bytes:
             self._forget_own()
+
+    def _drop(self, piece: LoosePiece) -> None:
+        """Count a piece out of what is kept."""
+        self._kept_bytes -= self._kept.pop(piece, 0)
 
     def _forget_own(self) -> None:
         """Let go of what was appended here, of which nobody has said where it is stored.
@@ -164,5 +172,5 @@ class LooseTail:
         self.next, self.is_behind = self.pieces[at].start, True
         self._cuts += 1
         for one in self.pieces[at:]:
-            self._kept.pop(one, None)
+            self._drop(one)
         del self.pieces[at:]
