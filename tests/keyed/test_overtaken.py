@@ -16,7 +16,13 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.keyed_engine import FAST, keyed_logs
-from tidelog.errors import CorruptionError, LocationError, NoSuchLog, ObjectNotFound
+from tidelog.errors import (
+    CorruptionError,
+    LocationError,
+    NoSuchLog,
+    ObjectNotFound,
+    PositionCollected,
+)
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.piece import LoosePiece
@@ -136,6 +142,35 @@ async def test_followers_may_come_again_once_the_poll_has_failed() -> None:
     await feed.stop()
 
     assert polls == [3]
+
+
+async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
+    """All before the poll's end was passed; what comes after is compacted, and read by a scan."""
+    feed = _feed()
+    feed.end = 5
+
+    async def follow(start: int) -> AsyncGenerator[pa.Table, None]:
+        raise PositionCollected("it was collected", oldest=start + 1)
+        yield KEYED_RECORDS.empty_table()  # type: ignore[unreachable]
+
+    feed.reader = SimpleNamespace(follow=follow)  # type: ignore[assignment]
+
+    async def begin() -> int:
+        return 5
+
+    def scan(reached: int) -> ViewScan:
+        past: Any = _Past(reached, 9)
+        return past  # type: ignore[no-any-return]
+
+    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=scan, begin=begin)
+    waiting = asyncio.ensure_future(anext(aiter(following)))
+    while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
+        await asyncio.sleep(0)
+    await feed._run()
+
+    assert (await waiting).column("sequence").to_pylist() == [5, 6, 7, 8]
+    feed._task = None
+    await following.aclose()
 
 
 def test_what_memory_lets_go_of_is_no_gap() -> None:

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock, backoff_us
-from tidelog.errors import HandleError, LocationError, TidelogError
+from tidelog.errors import HandleError, LocationError, PositionCollected, TidelogError
 from tidelog.keyed.port import KeyedScan
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
 from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
@@ -166,6 +166,9 @@ class KeyedFeed:
                     self._fail(error)
                     return
                 await self.clock.sleep(backoff_us(attempt, self.clock, most_us=1_000_000))
+            except PositionCollected:
+                self._overtaken()
+                return
             except TidelogError as error:
                 self._fail(error)
                 return
@@ -184,6 +187,14 @@ class KeyedFeed:
         self._error = error
         self._tell(error)
 
+    def _overtaken(self) -> None:
+        """Have all read on by runs: what was to be polled next is compacted, and collected."""
+        reached = self.end
+        self._forget()
+        for waiting in self._all_waiting():
+            if not waiting.woken.done():
+                waiting.woken.set_result(reached)
+
     def _fail(self, error: TidelogError) -> None:
         """Tell those who wait that there is no poll any more."""
         self._forget()
@@ -195,8 +206,11 @@ class KeyedFeed:
         self._window.clear()
         self._sizes.clear()
 
+    def _all_waiting(self) -> list[_Waiting]:
+        return [*self._by_range, *(one for held in self._by_key.values() for one in held)]
+
     def _tell(self, error: TidelogError) -> None:
-        for waiting in [*self._by_range, *(one for held in self._by_key.values() for one in held)]:
+        for waiting in self._all_waiting():
             if not waiting.woken.done():
                 waiting.woken.set_exception(error)
 
