@@ -13,7 +13,8 @@ from sim.kernel.fates import Dice
 from sim.kernel.weather import MINUTE_US
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, LOG, Keyed
-from sim.workloads.keyed_reading import Reading, follow_on, read_on
+from sim.workloads.keyed_following import follow_on
+from sim.workloads.keyed_reading import Reading, read_on
 from sim.workloads.keyed_tending import SEALINGS, fork_on, read_checkpoint, tend_on
 from sim.workloads.keyed_writing import write_on
 from sim.workloads.plot import persist

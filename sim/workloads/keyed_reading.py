@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,7 +13,6 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_reads import Question, Wants
 from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.liveness import Deadline
-from sim.kernel.fates import Dice
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, Keyed
 from tidelog.errors import NoSuchCheckpoint, NoSuchSegment, SequenceRetired
@@ -219,100 +217,3 @@ async def read_on(plot: Keyed, client: Client) -> None:
                 await reading.any_read()
                 await client.clock.sleep(plot.dice.choice([0, 30_000]))
             await log.close()
-
-
-@dataclass(slots=True)
-class Follower:
-    """One who follows, and goes on where it ended; ``rows`` are what it was given, in order."""
-
-    plot: Keyed
-    client: Client
-    truth: KeyedTruth
-    log: KeyedReads
-    wants: Wants
-    ask: dict[str, Any]
-    start: int = 1
-    rows: list[Row] = field(default_factory=list)
-    following: KeyedScan | None = None
-
-    @property
-    def reached(self) -> int:
-        return self.start if self.following is None else self.following.next_sequence
-
-    async def follow(self) -> None:
-        """Follow until it is cancelled; where that ends by a failure, go on."""
-        while True:
-            self.following = self.log.follow(**self.ask, start=self.start)
-            try:
-                with self.plot.trouble(self.truth.name):
-                    async for table in self.following:
-                        self._take(rows_of(table))
-            except SequenceRetired:
-                demand(self.reached < self.truth.retired, "a follower was refused what is there")
-                self.start = self.truth.retired
-            else:
-                self.start = max(self.start, self.following.next_sequence)
-            self.following = None
-            if self.truth.is_dropped:
-                return
-            # What was given of where it goes on from is given again.
-            self.rows = [row for row in self.rows if row[1] < self.start]
-            await self.client.clock.sleep(100_000)
-
-    def _take(self, rows: list[Row]) -> None:
-        last = {key: sequence for key, sequence, _, _ in self.rows}
-        for row in rows:
-            key, sequence, time_us, value = row
-            demand(self.wants(key), "a follower was given another key", row=row)
-            demand(sequence > last.get(key, 0), "a follower was given a record twice", row=row)
-            demand(
-                self.truth.records.get(sequence) == (key, value, time_us),
-                "a follower was given what is not durable",
-                row=row,
-            )
-            last[key] = sequence
-        self.rows += rows
-        self.plot.report.followed += len(rows)
-
-    def check(self, begin: int) -> None:
-        """Hold all that was given against all that there is, up to where it has come."""
-        wanted = self.truth.rows(self.wants, begin, self.reached)
-        given = set(self.rows)
-        missing = [row for row in wanted if row not in given and row[1] >= self.truth.retired]
-        demand(not missing, "a follower passed over records", missing=missing, at=self.reached)
-
-
-async def follow_on(plot: Keyed, client: Client) -> None:
-    """Follow a key, a prefix or all, from the beginning, until all is there."""
-    dice, truth = plot.dice, plot.truth("k")
-    key = dice.choice(KEYS)
-    asks: list[tuple[dict[str, Any], Wants]] = [
-        ({"key": key}, lambda one: one == key),
-        ({"prefix": key}, lambda one: one.startswith(key)),
-        ({}, lambda _: True),
-    ]
-    log: KeyedReads | None = None
-    while log is None:
-        with plot.trouble("k"):
-            log = await plot.logs(client).reader("k", refresh_us=0)
-        await client.clock.sleep(10_000)
-    followers = [
-        Follower(plot, client, truth, log, wants, ask) for ask, wants in dice.sample(asks, 2)
-    ]
-    async with asyncio.TaskGroup() as group:
-        tasks = [client.start(group, one.follow()) for one in followers]
-        while not plot.is_over:
-            await client.clock.sleep(200_000)
-        if isinstance(plot.world.fates, Dice):
-            plot.world.fates.calm = True  # In a storm, a read of many may never come to its end.
-        async with Deadline(client, "a follower"):
-            while any(one.reached < truth.next for one in followers):
-                await client.clock.sleep(200_000)
-        # A group of tasks that fails at the same time swallows a cancellation (CPython 3.11).
-        while left := [task for task in tasks if not task.done()]:
-            for task in left:
-                task.cancel()
-            await client.clock.sleep(10_000)
-    for one in followers:
-        one.check(1)
-    await log.close()
