@@ -31,6 +31,7 @@ from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.states.transition import Decided, decide_compacted, decide_merged, decide_sealed
 from tidelog.keyed.upkeep.merge import merged_records
 from tidelog.keyed.upkeep.plan import (
+    RUN_BYTES_MAX,
     Loose,
     RunMergeJob,
     merges_due,
@@ -87,8 +88,7 @@ class Compactor:
         for _ in range(ROUNDS_MAX):
             await self.standing.refresh()
             try:
-                if await self._seal_if_due():
-                    continue
+                await self._seal_if_due()
                 found = await self._compact_loose(everything)
                 written += found
                 merged = await self._merge(everything)
@@ -105,25 +105,34 @@ class Compactor:
                 break
         return written
 
-    async def _seal_if_due(self) -> bool:
+    async def _seal_if_due(self) -> None:
         standing, state = self.standing, self.standing.state
         loose = loose_of(standing)
         active = [run for run in state.runs if run.lower >= state.active_start]
         first_us = min((run.first_us for run in active if run.first_us is not None), default=0)
-        if not first_us and loose and state.sealing.age_us is not None:
-            records = await standing.tail.records(standing.tail.pieces[0])
-            first_us = pc.min(records.column("timestamp_us")).as_py() or 0
+        if not first_us and state.sealing.age_us is not None:
+            first_us = await self._first_us_loose(state.active_start)
         now_us = wall_us(standing.clock)
-        if not seal_due(
+        if seal_due(
             state,
             loose,
             bytes_compacted=sum(run.bytes for run in active),
             first_us=first_us,
             now_us=now_us,
         ):
-            return False
-        limit = standing.tail.next
-        return await standing.machine.commit(lambda state: decide_sealed(state, limit, now_us))
+            limit = standing.tail.next
+            await standing.machine.commit(lambda state: decide_sealed(state, limit, now_us))
+
+    async def _first_us_loose(self, start: int) -> int:
+        """Return the least time of the first loose records from a sequence on; 0 if none are."""
+        tail = self.standing.tail
+        for piece in list(tail.pieces):
+            if piece.limit > start:
+                records = in_range(await tail.records(piece), start, None)
+                if records.num_rows:
+                    first_us: int = pc.min(records.column("timestamp_us")).as_py()
+                    return first_us
+        return 0
 
     async def _compact_loose(self, everything: bool) -> int:
         standing, written = self.standing, 0
@@ -134,7 +143,7 @@ class Compactor:
             if standing.state.compacted != start:
                 break  # Others are at it.
             run = await self._run_of(pieces, start, limit)
-            sinks = self._marks(pieces, start, limit)
+            sinks = self._marks(pieces, start, run.upper)
             if not await self._named(run, partial(decide_compacted, runs=[run], sinks=sinks)):
                 break
             written += 1
@@ -142,7 +151,10 @@ class Compactor:
         return written
 
     async def _run_of(self, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
-        """Write the run of a window of loose records."""
+        """Write the run of a window of loose records, or of as much as is sorted at once.
+
+        How large fragments are once they are read is known only then.
+        """
         standing, within = self.standing, []
         reached = start
         for piece in pieces:
@@ -151,8 +163,13 @@ class Compactor:
                 within.append(piece)
                 reached = piece.limit
         require(reached >= limit, "a window is not covered by loose pieces")
-        tables = [in_range(await standing.tail.records(one), start, limit) for one in within]
-        together = pa.concat_tables([KEYED_RECORDS.empty_table(), *tables])
+        tables = [KEYED_RECORDS.empty_table()]
+        for piece in within:
+            if sum(table.nbytes for table in tables) >= RUN_BYTES_MAX:
+                limit = piece.start
+                break
+            tables.append(in_range(await standing.tail.records(piece), start, limit))
+        together = pa.concat_tables(tables)
         run = new_run(standing, start, limit, wall_us(standing.clock))
 
         async def one() -> AsyncGenerator[pa.Table, None]:

@@ -2,6 +2,7 @@
 
 How many records a key has is known from directories, so ranges are cut to what is sorted at once; a
 key that has more than that is a range of its own, and comes run by run, for runs follow each other.
+How large records are is known only once they are read: a range that is too large is cut again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tidelog.keyed.states.run import Run
 
 RANGE_ROWS: Final = 500_000
 RANGE_BYTES: Final = 96 * 1024 * 1024
+CUTS: Final = 8  # A range of more than four times the bytes is read again in so many.
 MAX_SEQUENCE: Final = 2**63 - 1
 
 
@@ -40,25 +42,64 @@ async def merged_records(
     size = sum(part.num_bytes for run in runs for part in run.parts)
     # Compressed, values take a fraction of what they do in memory.
     at_once = min(RANGE_ROWS, max(1, RANGE_BYTES * max(1, rows) // max(1, 8 * size)))
-    ranges = key_ranges(sources, first, last, at_once)
+    found = _by_ranges(sources, clock, first, last, at_once)
+    async with aclosing(found):
+        async for table in found:
+            yield table
+
+
+async def _by_ranges(
+    sources: Sequence[RunSource], clock: Clock, first: bytes, last: bytes | None, rows: int
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the records of the keys ``[first, last)``, about ``rows`` at once."""
+    ranges = key_ranges(sources, first, last, rows)
     async with aclosing(ranges):
         async for begin, end, is_large in ranges:
-            if is_large:
-                # One key, whose records in a run come before those in the next.
-                for source in sources:
-                    found = source.of_range(begin, end, 0, None, newest_first=False)
-                    async with aclosing(found):
-                        async for table in found:
-                            yield table
-                continue
-            tables = [
-                table
-                for source in sources
-                async for table in source.of_range(begin, end, 0, None, newest_first=False)
-            ]
+            # The records of one key in a run come before those in the next.
+            found = (
+                _in_turn(sources, begin, end)
+                if is_large
+                else _sorted(sources, clock, begin, end, rows)
+            )
+            async with aclosing(found):
+                async for table in found:
+                    yield table
+
+
+async def _sorted(
+    sources: Sequence[RunSource], clock: Clock, begin: bytes, end: bytes | None, rows: int
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the records of a range in order, as one table if they are not too many bytes."""
+    tables: list[pa.Table] = []
+    size = 0
+    found = _in_turn(sources, begin, end)
+    async with aclosing(found):
+        async for table in found:
+            tables.append(table)
+            size += table.nbytes
+            if size > 4 * RANGE_BYTES and rows > 1:
+                break
+        else:
             if tables:
                 together = pa.concat_tables(tables)
                 yield await clock.offload(partial(sort_records, together))
+            return
+    tables.clear()
+    cut = _by_ranges(sources, clock, begin, end, max(1, rows // CUTS))
+    async with aclosing(cut):
+        async for table in cut:
+            yield table
+
+
+async def _in_turn(
+    sources: Sequence[RunSource], begin: bytes, end: bytes | None
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the records of the keys ``[begin, end)``, run by run."""
+    for source in sources:
+        found = source.of_range(begin, end, 0, None, newest_first=False)
+        async with aclosing(found):
+            async for table in found:
+                yield table
 
 
 async def key_ranges(

@@ -1,0 +1,63 @@
+"""Segments that are sealed by their age, and the age is that of their own records."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.keyed_engine import FAST, keyed_logs
+from tidelog.clock import wall_us
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.states import transition
+from tidelog.keyed.upkeep import compactor
+from tidelog.keyed.values import Sealing
+
+HOUR_US = 3_600_000_000
+
+
+async def _log(age_us: int) -> KeyedLog:
+    logs = keyed_logs()
+    await logs.create("log", sealing=Sealing(age_us=age_us))
+    return await logs.open("log", batching=FAST, upkeep=False)
+
+
+async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> None:
+    """Though those are loose yet; else a log that is written steadily is sealed again and again."""
+    log = await _log(HOUR_US)
+    now_us = wall_us(log.standing.clock)
+    await log.append([(b"k", b"old")], timestamp_us=now_us - 2 * HOUR_US)
+    await log.seal()
+    await log.append([(b"k", b"new")], timestamp_us=now_us)
+    await log.compact()
+    assert [(one.start, one.limit) for one in await log.segments()] == [(1, 2), (2, None)]
+    await log.close()
+
+
+async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However much comes meanwhile, and however old it is said to be."""
+    log = await _log(1)
+    await log.append([(b"k", b"0")], timestamp_us=1)
+    left = [b"1", b"2", b"3"]
+    done: list[str] = []
+
+    async def refresh() -> None:
+        if left:
+            await log.append([(b"k", left.pop())], timestamp_us=1)
+        await real()
+
+    real = log.standing.refresh
+    for name in ("decide_sealed", "decide_compacted"):
+        decide = getattr(transition, name)
+
+        def noted(*args: object, _decide: object = decide, _name: str = name, **kw: object) -> object:
+            done.append(_name)
+            assert callable(_decide)
+            return _decide(*args, **kw)
+
+        monkeypatch.setattr(compactor, name, noted)
+    monkeypatch.setattr(type(log.standing), "refresh", lambda _: refresh())
+    await log.compact()
+    assert done[:4] == ["decide_sealed", "decide_compacted"] * 2
+    monkeypatch.undo()
+    await log.close()
