@@ -50,7 +50,9 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
     for name in ("decide_sealed", "decide_compacted"):
         decide = getattr(transition, name)
 
-        def noted(*args: object, _decide: object = decide, _name: str = name, **kw: object) -> object:
+        def noted(
+            *args: object, _decide: object = decide, _name: str = name, **kw: object
+        ) -> object:
             done.append(_name)
             assert callable(_decide)
             return _decide(*args, **kw)

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.clock import backoff_us, wall_us
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
@@ -45,14 +44,13 @@ from tidelog.keyed.values import (
     Segment,
     records_table,
 )
+from tidelog.keyed.write.arrow import batches_of, check_lengths
 from tidelog.keyed.write.pending import Ordered, PendingAppends
-from tidelog.wal.format.key_set import KEY_BYTES_MAX
 from tidelog.wal.slot_log import SlotLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCH_BYTES: Final = 8 * 1024 * 1024
 TRIES: Final = 100
 
 
@@ -102,8 +100,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         timestamp_us: int | None = None,
         timeout_us: int | None = None,
     ) -> int:
-        found = columns_of(records)
-        batches = [*_batches(*found)]
+        batches = batches_of(records)
         first: int | None = None
         placed: list[Ordered] = []
         for keys, values in batches:
@@ -324,49 +321,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
         return self.standing.view()
 
 
-def columns_of(records: pa.Table | pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """Return the keys and the values of a table.
-
-    Raises:
-        UsageError: it is no table of ``key`` and ``value``, both binary, without nulls.
-    """
-    given: object = records
-    if not isinstance(given, pa.Table | pa.RecordBatch):
-        raise UsageError(f"append_arrow takes a table, not {type(given).__name__}: call append")
-    names = records.schema.names
-    if sorted(names) != ["key", "value"]:
-        raise UsageError(
-            "append_arrow takes a table of the columns key and value", columns=", ".join(names)
-        )
-    found: list[Any] = []
-    for name in ("key", "value"):
-        column: Any = records.column(name)
-        if column.type not in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
-            raise UsageError(f"the column {name} is of type binary", found=str(column.type))
-        if column.null_count:
-            raise UsageError(f"the column {name} has nulls: a record has a key and a value")
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-            column = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-        found.append(column.cast(pa.binary()))
-    return found[0], found[1]
-
-
-def _batches(keys: pa.BinaryArray, values: pa.BinaryArray) -> list[tuple[Any, Any]]:
-    """Cut a table into batches of about `BATCH_BYTES`."""
-    size, count = keys.nbytes + values.nbytes, len(values)
-    rows = max(1, count * BATCH_BYTES // max(1, size))
-    if size <= BATCH_BYTES or not count:
-        return [(keys, values)]
-    return [(keys.slice(at, rows), values.slice(at, rows)) for at in range(0, count, rows)]
-
-
 def _check(keys: pa.BinaryArray) -> None:
     if not len(keys):
         raise UsageError("an append has at least one record")
-    longest: int = pc.max(pc.binary_length(keys)).as_py()
-    if longest > KEY_BYTES_MAX:
-        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=longest)
+    check_lengths(keys)
 
 
 def _full(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> LogFull:

@@ -149,11 +149,13 @@ class KeyedFeed:
 
     def _wanting(self, piece: LoosePiece) -> list[_Waiting]:
         assert piece.records is not None
-        keys = piece.key_set(piece.records)
+        if not self._by_key and not self._by_range:
+            return []
+        keys = piece.places(piece.records)
         # In one order each time, so that a run can be told again.
-        fewer = sorted(self._by_key.keys() & keys)
-        found = [waiting for key in fewer for waiting in self._by_key[key]]
-        return found + [one for one in self._by_range if _any_in(keys, one.wanted)]
+        found = [waiting for key in keys.any_of(self._by_key) for waiting in self._by_key[key]]
+        ranges = (one for one in self._by_range if keys.has_any(one.wanted.first, one.wanted.last))
+        return [*found, *ranges]
 
     async def _run(self) -> None:
         for attempt in range(TRIES):
@@ -261,7 +263,8 @@ class Following(KeyedScan):
                         self.reached = past.next_sequence
                         yield table
                 reached = self.reached = past.next_sequence
-                self.feed.start(reached)
+                # Who follows from later on than there is anything leaves no gap to others.
+                self.feed.start(min(reached, past.seen))
             for piece in self.feed.pieces(reached):
                 table = self._of(piece, reached)
                 reached = self.reached = max(reached, piece.limit)
@@ -282,7 +285,3 @@ class Following(KeyedScan):
         else:
             records = with_keys(records, wanted.first, wanted.last)
         return in_range(records, reached, None)
-
-
-def _any_in(keys: set[bytes], wanted: KeyedWanted) -> bool:
-    return any(key >= wanted.first and (wanted.last is None or key < wanted.last) for key in keys)

@@ -6,16 +6,19 @@ Shape: tables of `KEYED_RECORDS`, in the order of sequences.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.read.key_places import KeyPlaces
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.key_set import keys_may_hold
+
+LOOKUPS: Final = 4  # By so many looks at all keys, an index has cost no more than they.
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +36,8 @@ class LoosePiece:
     fragment: Fragment | None = None
     is_durable: bool = True
     marks: dict[str, SinkMark] = field(default_factory=dict)
-    _places: dict[bytes, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
+    _places: KeyPlaces | None = field(default=None, repr=False)
+    _lookups: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -49,21 +53,22 @@ class LoosePiece:
         return True
 
     def of_key(self, records: pa.Table, key: bytes) -> pa.Table:
-        """Return the records of one key, of all of the piece's, by an index that is made once."""
-        if self._places is None:
-            self._places = places_of(records)
-        found = self._places.get(key)
-        return records.slice(0, 0) if found is None else records.take(pa.array(found))
+        """Return the records of one key, of all of the piece's; by an index, once it pays."""
+        if self._places is None and self._lookups < LOOKUPS:
+            self._lookups += 1
+            return records.filter(pc.equal(records.column("key"), pa.scalar(key, pa.binary())))
+        found = self.places(records).rows_of(key)
+        return records.take(pa.array(found)) if len(found) else records.slice(0, 0)
 
     def forget_records(self) -> None:
         """Let go of what is in memory."""
         self.records = self._places = None
 
-    def key_set(self, records: pa.Table) -> set[bytes]:
-        """Return its keys."""
+    def places(self, records: pa.Table) -> KeyPlaces:
+        """Return where which keys are in all of the piece's records: an index that is made once."""
         if self._places is None:
-            self._places = places_of(records)
-        return set(self._places)
+            self._places = KeyPlaces.of(records.column("key"))
+        return self._places
 
 
 def keyed_records(found: pa.Table) -> pa.Table:
@@ -72,23 +77,6 @@ def keyed_records(found: pa.Table) -> pa.Table:
         found = found.filter(pc.is_valid(found.column("key")))
     columns = [found.column(name) for name in ("key", "position", "timestamp_us", "body")]
     return pa.table(columns, schema=KEYED_RECORDS)
-
-
-def places_of(records: pa.Table) -> dict[bytes, np.ndarray[Any, Any]]:
-    """Return the rows of each key, in order."""
-    if not records.num_rows:
-        return {}
-    encoded: Any = records.column("key").combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    codes = encoded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    starts = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-    names: list[bytes] = encoded.dictionary.to_pylist()
-    return {
-        name: order[begin:end]
-        for name, begin, end in zip(names, starts[:-1], starts[1:], strict=True)
-    }
 
 
 def in_range(records: pa.Table, start: int, limit: int | None) -> pa.Table:

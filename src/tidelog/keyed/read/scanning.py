@@ -45,11 +45,15 @@ class KeyedWanted:
 
 @dataclass(kw_only=True, eq=False)
 class ViewScan(KeyedScan):
-    """A scan over views; ``look`` returns the newest one, and is asked when the scan begins."""
+    """A scan over views; ``look`` returns the newest one, and is asked when the scan begins.
+
+    ``seen`` is the sequence to come after all that the newest of its views has, of whatever keys.
+    """
 
     look: Look
     wanted: KeyedWanted
     clock: Clock
+    seen: int = 0
     _frontier: int = field(init=False)
     _given: int = 0
     _tables: AsyncGenerator[pa.Table, None] | None = None
@@ -75,6 +79,7 @@ class ViewScan(KeyedScan):
         start, limit = wanted.start, wanted.limit
         for attempt in range(TRIES):
             view = await self.look(attempt > 0)
+            self.seen = view.next
             check_readable(view.state, start if attempt == 0 else 0)
             if limit is None or limit > view.next:
                 limit = max(start, view.next)  # What comes later is of another scan.

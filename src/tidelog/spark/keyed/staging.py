@@ -18,8 +18,8 @@ import xxhash
 
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, ObjectNotFound, ReadOvertaken, UsageError
-from tidelog.keyed.log import columns_of
 from tidelog.keyed.states.language import prefix_of
+from tidelog.keyed.write.arrow import columns_of
 from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.store.port import Store
 from tidelog.wal.append.bodies import RECORD_BYTES_MAX

@@ -1,0 +1,58 @@
+"""Tables that are appended: of any chunks, of more than Arrow can put into one, and bad ones."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kit.keyed_engine import keyed_logs
+from tidelog.errors import UsageError
+from tidelog.keyed.write.arrow import BATCH_BYTES, batches_of
+
+
+def _chunked(large: bool) -> pa.Table:
+    """Return a table of 2.3 GiB of values, which takes 64 MiB of memory."""
+    value = pa.array([bytes(64 * 1024 * 1024 - 1)], pa.large_binary() if large else pa.binary())
+    chunks: Any = [value] * 37
+    if large:
+        chunks = [value.take(pa.array([0] * 37))]
+    return pa.table(
+        {"key": pa.array([b"%d" % n for n in range(37)]), "value": pa.chunked_array(chunks)}
+    )
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_table_of_more_than_two_gibibytes_is_cut_into_batches(large: bool) -> None:
+    """Arrow's binary arrays cannot have so much."""
+    found = batches_of(_chunked(large))
+    assert [keys.to_pylist() for keys, _ in found] == [[b"%d" % n] for n in range(37)]
+    assert {(str(v.type), len(v)) for _, v in found} == {("binary", 1)}
+
+
+def test_batches_are_cut_by_the_bytes_that_records_have() -> None:
+    """However small most of them are, and however many chunks there are."""
+    values = [b"x"] * 500 + [bytes(BATCH_BYTES // 2)] * 5 + [b"y"] * 500
+    table = pa.table({"value": values, "key": [b"%d" % n for n in range(len(values))]})
+    for one in (table, pa.concat_tables([table.slice(n, 1) for n in range(table.num_rows)])):
+        found = batches_of(one)
+        assert [v for _, part in found for v in part.to_pylist()] == values
+        sizes = [sum(len(v or b"") for v in part.to_pylist()) for _, part in found]
+        assert max(sizes) <= BATCH_BYTES
+        assert all(a + b > BATCH_BYTES // 2 for a, b in pairwise(sizes))
+        assert len(found) <= 6
+
+
+@pytest.mark.parametrize(("key", "value"), [(16_385, 1), (1, 64 * 1024 * 1024 + 1)])
+async def test_of_a_table_with_one_bad_record_nothing_is_appended(key: int, value: int) -> None:
+    """Though what comes before it would make a batch."""
+    logs = keyed_logs()
+    log = await logs.create("log")
+    rows = [(b"k", bytes(BATCH_BYTES))] * 2 + [(bytes(key), bytes(value))]
+    table = pa.table({"key": [row[0] for row in rows], "value": [row[1] for row in rows]})
+    with pytest.raises(UsageError, match="has at most"):
+        await log.append_arrow(table)
+    assert await log.next_sequence() == 1
+    await log.close()

@@ -1,0 +1,112 @@
+"""An index of keys in columns, against a dict; and what followers and lookups take by it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pyarrow as pa
+import pytest
+
+from kit.keyed_engine import FAST, keyed_logs
+from tidelog.keyed.format.records import int64_of
+from tidelog.keyed.read.feed import KeyedFeed
+from tidelog.keyed.read.key_places import KeyPlaces
+from tidelog.keyed.reader import KeyedReader
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_finds_what_a_dict_finds(seed: int) -> None:
+    """Keys of all kinds, in chunks, with those asked for that are not there."""
+    dice = random.Random(f"places {seed}")
+    pool = [dice.randbytes(dice.randrange(3)) for _ in range(12)] + [b"", b"\xff" * 9]
+    chunks = [[dice.choice(pool) for _ in range(dice.randrange(9))] for _ in range(3)]
+    flat = [key for chunk in chunks for key in chunk]
+    found = KeyPlaces.of(pa.chunked_array([pa.array(one, pa.binary()) for one in chunks]))
+    assert found[:] == sorted({*flat})
+    asked = {*dice.sample(pool, 4), b"absent"}
+    for key in asked:
+        assert found.rows_of(key).tolist() == [n for n, one in enumerate(flat) if one == key]
+    for some in (asked, {*asked, *(b"%d" % n for n in range(50))}):
+        assert found.any_of(some) == sorted(some & {*flat})
+    for first in asked:
+        for last in (None, *asked):
+            within = [k for k in flat if k >= first and (last is None or k < last)]
+            assert found.has_any(first, last) == bool(within)
+
+
+async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets what comes from there on, and others what comes to them, each told once."""
+    logs = keyed_logs()
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(b"k", b"1")])
+    asked: list[bool] = []
+    look = KeyedReader._look
+
+    async def counted(self: KeyedReader, fresh: bool) -> object:
+        asked.append(fresh)
+        return await look(self, fresh)
+
+    monkeypatch.setattr(KeyedReader, "_look", counted)
+    got: dict[str, list[int]] = {"far": [], "near": []}
+
+    async def follow(name: str, start: int) -> None:
+        async for table in log.follow(b"k", start=start):
+            got[name] += int64_of(table.column("sequence")).tolist()
+
+    far = asyncio.create_task(follow("far", 4))
+    await asyncio.sleep(0.05)
+    near = asyncio.create_task(follow("near", 0))
+    await asyncio.sleep(0.2)
+    assert len(asked) < 10
+    for number in range(5):
+        await log.append([(b"k", b"%d" % number)])
+    async with asyncio.timeout(5):
+        while len(got["near"]) < 6 or len(got["far"]) < 3:  # noqa: ASYNC110 - many tasks' work
+            await asyncio.sleep(0.01)
+    assert got == {"far": [4, 5, 6], "near": [1, 2, 3, 4, 5, 6]}
+    for task in (far, near):
+        task.cancel()
+    await asyncio.gather(far, near, return_exceptions=True)
+    await log.close()
+
+
+async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred ranges cost a few keys each, of a thousand that come."""
+    logs = keyed_logs()
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    feed = log._feed
+    assert isinstance(feed, KeyedFeed)
+    seen = 0
+    one_of = KeyPlaces.__getitem__
+
+    def counted(self: KeyPlaces, at: int) -> object:
+        nonlocal seen
+        seen += 1
+        return one_of(self, at)
+
+    monkeypatch.setattr(KeyPlaces, "__getitem__", counted)
+    got: list[int] = []
+
+    async def follow(number: int) -> None:
+        async for table in log.follow(prefix=b"p%03d." % number, start=1):
+            got.append(table.num_rows)  # noqa: PERF401 - it never ends
+
+    tasks = [asyncio.create_task(follow(number)) for number in range(100)]
+    await asyncio.sleep(0.1)
+    await log.append([(b"q%d" % number, b"") for number in range(1_000)] + [(b"p007.", b"")])
+    async with asyncio.timeout(5):
+        while not got:  # noqa: ASYNC110 - many tasks' work
+            await asyncio.sleep(0.01)
+    assert got == [1]
+    assert 0 < seen < 100 * 20
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await log.close()
