@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tidelog.arguments import check_whole
 from tidelog.clock import backoff_us, wall_us
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
 from tidelog.ids import check_name
@@ -42,6 +43,7 @@ from tidelog.keyed.values import (
     Retention,
     Sealing,
     Segment,
+    check_settings,
     records_table,
 )
 from tidelog.keyed.write.arrow import batches_of, check_lengths
@@ -164,6 +166,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         return await Compactor(standing=self.standing, merger=merger).compact(everything=everything)
 
     async def retire(self, retention: Retention | None = None) -> int:
+        check_settings(None, retention)
         self._check_open()
         await self.standing.refresh()
         kept = retention or self.standing.state.retention
@@ -179,6 +182,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     async def configure(
         self, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> None:
+        check_settings(sealing, retention)
         self._check_open()
         await self.standing.machine.commit(
             lambda state: decide_configured(state, sealing=sealing, retention=retention)
@@ -186,6 +190,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     async def collect(self, *, after_us: int = AFTER_US) -> int:
         """Delete what nothing names any more since ``after_us``; see `KeyedWrites`."""
+        check_whole(after_us, "after_us")
         self._check_open()
         collector = KeyedCollector(standing=self.standing, wal=self.wal, after_us=after_us)
         return await collector.collect()
@@ -254,6 +259,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
             BusyError: there was none. Otherwise see `KeyedWrites.append`.
         """
         _check(keys)
+        if timeout_us is not None:
+            check_whole(timeout_us, "timeout_us")
         clock = self.standing.clock
         time_us = wall_us(clock) if timestamp_us is None else timestamp_us
         until_us = None if timeout_us is None else clock.monotonic_us() + timeout_us

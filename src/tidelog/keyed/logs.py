@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.arguments import check_kind
+from tidelog.arguments import check_whole
 from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -37,7 +37,7 @@ from tidelog.keyed.states.transition import (
     decide_made,
     decide_origin_left,
 )
-from tidelog.keyed.values import MEMORY, Retention, Sealing
+from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.port import Store
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.admin.fork import Fork
@@ -74,7 +74,7 @@ class KeyedLogs:
             was.
         """
         standing = self._standing(name)
-        _check_settings(sealing, retention)
+        check_settings(sealing, retention)
         if not await standing.machine.commit(
             lambda state: decide_made(state, sealing=sealing, retention=retention)
         ):
@@ -116,6 +116,7 @@ class KeyedLogs:
         Raises:
             NoSuchLog: there is none. NoSuchCheckpoint: it has no such checkpoint.
         """
+        check_whole(refresh_us, "refresh_us")
         standing = await self._living(name)
         await self._wal(standing, None)
         if checkpoint is not None:
@@ -328,10 +329,3 @@ def _point(
         if one.fork == fork and oldest <= one.compacted <= following:
             return name, one
     return None
-
-
-def _check_settings(sealing: object, retention: object) -> None:
-    if sealing is not None:
-        check_kind(sealing, Sealing, "sealing is a tidelog.Sealing")
-    if retention is not None:
-        check_kind(retention, Retention, "retention is a tidelog.Retention")

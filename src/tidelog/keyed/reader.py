@@ -33,6 +33,7 @@ from tidelog.keyed.values import (
     check_key,
     check_keys,
     check_rows,
+    check_segments,
     check_sequences,
     prefix_limit,
 )
@@ -173,6 +174,8 @@ class KeyedReader(KeyedReads):
         segments: tuple[int, int | None] | None = None,
     ) -> AsyncGenerator[pa.Table, None]:
         check_key(prefix)
+        if segments is not None:
+            check_segments(segments)
         # The least key after a key is that key and a zero byte.
         first = prefix if after is None else max(prefix, check_key(after) + b"\0")
         for attempt in range(TRIES):

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.arguments import quoted
+from tidelog.arguments import check_kind, quoted
 from tidelog.errors import UsageError
 from tidelog.keyed.format.records import KEYED_RECORDS as _RECORDS
 from tidelog.wal.format.key_set import check_key as key_checked
@@ -170,6 +170,33 @@ def check_rows(rows: int | None) -> None:
     """
     if rows is not None:
         _check_from_one(rows, "rows")
+        if rows > SEQUENCE_MAX:
+            raise UsageError("rows is at most 2^63-1, or None for all", found=rows)
+
+
+def check_settings(sealing: object, retention: object) -> None:
+    """Refuse what is no setting.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    if sealing is not None:
+        check_kind(sealing, Sealing, "sealing is a tidelog.Sealing")
+    if retention is not None:
+        check_kind(retention, Retention, "retention is a tidelog.Retention")
+
+
+def check_segments(segments: object) -> None:
+    """Refuse what is no range of ids of segments ``(first, last)``, of which last may be None.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(segments, tuple) or len(segments) != 2:
+        raise UsageError(
+            "segments is (first, last): ids, of which the last is not in it, or None",
+            given=quoted(segments),
+        )
 
 
 def check_keys(first: object, last: object | None) -> None:

@@ -28,9 +28,9 @@ async def merged_keys(
         for one in streams:
             await one.fill()
         while at_hand := [one for one in streams if one.page is not None]:
-            bound = min(one.last for one in at_hand)
-            taken = [one.take(bound) for one in at_hand]
-            yield _together(taken)
+            # Of what has no more to come all is known: a thousand small runs are one page.
+            bound = min((one.last for one in at_hand if one.has_more), default=None)
+            yield _together([one.take(bound) for one in at_hand])
             for one in at_hand:
                 await one.fill()
 
@@ -40,6 +40,8 @@ class _Stream:
 
     def __init__(self, pages: AsyncGenerator[pa.Table, None]) -> None:
         self._pages = pages
+        self._ahead: pa.Table | None = None
+        self._is_begun = False
         self.page: pa.Table | None = None
 
     @property
@@ -48,17 +50,34 @@ class _Stream:
         key: bytes = self.page.column("key")[-1].as_py()
         return key
 
-    async def fill(self) -> None:
-        while self.page is None or not self.page.num_rows:
-            self.page = await anext(self._pages, None)
-            if self.page is None:
-                return
+    @property
+    def has_more(self) -> bool:
+        """Say whether there are keys after those at hand."""
+        return self._ahead is not None
 
-    def take(self, bound: bytes) -> pa.Table:
-        """Take the keys up to a bound out of the page."""
+    async def fill(self) -> None:
+        if self.page is not None and self.page.num_rows:
+            return
+        if not self._is_begun:
+            self._is_begun = True
+            self._ahead = await self._next()
+        self.page = self._ahead
+        if self.page is not None:
+            self._ahead = await self._next()
+
+    async def _next(self) -> pa.Table | None:
+        async for page in self._pages:
+            if page.num_rows:
+                return page
+        return None
+
+    def take(self, bound: bytes | None) -> pa.Table:
+        """Take the keys up to a bound, or all, out of the page."""
         assert self.page is not None
-        is_within: Any = pc.less_equal(self.page.column("key"), pa.scalar(bound, pa.binary()))
-        count = pc.sum(is_within).as_py() or 0
+        count = self.page.num_rows
+        if bound is not None:
+            is_within: Any = pc.less_equal(self.page.column("key"), pa.scalar(bound, pa.binary()))
+            count = pc.sum(is_within).as_py() or 0
         taken, self.page = self.page.slice(0, count), self.page.slice(count)
         return taken
 

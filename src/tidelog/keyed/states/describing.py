@@ -9,12 +9,15 @@ from tidelog.keyed.values import CheckpointInfo, Segment
 def segments_of(state: KeyedState) -> list[Segment]:
     """Return the segments that are left, in order; the last one is active."""
     found: list[Segment] = []
-    start = state.retired
+    start, at = state.retired, 0
+    while at < len(state.runs) and state.runs[at].lower < start:
+        at += 1
     for seal in (*state.seals, None):
         limit = None if seal is None else seal.limit
-        runs = [
-            run for run in state.runs if run.lower >= start and (not limit or run.upper <= limit)
-        ]
+        begin = at
+        while at < len(state.runs) and (limit is None or state.runs[at].upper <= limit):
+            at += 1
+        runs = state.runs[begin:at]
         found.append(
             Segment(
                 id=state.first_segment + len(found),

@@ -112,13 +112,13 @@ class KeyedCollector:
 
 
 def needed_from(state: KeyedState, before_us: int) -> int:
-    """Return the position up to which all was in runs at a time, or was retired."""
-    reached = state.retired
-    for run in state.runs:
-        if run.at_us > before_us:
-            break
-        reached = max(reached, run.upper)
-    return reached
+    """Return the position up to which all was in runs at a time, or was retired.
+
+    Runs are written oldest first: where one was there, so were those before it, even if whoever
+    wrote them had a clock that was years ahead.
+    """
+    told = (run.upper for run in state.runs if run.at_us <= before_us)
+    return max((state.retired, *told))
 
 
 def _epoch_of(path: str, prefix: str) -> int:

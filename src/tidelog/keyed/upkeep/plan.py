@@ -105,15 +105,16 @@ def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
         surplus = len(state.seals) + 1 - retention.segments
         if surplus > 0 and limits:
             retired = max(retired, limits[min(surplus, len(limits)) - 1])
-    for seal in state.seals:
-        if seal.limit > state.compacted:
-            break
-        if retention.age_us is not None and seal.at_us <= now_us - retention.age_us:
-            retired = max(retired, seal.limit)
-        if retention.bytes is not None:
-            kept = sum(run.bytes for run in state.runs if run.lower >= seal.limit)
-            if kept >= retention.bytes:
-                retired = max(retired, seal.limit)
+    kept, runs = 0, list(state.runs)
+    for limit, at_us in reversed([(one.limit, one.at_us) for one in state.seals]):
+        while runs and runs[-1].lower >= limit:
+            kept += runs.pop().bytes
+        if limit > state.compacted:
+            continue
+        if retention.age_us is not None and at_us <= now_us - retention.age_us:
+            retired = max(retired, limit)
+        if retention.bytes is not None and kept >= retention.bytes:
+            retired = max(retired, limit)
     return retired
 
 

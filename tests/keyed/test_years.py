@@ -1,0 +1,114 @@
+"""What a log of many segments costs: no more than in proportion to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read import listing
+from tidelog.keyed.read.listing import merged_keys
+from tidelog.keyed.read.sources import KEY_ROWS
+from tidelog.keyed.states.describing import segments_of
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import KeyedState, SegmentSeal
+from tidelog.keyed.upkeep.collecting import needed_from
+from tidelog.keyed.upkeep.plan import retired_by
+from tidelog.keyed.values import Retention
+
+MANY = 400
+
+
+class Counted(tuple[Run, ...]):
+    """Runs that count how often one is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Run]:
+        for run in super().__iter__():
+            Counted.looks += 1
+            yield run
+
+    def __getitem__(self, at: Any) -> Any:
+        Counted.looks += 1
+        return super().__getitem__(at)
+
+
+def _state(count: int) -> KeyedState:
+    part = RunPart(
+        path="p", directory="d", rows=2, keys=1, num_bytes=60, directory_bytes=40,
+        first_key=b"", last_key=b"", min_sequence=1, max_sequence=1, first_us=1, last_us=2,
+        tail_bytes=1, directory_xxh3=b"", tail_xxh3=b"",
+    )  # fmt: skip
+    runs = [
+        Run(id=str(n), epoch=0, lower=1 + 2 * n, upper=3 + 2 * n, at_us=n, parts=(part,))
+        for n in range(count)
+    ]
+    seals = tuple(SegmentSeal(limit=run.upper, at_us=run.at_us) for run in runs)
+    return KeyedState(is_made=True, compacted=1 + 2 * count, runs=Counted(runs), seals=seals)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A source that has some keys, in pages."""
+
+    pages: Sequence[Sequence[bytes]]
+
+    async def keys(self, *_: object) -> AsyncGenerator[pa.Table, None]:
+        for page in self.pages:
+            ones = [1] * len(page)
+            yield pa.table([pa.array(page, pa.binary()), ones, ones, ones], schema=KEY_ROWS)
+
+
+async def test_keys_of_many_small_runs_are_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a page for each run, of which each is looked at for each."""
+    taken = 0
+    take = listing._Stream.take
+
+    def counted(self: Any, bound: Any) -> pa.Table:
+        nonlocal taken
+        taken += 1
+        return take(self, bound)
+
+    monkeypatch.setattr(listing._Stream, "take", counted)
+    sources: list[Any] = [Pages([[b"a", b"k%04d" % n]]) for n in range(MANY)]
+    sources.append(Pages([[], [b"b", b"c"], [b"k0003", b"z"]]))
+    found = pa.concat_tables([page async for page in merged_keys(sources, b"", None, 0, None)])
+    told = dict(
+        zip(found.column("key").to_pylist(), found.column("records").to_pylist(), strict=True)
+    )
+    assert found.column("key").to_pylist() == sorted(told)
+    assert told == {b"a": MANY, b"b": 1, b"c": 1, b"z": 1} | {
+        b"k%04d" % n: 1 + (n == 3) for n in range(MANY)
+    }
+    assert taken <= 3 * (MANY + 1)
+
+
+@pytest.mark.parametrize("kept", [1, 100, 101, 12_345, 100 * MANY, 100 * MANY + 1])
+def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
+    """Else thousands of segments take minutes of a process in which nothing else runs."""
+    state = _state(MANY)
+    Counted.looks = 0
+    retired = retired_by(state, Retention(bytes=kept), now_us=0)
+    surplus = MANY - -(-kept // 100)
+    assert retired == (1 if surplus <= 0 else 1 + 2 * surplus)
+    assert Counted.looks <= 3 * MANY
+    Counted.looks = 0
+    found = segments_of(state)
+    assert [(one.start, one.records, one.bytes, one.runs) for one in found[:-1]] == [
+        (run.lower, 2, 100, 1) for run in tuple.__iter__(state.runs)
+    ]
+    assert (found[-1].start, found[-1].records) == (1 + 2 * MANY, 0)
+    assert Counted.looks <= 4 * MANY
+
+
+def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
+    """What was compacted after that is in runs, and what is before it as well."""
+    state = _state(5)
+    ahead = replace(state, runs=(replace(state.runs[0], at_us=10**15), *state.runs[1:]))
+    assert needed_from(state, 2) == needed_from(ahead, 2) == 7
+    assert needed_from(ahead, -1) == 1
