@@ -132,6 +132,35 @@ def test_a_keyed_log_is_written_and_read_as_its_page_says(
     assert names["sooner"] == 4
 
 
+def test_a_consumer_of_a_keyed_log_goes_on_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs three times, the last one with a record that is new, and has each record once."""
+    monkeypatch.chdir(tmp_path)
+    with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_keyed("orders") as log:
+        log.append([(b"user-7", b"tea"), (b"other", b"jam"), (b"user-9", b"milk")])
+        run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
+        run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
+        log.append([(b"user-7", b"rye")])
+    run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
+
+    assert sum(map(int, capsys.readouterr().out.split())) == 3
+    assert (tmp_path / "next_sequence").read_text() == "5"
+
+
+def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
+    """The checkpoint and the fork have what the log had."""
+    with tidelog.connect(str(tmp_path), create=True) as lake:
+        with lake.create_keyed("orders") as log:
+            log.append([(b"user-7", b"tea")])
+        run_block("docs/keyed.md", "tidelog.Retention", location=tmp_path, tidelog=tidelog)
+        with lake.keyed_reader("orders", checkpoint="friday") as friday:
+            assert friday.count(b"user-7") == 1
+        with lake.keyed_reader("trial") as trial, lake.keyed_reader("orders") as kept:
+            assert (trial.count(b"user-7"), kept.count(b"user-7")) == (2, 1)
+            assert kept.describe().retention.age_us == 30 * 86400 * 10**6
+
+
 @pytest.mark.parametrize("page", ["docs/persist.md", "docs/keyed.md"])
 def test_each_test_that_a_page_names_is_there(page: str) -> None:
     """What shows a sentence of the design must not be gone, or be called otherwise."""

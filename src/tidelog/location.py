@@ -353,8 +353,8 @@ async def open_location(
         if again is None and not create:
             raise NoSuchLocation(
                 f"there is no location at {metered.url}: 'tidelog source create', "
-                "'tidelog log create' or 'tidelog shard create' makes one, and in Python "
-                "connect(url, create=True)"
+                "'tidelog log create', 'tidelog keyed create' or 'tidelog shard create' makes one, "
+                "and in Python connect(url, create=True)"
             ) from None
         if again is None:
             place = place or ConsensusPlace(STORE)

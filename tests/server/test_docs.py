@@ -154,10 +154,10 @@ def test_what_has_to_be_installed_is_told(
 
 
 def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 3, and no traceback."""
+    """The call is wrong, not the store: exit status 2, and no traceback."""
     with served() as other:
         port = str(other.port)
-        assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 3
+        assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 2
     assert "is the port taken" in capsys.readouterr().err
 
 

@@ -121,3 +121,22 @@ async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
     assert (head.status_code, int(head.headers["content-length"]) > 0) == (200, True)
     for path in ("/", "/api", "/api/v1/log", "/api/v1/log/nix", "/api/v1/keyed/x/nix", "/%00"):
         assert (await asked.web.get(path)).json()["error"] == "NoSuchRoute", path
+
+
+async def test_a_text_in_place_of_base64_is_told_the_field_for_texts(asked: Asked) -> None:
+    """The first line of curl that somebody types has a text there; a pattern would tell nothing."""
+    records = [{"keyText": "a", "valueText": ""}, {"key": "a b", "value": ""}]
+    appended = (await asked.post("append", {"records": records})).json()
+    counted = (await asked.post("count", {"key": "a b"})).json()
+
+    for answer, at in ((appended, "records[1].key"), (counted, "key")):
+        assert "key is no base64: give what is text as keyText" in answer["message"]
+        assert at in answer["message"]
+        assert "regex" not in answer["message"]
+
+
+async def test_a_limit_is_told_with_no_bound_that_is_none(asked: Asked) -> None:
+    """A most of 2^63-1 would be told, and then refused as more than an answer has."""
+    answer = (await asked.get("scan", params={"key": "a", "limit": 0})).json()
+
+    assert "limit is a whole number from 1 on" in answer["message"]

@@ -146,7 +146,10 @@ def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str
         name = names[field.name]
         if field.kind == "list":
             if len(found[name]) >= items_max:
-                raise UsageError(f"the message has more than {items_max} items", field=number)
+                raise UsageError(
+                    f"the message has more than {items_max} items: send fewer at a time",
+                    field=number,
+                )
             found[name].append(_item_of(field, value, items_max))
         else:
             found[name] = _value_of(field, value)

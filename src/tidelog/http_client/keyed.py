@@ -70,7 +70,7 @@ class HttpKeyed:
         timestamp_us: int | None = None,
         timeout_us: int | None = None,
     ) -> int:
-        """Append records (key, value), and wait for room; see `KeyedWrites.append`."""
+        """Append records (key, value), and wait for room; see `tidelog.KeyedLog.append`."""
         until_us = None if timeout_us is None else self._clock.monotonic_us() + timeout_us
         while True:
             left_us = WAIT_US if until_us is None else until_us - self._clock.monotonic_us()
@@ -90,7 +90,7 @@ class HttpKeyed:
         durable: bool = True,
         timestamp_us: int | None = None,
     ) -> int:
-        """Append records if there is room for them now; see `KeyedWrites.try_append`."""
+        """Append records if there is room for them now; see `tidelog.KeyedLog.try_append`."""
         try:
             return self._append(records, durable, timestamp_us, 0)
         except LogFull as error:
@@ -103,6 +103,8 @@ class HttpKeyed:
         timestamp_us: int | None,
         wait_us: int,
     ) -> int:
+        if not records:
+            raise UsageError("an append has at least one record")
         message = AppendRequest(
             records=[_record(one) for one in records],
             await_durable=durable,
@@ -124,7 +126,7 @@ class HttpKeyed:
         newest_first: bool = False,
         page_rows: int = PAGE_ROWS,
     ) -> HttpScan:
-        """Read the records of a key; see `KeyedReads.scan`."""
+        """Read the records of a key; see `tidelog.KeyedLog.scan`."""
         wanted = ScanRequest(key=_base64(check_key(key)), newest_first=newest_first)
         return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
 
@@ -219,7 +221,7 @@ class HttpKeyed:
     def follow(
         self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
     ) -> Iterator[pa.Table]:
-        """Yield records as they come, until the client is closed; see `KeyedReads.follow`."""
+        """Yield records as they come, until the client is closed; see `tidelog.KeyedLog.follow`."""
         at = self.next_sequence() if start is None else start
         return self._followed(key, prefix, at)
 
@@ -230,11 +232,11 @@ class HttpKeyed:
                 yield table
 
     def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
-        """Return how many records a key has in a range; see `KeyedReads.count`."""
+        """Return how many records a key has in a range; see `tidelog.KeyedLog.count`."""
         return self._counted(key, start, limit, approximate=False).count
 
     def count_approximate(self, key: bytes, start: int = 0, limit: int | None = None) -> Count:
-        """Return about how many, with bounds; see `KeyedReads.count_approximate`."""
+        """Return about how many, with bounds; see `tidelog.KeyedLog.count_approximate`."""
         found = self._counted(key, start, limit, approximate=True)
         assert isinstance(found.least, int)
         assert isinstance(found.most, int)
@@ -260,7 +262,7 @@ class HttpKeyed:
         segments: tuple[int, int | None] | None = None,
         page_rows: int = PAGE_ROWS,
     ) -> Iterator[pa.Table]:
-        """Yield keys in order, a page at a time; see `KeyedReads.keys`."""
+        """Yield keys in order, a page at a time; see `tidelog.KeyedLog.keys`."""
         query: dict[str, str | int] = {"prefix_base64": _url_base64(check_key(prefix))}
         query["limit"] = page_rows
         if segments is not None:
@@ -281,7 +283,7 @@ class HttpKeyed:
                 return
 
     def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
-        """Return the segments that have any of a range of sequences; see `KeyedReads.segments`."""
+        """Return the segments that have any of a range; see `tidelog.KeyedLog.segments`."""
         check_sequences(start, limit)
         found: list[SegmentListed] = []
         while True:

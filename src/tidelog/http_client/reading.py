@@ -38,7 +38,7 @@ class HttpScan:
 
     @property
     def next_sequence(self) -> int:
-        """Return where to go on; see `tidelog.keyed.port.KeyedScan`."""
+        """Return the sequence to go on from, once it was read: never too large."""
         return self._next
 
     def __iter__(self) -> Iterator[pa.Table]:

@@ -70,7 +70,8 @@ class Query:
         if text is None:
             return None
         if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
-            raise UsageError(f"{name} is a whole number from {least} to {most}", given=quoted(text))
+            up = "on" if most >= 2**63 - 1 else f"to {most}"
+            raise UsageError(f"{name} is a whole number from {least} {up}", given=quoted(text))
         return int(text)
 
     def flag(self, name: str) -> bool:
@@ -212,10 +213,22 @@ def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
     """
     # Before it is decoded: an empty object is two bytes, and a hundred once it is Python's.
     if data.count(b"{") > items_max + 1 and _TEXT.sub(b"", data).count(b"{") > items_max + 1:
-        raise UsageError(f"the message has more than {items_max} items")
+        raise UsageError(f"the message has more than {items_max} items: send fewer at a time")
     try:
         return msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the body is not as its description says: {error}") from error
+        raise _unfit(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is no JSON: {error}") from error
+
+
+def _unfit(told: str) -> UsageError:
+    """Return the error of a body with a wrong field; a pattern says nothing to who typed a text."""
+    what, _, where = told.rpartition(" - at ")
+    field = where.strip("`").rpartition(".")[2]
+    if "matching regex" in what and field:
+        return UsageError(
+            f"{field} is no base64: give what is text as {field}Text",
+            at=where.strip("`").removeprefix("$."),
+        )
+    return UsageError(f"the body is not as /openapi.json describes it: {told}")

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from tidelog.arguments import quoted
-from tidelog.errors import LocationError, UsageError
+from tidelog.errors import UsageError
 from tidelog.metrics import use_sink
 from tidelog.server.app import ServerState
 from tidelog.server.guard import guarded
@@ -89,14 +89,14 @@ class AppServer(uvicorn.Server):
         """Open the sockets, and tell where.
 
         Raises:
-            LocationError: the address cannot be had.
+            UsageError: the address cannot be had.
         """
         try:
             await super().startup(sockets)
         except SystemExit as error:  # As uvicorn tells it, who is a command of its own.
-            raise LocationError(
+            raise UsageError(
                 f"nothing can be served at {self.config.host}:{self.config.port}: is the port "
-                "taken, or the address another's?"
+                "taken, or the address another's? choose with --host and --port"
             ) from error
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -152,7 +152,7 @@ async def serve(server: AppServer, state: ServerState) -> None:
     """Serve until the process is told to end (SIGTERM, SIGINT).
 
     Raises:
-        LocationError: the address cannot be had.
+        UsageError: the address cannot be had.
     """
     with use_sink(state.metrics):
         await server.serve()

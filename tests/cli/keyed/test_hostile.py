@@ -97,6 +97,30 @@ def test_a_line_that_is_no_record_is_named(keyed: Cli, line: bytes) -> None:
     assert "Traceback" not in said.err
 
 
+def test_a_value_that_is_no_text_is_told_how_to_be_one(keyed: Cli) -> None:
+    """Numbers and objects are what a newcomer's JSON has first."""
+    said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=b'{"value": 3}\n')
+    assert "value is no text: put it in quotes" in said.err
+
+
+@pytest.mark.parametrize(
+    "words", [("scan", "k", "--checkpoint", "x"), ("checkpoint", "drop", "k", "x")]
+)
+def test_a_checkpoint_that_is_not_there_says_which_verb_lists_them(
+    cli: Cli, words: tuple[str, ...]
+) -> None:
+    """It is said where it is read, and where it is dropped."""
+    cli.done("keyed", "create", "k")
+
+    said = cli.run("--location", cli.location, "keyed", *words)
+    assert "'tidelog keyed checkpoint list' shows those that there are" in said.err
+
+
+def test_a_location_that_is_not_there_is_made_by_keyed_create_too(cli: Cli) -> None:
+    """Whoever begins with keyed logs is told of their own verb."""
+    assert "'tidelog keyed create'" in cli.run("--location", cli.location, "keyed", "list").err
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.binary(max_size=40), value=st.binary(max_size=40))
 def test_keys_of_any_bytes_go_in_and_out(keyed: Cli, key: bytes, value: bytes) -> None:

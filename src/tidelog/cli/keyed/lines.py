@@ -75,7 +75,10 @@ def _bytes(told: dict[str, Any], name: str, form: str) -> bytes:
         raise UsageError(f"it has {missing}: give one of {name} and {name}_base64")
     text = told[given[0]]
     if not isinstance(text, str):
-        raise UsageError(f"{given[0]} is no text: write JSON that it holds as a text, too")
+        raise UsageError(
+            f'{given[0]} is no text: put it in quotes, as "3", and a backslash before each quote '
+            "in it; or give lines that are values as they stand, with --key"
+        )
     if given[0] == name:
         return read_key(text, form, name)
     return base64_bytes(text, given[0])

@@ -13,7 +13,7 @@ from typing import Final
 
 from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
-from tidelog.errors import ContentionError, NoSuchCheckpoint
+from tidelog.errors import ContentionError
 from tidelog.ids import Named, named_id
 from tidelog.keyed.read.directory_reader import DirectoryCache
 from tidelog.keyed.read.part_reader import RunPartReader
@@ -23,7 +23,7 @@ from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.language import KeyedLanguage, prefix_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState
-from tidelog.keyed.states.transition import check_living
+from tidelog.keyed.states.transition import check_living, no_checkpoint
 from tidelog.machine.machine import Machine
 from tidelog.store.port import Store
 from tidelog.store.within import Within
@@ -124,7 +124,7 @@ class KeyedStanding:
         """
         found = self.state.checkpoints.get(checkpoint)
         if found is None:
-            raise NoSuchCheckpoint(f"there is no checkpoint {checkpoint!r}: list them")
+            raise no_checkpoint(checkpoint)
         state = replace(
             self.state, runs=found.runs, retired=found.retired, compacted=found.compacted
         )

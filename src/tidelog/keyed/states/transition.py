@@ -171,7 +171,7 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
     """
     check_living(state)
     if name not in state.checkpoints:
-        raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
+        raise no_checkpoint(name)
     return Decision(True, _with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
 
 
@@ -216,6 +216,14 @@ def check_living(state: KeyedState) -> None:
     if not state.is_made or state.is_dropped:
         told = "was dropped" if state.is_dropped else "is not there"
         raise NoSuchLog(f"the keyed log {told}: list those that there are")
+
+
+def no_checkpoint(name: str) -> NoSuchCheckpoint:
+    """Return the error of a checkpoint that is not there, and what to do."""
+    return NoSuchCheckpoint(
+        f"there is no checkpoint {name!r}: 'tidelog keyed checkpoint list' shows those that "
+        "there are, and in Python log.checkpoints()"
+    )
 
 
 def check_readable(state: KeyedState, start: int) -> None:
