@@ -139,10 +139,10 @@ def test_a_consumer_of_a_keyed_log_goes_on_where_it_stopped(
     monkeypatch.chdir(tmp_path)
     with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_keyed("orders") as log:
         log.append([(b"user-7", b"tea"), (b"other", b"jam"), (b"user-9", b"milk")])
-        run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
-        run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
+        run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
+        run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
         log.append([(b"user-7", b"rye")])
-    run_block("docs/keyed.md", "next_sequence\")", location=tmp_path, tidelog=tidelog)
+    run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
 
     assert sum(map(int, capsys.readouterr().out.split())) == 3
     assert (tmp_path / "next_sequence").read_text() == "5"

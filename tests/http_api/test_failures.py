@@ -36,6 +36,7 @@ TABLE = [
     (errors.HandleError("x"), 503),
     (failures.Unauthorized("x"), 401),
     (failures.ShuttingDown("x"), 503),
+    (failures.NotReady("x"), 503),
 ]
 
 

@@ -114,7 +114,7 @@ class KeyedHistory:
         """Refuse to read from where records were retired; 0 is the oldest that is left."""
         if 0 < start < oldest:
             raise SequenceRetired(
-                "records from there on were let go of: start at the oldest that is left, or at 0",
+                "the first of these records were let go of: start at the oldest left, or at 0",
                 start=start,
                 oldest=oldest,
             )

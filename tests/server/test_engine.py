@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -46,6 +49,9 @@ def test_whoever_takes_a_log_over_has_it(lake: tidelog.Location, tmp_path: Path)
                 assert found.value.outcome is tidelog.errors.Outcome.NOT_APPLIED
                 assert log.scan(b"a").to_arrow()["value"].to_pylist() == [b"1", b"2"]
             assert not log.is_ready()
+            with pytest.raises(HTTPError) as told:  # It does not end, and does not say so.
+                urlopen(f"{server.url}/-/ready")
+            assert (told.value.code, json.load(told.value)["error"]) == (503, "NotReady")
             assert other.append([(b"a", b"4")]) == 3
 
 

@@ -74,6 +74,10 @@ class ShuttingDown(errors.BusyError):
     """The server ends: ask another one, or this one when it is there again."""
 
 
+class NotReady(errors.BusyError):
+    """The store does not answer, or another process took a log over that the server wrote."""
+
+
 BY_KIND: Final = {
     "usage": 400,
     "gone": 404,
@@ -89,10 +93,11 @@ BY_CLASS: Final[tuple[tuple[type[TidelogError], int], ...]] = (
     (SequenceRetired, 410),
     (Fenced, 409),
     (ShuttingDown, 503),
+    (NotReady, 503),
 )
 _OWN: Final = (
     *(Unauthorized, Forbidden, NoSuchRoute, MethodNotAllowed, BodyTooSlow, BodyTooLarge),
-    *(WrongMediaType, TooMany, ShuttingDown, HttpFailure),
+    *(WrongMediaType, TooMany, ShuttingDown, NotReady, HttpFailure),
 )
 RETRIED: Final = frozenset({429, 503})
 

@@ -38,11 +38,13 @@ from tidelog.keyed.states.transition import (
     decide_origin_left,
 )
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.pin import check_pin_name
+from tidelog.wal.logs import log_folder
 from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.read.head import has_manifest
 from tidelog.wal.slot_log import SlotLog
@@ -291,6 +293,10 @@ class KeyedLogs:
             check_living(state)
         except NoSuchLog as error:
             told = "was dropped" if state.is_dropped else "is not there"
+            plain = await first_entry(self.store, f"{log_folder(name)}/")
+            told += (
+                "" if plain is None else f", but a log without keys is ('tidelog log scan {name}')"
+            )
             raise NoSuchLog(
                 f"the keyed log {name!r} {told}: 'tidelog keyed list' shows those that there are, "
                 "'tidelog keyed create' makes one"

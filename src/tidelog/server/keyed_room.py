@@ -154,7 +154,10 @@ class KeyedRoom:
 
     async def _followed(self, ask: Ask, log: KeyedReads, wanted: ScanAsk) -> RecordsPage:
         if self._followers >= ask.limits.followers_max:
-            raise TooMany("as many wait for records as may", most=ask.limits.followers_max)
+            raise TooMany(
+                "as many wait for records as may: try again in a moment",
+                most=ask.limits.followers_max,
+            )
         self._followers += 1
         self._metrics.followers.set(self._followers)
         try:

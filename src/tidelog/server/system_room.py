@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tidelog.clock import Clock
 from tidelog.errors import DeadlineExceeded, TidelogError
-from tidelog.http_api.failures import ShuttingDown
+from tidelog.http_api.failures import NotReady, ShuttingDown
 from tidelog.http_api.messages import HealthAnswer
 from tidelog.server.asking import Ask
 from tidelog.server.exposition import ServerMetrics
@@ -50,7 +50,7 @@ class ReadyCheck:
             if self._known is None or now_us - self._known[0] > self._served.limits.ready_us:
                 self._known = now_us, await self._asked()
         if self._known[1] is not None:
-            raise ShuttingDown(f"the server is not ready: {self._known[1]}")
+            raise NotReady(f"the server is not ready: {self._known[1]}")
         return HealthAnswer()
 
     async def _asked(self) -> TidelogError | None:

@@ -116,6 +116,22 @@ def test_a_checkpoint_that_is_not_there_says_which_verb_lists_them(
     assert "'tidelog keyed checkpoint list' shows those that there are" in said.err
 
 
+def test_a_log_without_keys_is_named_where_a_keyed_one_is_asked_for(cli: Cli) -> None:
+    """Two kinds of logs may have one name: whoever takes one for the other is told."""
+    cli.done("log", "create", "plain")
+
+    said = cli.run("--location", cli.location, "keyed", "scan", "plain")
+    assert "a log without keys is ('tidelog log scan plain')" in said.err
+
+
+def test_the_list_of_verbs_has_whole_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 80 columns none is cut: the first help that anybody reads."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    for words in (("keyed",), ("keyed", "checkpoint")):
+        assert "..." not in cli.run(*words, "--help").out.partition("Options:")[2]
+
+
 def test_a_location_that_is_not_there_is_made_by_keyed_create_too(cli: Cli) -> None:
     """Whoever begins with keyed logs is told of their own verb."""
     assert "'tidelog keyed create'" in cli.run("--location", cli.location, "keyed", "list").err

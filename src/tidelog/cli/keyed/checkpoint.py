@@ -68,7 +68,10 @@ def drop(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a checkpoint; what it alone kept goes with the next 'tidelog keyed collect'."""
+    """Drop a checkpoint.
+
+    What it alone kept goes with the next 'tidelog keyed collect'.
+    """
     _check_name(checkpoint)
     on_writer(context, name, lambda log: log.drop_checkpoint(checkpoint))
     if choose_format(None, as_json=as_json) == "json":

@@ -10,7 +10,10 @@ from tidelog.cli.output import choose_format, count_text, print_json, say
 
 
 def collect(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Delete what nothing names any more: compacted fragments, merged runs, retired segments."""
+    """Delete what nothing names any more.
+
+    That is compacted fragments, merged runs and retired segments, an hour after they were.
+    """
     found = on_writer(context, name, lambda log: log.collect())
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "deleted": found})

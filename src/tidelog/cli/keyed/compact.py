@@ -36,9 +36,10 @@ def compact(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring loose fragments into runs, and each sealed segment into one.
+    """Bring loose fragments into runs.
 
-    Any process may do it, at any time, beside the one that writes.
+    Of each sealed segment it makes one. Any process may do it, at any time, beside the one that
+    writes.
     """
     check_keyed(name)
     settings = parse_conf(conf or [])

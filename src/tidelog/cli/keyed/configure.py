@@ -39,9 +39,10 @@ def configure(
     retain_segments: RetainSegments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set when segments are sealed, and what 'tidelog keyed retire' keeps, from now on.
+    """Set when segments are sealed, and which are kept.
 
-    What is not named stays as it is; none: no such bound.
+    It holds from now on, for 'tidelog keyed retire' and for the upkeep of whoever writes. What is
+    not named stays as it is; none: no such bound.
     """
     from tidelog.keyed.values import Retention, Sealing
 

@@ -37,7 +37,7 @@ def count(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the records of a key, between two sequences if they are given."""
+    """Count the records of a key, perhaps between two sequences."""
     check_form(key_form)
     check_sequence_range(start, to)
     wanted = key_bytes(key, key_form, "--key")

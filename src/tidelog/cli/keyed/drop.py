@@ -18,7 +18,10 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a keyed log, with all its keys, records and checkpoints, for good."""
+    """Drop a keyed log with all that it has, for good.
+
+    Its keys, records and checkpoints go; its name stays taken.
+    """
     check_keyed(name)
     if not yes:
         ask_first(

@@ -38,7 +38,7 @@ def follow(
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the records of a key, of keys with a prefix, or of all, as they come, until Ctrl-C."""
+    """Write records as they come, until Ctrl-C."""
     check_form(key_form)
     check_sequence_range(start, None)
     if new and start:

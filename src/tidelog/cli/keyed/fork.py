@@ -22,9 +22,9 @@ NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to 
 def fork(
     context: typer.Context, source: SourceKeyed, name: NewKeyed, *, as_json: AsJson = False
 ) -> None:
-    """Make a keyed log that begins with what SOURCE has, and shares it: nothing is copied.
+    """Make a keyed log that begins with what SOURCE has.
 
-    From then on the two go their own ways.
+    It shares what is stored: nothing is copied. From then on the two go their own ways.
     """
     check_keyed(source)
     check_keyed(name)

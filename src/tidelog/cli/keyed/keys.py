@@ -51,7 +51,10 @@ def keys(
     format: Annotated[str | None, typer.Option(metavar="table|json|csv")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the keys in order of their bytes: how many records each has, and between where."""
+    """List the keys in order, with how many records each has.
+
+    And the least and the greatest sequence of each; the order is that of their bytes.
+    """
     check_form(key_form)
     check_rows(rows)
     chosen = choose_format(format, as_json=as_json)

@@ -32,9 +32,10 @@ def retire(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let go of the sealed segments that are not kept, for good; the active one never goes.
+    """Let go of the segments that are not kept, for good.
 
-    What is kept is said by 'tidelog keyed configure', or here, for this time alone.
+    The active one never goes. What is kept is said by 'tidelog keyed configure', or here, for this
+    time alone.
     """
     from tidelog.keyed.values import Retention
 

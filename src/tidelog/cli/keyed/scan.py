@@ -61,7 +61,7 @@ def scan(
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the records of a key, of keys with a prefix or in a range, or of all keys."""
+    """Write the records of a key, a prefix, a range, or all keys."""
     check_form(key_form)
     check_sequence_range(start, to)
     check_rows(rows)

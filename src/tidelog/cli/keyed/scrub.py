@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Read all that is stored, checkpoints as well, and check it; every problem is told.
+    """Read all that is stored, and check it.
 
-    Exit status: 1 if something is wrong.
+    Checkpoints are read as well, and every problem is told. Exit status: 1 if something is wrong.
     """
     check_keyed(name)
 

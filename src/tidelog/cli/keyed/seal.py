@@ -12,7 +12,7 @@ from tidelog.cli.output import choose_format, print_json, say
 
 
 def seal(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Seal the active segment, so that the next record begins another."""
+    """Seal the active segment: the next record begins another."""
     found = on_writer(context, name, lambda log: log.seal())
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "sealed": None if found is None else asdict(found)})

@@ -24,9 +24,10 @@ def segments(
     to: To = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the segments; the last is the active one, unless that is empty.
+    """List the segments, in order.
 
-    What is not compacted is not counted: 'tidelog keyed compact --everything' does it.
+    The last is the active one, unless that is empty. What is not compacted is not counted:
+    'tidelog keyed compact --everything' does it.
     """
     check_sequence_range(start, to)
     columns: tuple[Column[Segment], ...] = (

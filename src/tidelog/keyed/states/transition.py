@@ -235,7 +235,7 @@ def check_readable(state: KeyedState, start: int) -> None:
     check_living(state)
     if 0 < start < state.retired:
         raise SequenceRetired(
-            "records from there on were let go of: start at the oldest that is left, or at 0",
+            "the first of these records were let go of: start at the oldest left, or at 0",
             start=start,
             oldest=state.retired,
         )
