@@ -161,3 +161,11 @@ def test_bad_input_is_refused_before_it_is_sent() -> None:
     log.close()
     with pytest.raises(UsageError, match="closed"):
         log.count(b"a")
+
+
+def test_an_append_of_nothing_is_refused_before_it_is_sent() -> None:
+    """In the words of a log in a process: there is no server here to refuse it."""
+    with HttpKeyed("http://127.0.0.1:1", "orders") as log:
+        for append in (log.append, log.try_append):
+            with pytest.raises(UsageError, match="an append has at least one record"):
+                append([])
