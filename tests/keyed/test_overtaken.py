@@ -59,7 +59,7 @@ class _Past:
     """A scan of what is past: records up to some sequence."""
 
     def __init__(self, start: int, limit: int) -> None:
-        self.next_sequence = limit
+        self.next_sequence = self.seen = limit
         self._records = _piece(start, limit).records
 
     async def __aiter__(self) -> AsyncGenerator[pa.Table, None]:
