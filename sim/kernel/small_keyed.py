@@ -15,6 +15,7 @@ from tidelog.keyed.read import scanning
 from tidelog.keyed.read.feed import KeyedFeed
 from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.upkeep import compactor, merge, plan
+from tidelog.keyed.write import arrow
 from tidelog.machine.machine import Machine
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.slot_protocol.shape import Shape
@@ -76,7 +77,7 @@ def keyed_limited(limits: KeyedLimits) -> Iterator[None]:
             (merge, "RANGE_ROWS", limits.range_rows),
             (compactor, "PART_ROWS", limits.part_rows),
             (scanning, "CHUNK_ROWS", limits.chunk_rows),
-            (log, "BATCH_BYTES", limits.batch_bytes),
+            (arrow, "BATCH_BYTES", limits.batch_bytes),
         ):
             if value is not None:
                 stack.enter_context(patch.object(module, name, value))
