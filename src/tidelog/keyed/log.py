@@ -283,6 +283,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 self._failed(error)
                 raise
         one = Ordered(placed, keys, values, time_us, durable)
+        if not self._wrote:
+            self.standing.tail.lag()  # Others may have appended up to now.
         self._wrote = True
         self._pending.add(one)
         return one

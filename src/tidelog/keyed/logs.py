@@ -232,8 +232,9 @@ class KeyedLogs:
                 state, source.state, point, ForkOrigin(log=source.name, checkpoint=name)
             )
         )
+        kept = target.state.origin  # Of whoever made it: another may have been first.
         for other, one in source.state.checkpoints.items():
-            if one.fork == fork and (other != name or not begun):
+            if one.fork == fork and (kept is None or other != kept.checkpoint):
                 await self._let_go(source, other)
         if not begun:
             raise NameTaken(f"another made a keyed log {fork!r} just now")

@@ -92,6 +92,11 @@ class LooseTail:
         self.next = max(self.next, end.tail.position)
         self.oldest = end.manifest.oldest
 
+    def lag(self) -> None:
+        """Have the next look refresh, as others may have written what is not known here."""
+        self.is_behind = True
+        self._cuts += 1
+
     def forget(self, compacted: int) -> None:
         """Let go of what is compacted."""
         self.next = max(self.next, compacted)
