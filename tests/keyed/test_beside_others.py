@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
 
 from tidelog import aio
-from tidelog.errors import NameTaken
+from tidelog.errors import LocationError, LogFull, NameTaken
+from tidelog.keyed.states.transition import decide_checkpoint
+from tidelog.wal.admin.fork import Fork
 
 
 async def test_who_comes_second_to_a_fork_leaves_what_holds_it(tmp_path: Path) -> None:
@@ -39,3 +46,83 @@ async def test_what_is_ordered_is_read_after_another_has_appended(tmp_path: Path
     await second.append([(b"k", b"mine")], durable=False)
     found = await second.scan(b"k").to_arrow()
     assert found.column("value").to_pylist() == [b"theirs", b"mine"]
+
+
+async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -> None:
+    """One who died over it leaves them; the fork's own collection, and its drop, take them away."""
+    url = f"file://{tmp_path}/lake"
+    lake = await aio.connect(url, create=True)
+    source = await lake.create_keyed("source")
+    await source.append([(b"k", b"v")] * 5)
+    await source.compact(everything=True)
+    fork = await lake.fork_keyed("source", "fork")
+
+    async def leave(name: str) -> None:
+        await source.standing.machine.commit(
+            partial(decide_checkpoint, name=name, next_sequence=6, at_us=0, fork="fork")
+        )
+
+    await leave("fork.fork.left")
+    await fork.collect(after_us=0)
+    left = [one.name for one in await source.checkpoints()]
+    assert len(left) == 1
+    assert left[0].startswith("fork.fork.")
+    assert left != ["fork.fork.left"]
+    assert (await fork.scan(b"k").to_arrow()).num_rows == 5
+    await leave("fork.fork.left")
+    await fork.close()
+    await lake.drop_keyed("fork")
+    assert await source.checkpoints() == []
+    await source.close()
+    await lake.drop_keyed("source")
+
+
+async def test_a_fork_that_failed_is_made_by_the_next_call(tmp_path: Path) -> None:
+    """What the one that failed held is let go of once there is the fork, and not before."""
+    url = f"file://{tmp_path}/lake"
+    lake = await aio.connect(url, create=True)
+    source = await lake.create_keyed("source")
+    await source.append([(b"k", b"v")] * 5)
+    away = patch.object(Fork, "make", side_effect=LocationError("the store is away"))
+    with away, pytest.raises(LocationError):
+        await lake.fork_keyed("source", "fork")
+    assert len(await source.checkpoints()) == 1
+    fork = await lake.fork_keyed("source", "fork")
+    assert len(await source.checkpoints()) == 1
+    assert (await fork.scan(b"k").to_arrow()).num_rows == 5
+
+
+async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> None:
+    """With how many of its rows were taken: the rest is to be appended later."""
+    lake = await aio.connect(f"file://{tmp_path}/lake", create=True)
+    await (await lake.create_keyed("log")).close()
+    small = aio.Batching(pending_bytes=1_000, interval_us=300_000)
+    log = await lake.keyed("log", batching=small, upkeep=False)
+    table = pa.table({"key": [b"k"] * 100, "value": [b"v" * 100] * 100})
+
+    async def fill() -> None:
+        for _ in range(50):
+            await log.append_arrow(table, durable=False, timeout_us=0)
+
+    with pytest.raises(LogFull) as full:
+        await fill()
+    assert full.value.facts == {"rows_taken": 0}
+    await log.close()
+
+
+async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: Path) -> None:
+    """Checkpoints, segments and settings are the log's, and not the handle's."""
+    url = f"file://{tmp_path}/lake"
+    one, two = await aio.connect(url, create=True), await aio.connect(url)
+    log = await one.create_keyed("log")
+    await log.append([(b"k", b"v")])
+    other = await two.keyed("log")
+    await other.checkpoint("theirs")
+    await other.seal()
+    await other.configure(retention=aio.Retention(segments=9))
+
+    assert [found.name for found in await log.checkpoints()] == ["theirs"]
+    assert [found.limit for found in await log.segments()] == [2]
+    assert (await log.describe()).retention == aio.Retention(segments=9)
+    await log.append([(b"k", b"v")])
+    await log.close()

@@ -106,7 +106,14 @@ class KeyedLog(KeyedReader, KeyedWrites):
         first: int | None = None
         placed: list[Ordered] = []
         for keys, values in batches:
-            one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+            try:
+                one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+            except BusyError as error:
+                rows = sum(len(done.values) for done in placed)
+                raise LogFull(
+                    "too much is waiting to be appended: append the rest of the table later",
+                    rows_taken=rows,
+                ) from error
             first = one.placed.position if first is None else first
             placed.append(one)
         assert first is not None
@@ -322,6 +329,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
         if self.visibility == DURABLE:
             return self.standing.view()
         return self.standing.view(self._pending.pieces())
+
+    async def _stated(self) -> KeyedView:
+        return await self._look(True)
 
     async def _look_now(self, fresh: bool) -> KeyedView:
         self._check_open()

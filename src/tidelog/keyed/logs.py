@@ -16,11 +16,9 @@ from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     ContentionError,
     NameTaken,
-    NoSuchCheckpoint,
     NoSuchLog,
     NoSuchPin,
     PositionCollected,
-    TidelogError,
 )
 from tidelog.ids import Named, name_of, named_id
 from tidelog.keyed.log import KeyedLog
@@ -31,12 +29,12 @@ from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint
 from tidelog.keyed.states.transition import (
     check_living,
     decide_checkpoint,
-    decide_checkpoint_dropped,
     decide_dropped,
     decide_forked,
     decide_made,
     decide_origin_left,
 )
+from tidelog.keyed.upkeep.collecting import let_go_of_surplus
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
@@ -196,14 +194,17 @@ class KeyedLogs:
             await self.store.delete(left)
         origin = standing.state.origin
         if origin is not None:
-            await self._let_go(self._standing(origin.log), origin.checkpoint)
+            source = self._standing(origin.log)
+            await source.machine.refresh()
+            await let_go_of_surplus(source, standing, keep=False)
             await standing.machine.commit(decide_origin_left)
 
     async def _forked(self, source: KeyedStanding, target: KeyedStanding) -> KeyedLog:
         """Hold the source's runs, fork its wal, and have the fork begin with both.
 
-        Whoever dies between leaves a checkpoint of the source, which says of which fork it is; the
-        same call again takes up a wal that was forked already.
+        Whoever dies or fails between leaves a checkpoint of the source, which says of which fork it
+        is; the same call again takes up a wal that was forked already. As long as there is no fork,
+        none is let go of: another who makes it may just have taken it for the fork's.
         """
         fork = target.name
         await source.refresh()
@@ -215,16 +216,11 @@ class KeyedLogs:
             )
         )
         assert made is not None, "a fork's wal has what is not compacted"
-        try:
-            await self._fork_wal(source, target, made.compacted)
-        except TidelogError:
-            await self._let_go(source, held)
-            raise
+        await self._fork_wal(source, target, made.compacted)
         await target.tail.refresh(1)
         await source.machine.refresh()
         found = _point(source.state.checkpoints, fork, target.tail.oldest, target.tail.next)
         if found is None:
-            await self._let_go(source, held)
             raise PositionCollected("the source went on before it was forked", log=source.name)
         name, point = found
         begun = await target.machine.commit(
@@ -232,10 +228,7 @@ class KeyedLogs:
                 state, source.state, point, ForkOrigin(log=source.name, checkpoint=name)
             )
         )
-        kept = target.state.origin  # Of whoever made it: another may have been first.
-        for other, one in source.state.checkpoints.items():
-            if one.fork == fork and (kept is None or other != kept.checkpoint):
-                await self._let_go(source, other)
+        await let_go_of_surplus(source, target)
         if not begun:
             raise NameTaken(f"another made a keyed log {fork!r} just now")
         return await self.open(fork)
@@ -272,10 +265,6 @@ class KeyedLogs:
         with suppress(NoSuchPin):
             await wal.release_pin(target.name, force=True)
         raise PositionCollected("a fork was begun, and not finished", log=target.name)
-
-    async def _let_go(self, source: KeyedStanding, checkpoint: str) -> None:
-        with suppress(NoSuchCheckpoint, NoSuchLog):
-            await source.machine.commit(lambda state: decide_checkpoint_dropped(state, checkpoint))
 
     def _standing(self, name: str) -> KeyedStanding:
         named_id(Named.KEYED, name)

@@ -200,7 +200,7 @@ class KeyedReader(KeyedReads):
 
     async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
         check_sequences(start, limit)
-        view = await self._look(False)
+        view = await self._stated()
         check_readable(view.state, start)
         known = segments_of(view.state)
         if known[-1].start >= view.next:
@@ -230,10 +230,10 @@ class KeyedReader(KeyedReads):
         return (await self._look(True)).next
 
     async def checkpoints(self) -> list[CheckpointInfo]:
-        return checkpoint_infos((await self._look(False)).state)
+        return checkpoint_infos((await self._stated()).state)
 
     async def describe(self) -> KeyedInfo:
-        view = await self._look(False)
+        view = await self._stated()
         state = view.state
         return KeyedInfo(
             name=self.name,
@@ -332,6 +332,10 @@ class KeyedReader(KeyedReads):
         if self.at_checkpoint is not None:
             return standing.view_at(self.at_checkpoint)
         return standing.view()
+
+    async def _stated(self) -> KeyedView:
+        """Return the view by which the log's state is told: anybody may change that."""
+        return await self._look(False)
 
     async def _look_now(self, fresh: bool) -> KeyedView:
         """Return what is durable now."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCheckpoint, NoSuchCursor, NoSuchLog
@@ -95,8 +96,7 @@ class KeyedCollector:
         """Let go of the log that this one was forked from, once nothing of it is named here."""
         standing = self.standing
         origin = standing.state.origin
-        own = f"{prefix_of(standing.name)}/"
-        if origin is None or any(not path.startswith(own) for path in named_by(standing.state)):
+        if origin is None:
             return
         source = KeyedStanding(
             name=origin.log,
@@ -104,11 +104,27 @@ class KeyedCollector:
             consensus=standing.consensus,
             clock=standing.clock,
         )
-        with suppress(NoSuchCheckpoint, NoSuchLog):
-            await source.machine.commit(
-                lambda state: decide_checkpoint_dropped(state, origin.checkpoint)
-            )
-        await standing.machine.commit(decide_origin_left)
+        await source.machine.refresh()
+        own = f"{prefix_of(standing.name)}/"
+        needs = any(not path.startswith(own) for path in named_by(standing.state))
+        await let_go_of_surplus(source, standing, keep=needs)
+        if not needs:
+            await standing.machine.commit(decide_origin_left)
+
+
+async def let_go_of_surplus(
+    source: KeyedStanding, fork: KeyedStanding, *, keep: bool = True
+) -> None:
+    """Let go of a source's checkpoints for a fork that is made, but for its own, if it is kept.
+
+    Whoever died or failed over the fork left them, and they would hold what nobody reads.
+    """
+    origin = fork.state.origin
+    kept = origin.checkpoint if keep and origin is not None else None
+    for name, one in source.state.checkpoints.items():
+        if one.fork == fork.name and name != kept:
+            with suppress(NoSuchCheckpoint, NoSuchLog):
+                await source.machine.commit(partial(decide_checkpoint_dropped, name=name))
 
 
 def needed_from(state: KeyedState, before_us: int) -> int:
