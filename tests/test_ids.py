@@ -34,12 +34,18 @@ def test_two_names_are_two_ids(first: tuple[Named, str], second: tuple[Named, st
 )
 def test_what_is_no_users_has_no_name(key: str) -> None:
     """What lies in consensus besides is listed as nobody's."""
-    assert [name_of(kind, key) for kind in Named] == [None, None]
+    assert {name_of(kind, key) for kind in Named} == {None}
 
 
 @pytest.mark.parametrize("name", ["", ".x", "a/b", "x" * 129, "a b"])
 def test_what_cannot_be_a_name_makes_no_id(name: str) -> None:
     """It is refused where it is given, in words of the thing that it was to name."""
-    for kind, what in ((Named.SHARD, "a shard"), (Named.TRANSACTIONS, "a transaction shard")):
+    kinds = {
+        Named.SHARD: "a shard",
+        Named.TRANSACTIONS: "a transaction shard",
+        Named.KEYED: "a keyed log",
+    }
+    assert {*kinds} == {*Named}
+    for kind, what in kinds.items():
         with pytest.raises(UsageError, match=f"cannot be the name of {what}"):
             named_id(kind, name)

@@ -38,7 +38,10 @@ async def _asked(keys: int) -> tuple[int, int]:
         begun = len(theirs.records)
         await log.append([(name, b"new") for name in followed])
         await _until(lambda: min(got.values()) == 2)
-    objects = {one.key for one in theirs.records[begun:] if one.result != "ObjectNotFound"}
+    found = [one for one in theirs.records if one.result != "ObjectNotFound"]
+    before = {one.key for one in theirs.records[:begun] if one in found}
+    # Who began last may still be reading what was there: that is no cost of the append.
+    objects = {one.key for one in theirs.records[begun:] if one in found} - before
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
