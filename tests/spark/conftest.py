@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.s3_servers import KEYS
+from tidelog.spark.datasource import register
 from tidelog.spark.session import session, stop
 
 HERE = Path(__file__).parent
@@ -32,5 +33,7 @@ def spark() -> Iterator[SparkSession]:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         started = session(quick=True)
+    # Spark looks for sources once; where that fails on a busy machine, it never looks again.
+    register(started)
     yield started
     stop(started)
