@@ -12,6 +12,7 @@ import pytest
 
 from tidelog import aio
 from tidelog.errors import LocationError, LogFull, NameTaken
+from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.states.transition import decide_checkpoint
 from tidelog.wal.admin.fork import Fork
 
@@ -125,4 +126,24 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
     assert [found.limit for found in await log.segments()] == [2]
     assert (await log.describe()).retention == aio.Retention(segments=9)
     await log.append([(b"k", b"v")])
+    await log.close()
+
+
+async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
+    """A retirement decides by the settings as they are when it is written."""
+    url = f"file://{tmp_path}/lake"
+    one, two = await aio.connect(url, create=True), await aio.connect(url)
+    log = await one.create_keyed("log", retention=aio.Retention(segments=1))
+    await log.append([(b"k", b"v")])
+    await log.seal()
+    other = await two.keyed("log")
+
+    async def meanwhile(*, everything: bool = False) -> int:
+        written = await KeyedLog.compact(log, everything=everything)
+        await other.configure(retention=aio.Retention(segments=9))
+        return written
+
+    with patch.object(log, "compact", meanwhile):
+        assert await log.retire() == 0
+    assert (await log.scan(b"k").to_arrow()).num_rows == 1
     await log.close()

@@ -25,6 +25,7 @@ from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.reader import KeyedReader
 from tidelog.keyed.states.describing import checkpoint_infos, segments_of
+from tidelog.keyed.states.state import KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import (
     decide_checkpoint,
     decide_checkpoint_dropped,
@@ -48,6 +49,7 @@ from tidelog.keyed.values import (
 )
 from tidelog.keyed.write.arrow import batches_of, check_lengths
 from tidelog.keyed.write.pending import Ordered, PendingAppends
+from tidelog.machine.language import Decision
 from tidelog.wal.slot_log import SlotLog
 
 if TYPE_CHECKING:
@@ -182,9 +184,13 @@ class KeyedLog(KeyedReader, KeyedWrites):
         if any(seal.limit > self.standing.state.compacted for seal in self.standing.state.seals):
             await self.compact()
         now_us = wall_us(self.standing.clock)
-        return await self.standing.machine.commit(
-            lambda state: decide_retired(state, retired_by(state, kept, now_us=now_us))
-        )
+
+        def decide(state: KeyedState) -> Decision[KeyedDiff, int]:
+            # By the settings as they are then: somebody may just have said to keep more.
+            by = retention or state.retention
+            return decide_retired(state, retired_by(state, by, now_us=now_us))
+
+        return await self.standing.machine.commit(decide)
 
     async def configure(
         self, *, sealing: Sealing | None = None, retention: Retention | None = None
