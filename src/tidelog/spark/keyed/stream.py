@@ -13,15 +13,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import InputPartition
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.clock import Clock
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.transition import check_readable
 from tidelog.spark.keyed.options import KeyedReadSettings
@@ -35,66 +29,47 @@ from tidelog.spark.keyed.pin import (
 from tidelog.spark.keyed.share import KeyedLogPlace, KeyedShare
 from tidelog.spark.keyed.source import read_keyed_partition
 from tidelog.spark.options import told_as_spark_tells
-from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
+from tidelog.spark.stream_reader import OffsetStreamReader
 
 SEQUENCE: Final = "sequence"
 
 
-class KeyedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Says on the driver what there is, and reads in executors.
+class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStanding]):
+    """Says on the driver what there is, and reads in executors."""
 
-    Spark keeps one for a query, in a process of its own, and gives it to tasks before it is used.
-    """
+    FIELD = SEQUENCE
 
     def __init__(self, settings: KeyedReadSettings, *, clock: Clock | None = None) -> None:
+        super().__init__(settings, clock=clock)
         self._settings = settings
-        self._clock = clock or SystemClock()
-        self._opened: tuple[KeyedLogPlace, KeyedStanding] | None = None
-        self._target: int | None = None
-        self._looked_us = 0
-        self._wait_us = POLL_FIRST_US
 
-    def initialOffset(self) -> dict[str, Any]:
-        with told_as_spark_tells():
-            _, standing = self._look()
-            following = standing.view().next
-            wanted = self._settings.wanted.start or standing.state.retired
-            start = following if self._settings.from_latest else wanted
-            refuse_start_beyond(start, following)
-            check_readable(standing.state, start)
-            return {SEQUENCE: start}
+    async def _open(self) -> tuple[KeyedLogPlace, KeyedStanding]:
+        return await open_keyed(self._settings, clock=self._clock)
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._settings.batch_records_max
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+    async def _renew(self, view: KeyedStanding) -> None:
+        await view.refresh()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with told_as_spark_tells():
-            first = int(start[SEQUENCE])
-            _, standing = self._look(up_to=None if self._is_due(first) else first)
-            following = standing.view().next
-            refuse_start_beyond(first, following)
-            end = following if self._target is None else min(following, self._target)
-            if isinstance(limit, ReadMaxRows):
-                end = min(end, first + limit.max_rows)
-            if first < end:
-                check_readable(standing.state, first)
-            return {SEQUENCE: max(first, end)}
+    def _next(self, view: KeyedStanding) -> int:
+        return view.view().next
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        with told_as_spark_tells():
-            self._target = self._look()[1].view().next
+    def _begin(self, view: KeyedStanding) -> int:
+        wanted = self._settings.wanted.start or view.state.retired
+        start = self._next(view) if self._settings.from_latest else wanted
+        self._refuse_beyond(start, view)
+        check_readable(view.state, start)
+        return start
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._opened is None else {SEQUENCE: self._opened[1].view().next}
+    def _refuse_beyond(self, number: int, view: KeyedStanding) -> None:
+        refuse_start_beyond(number, self._next(view))
+
+    def _refuse_gone(self, first: int, end: int, view: KeyedStanding) -> None:
+        if first < end:
+            check_readable(view.state, first)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        first, limit = int(start[SEQUENCE]), int(end[SEQUENCE])
         with told_as_spark_tells():
-            # After a restart, what was planned before it comes first.
-            place, standing = self._look(up_to=limit)
-            refuse_start_beyond(limit, standing.view().next)
-            return keyed_partitions(asyncio.run(self._plan(place, standing, first, limit)))
+            first, limit, place, view = self._planned(start, end)
+            return keyed_partitions(asyncio.run(self._plan(place, view, first, limit)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_keyed_partition(partition)
@@ -106,24 +81,3 @@ class KeyedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         wanted = self._settings.wanted.between(first, limit)
         return await plan_shares(pin_view(place, standing.view(), wanted))
-
-    def _is_due(self, first: int) -> bool:
-        """Say whether to look at the log again; Spark asks an idle query every 10 ms."""
-        if self._opened is None or self._opened[1].view().next != first:
-            self._wait_us = POLL_FIRST_US
-            return True
-        if self._clock.monotonic_us() - self._looked_us < self._wait_us:
-            return False
-        self._wait_us = min(2 * self._wait_us, POLL_MOST_US)
-        return True
-
-    def _look(self, *, up_to: int | None = None) -> tuple[KeyedLogPlace, KeyedStanding]:
-        """Return the log as it is now, or as it was last seen if that was past ``up_to``."""
-        if self._opened is None:
-            self._opened = asyncio.run(open_keyed(self._settings, clock=self._clock))
-        elif up_to is None or self._opened[1].view().next < up_to:
-            asyncio.run(self._opened[1].refresh())
-        else:
-            return self._opened
-        self._looked_us = self._clock.monotonic_us()
-        return self._opened

@@ -1,0 +1,136 @@
+"""What streams of logs share, plain and keyed: offsets that rise, and looks at an idle log.
+
+An offset is a number: all before it was given. Spark asks an idle query every 10 ms for what is
+new; the log is looked at ever more seldom then.
+Source: PySpark's ``DataSourceStreamReader``.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.spark.options import told_as_spark_tells
+from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
+
+P = TypeVar("P")
+V = TypeVar("V")
+
+
+class StreamSettings(Protocol):
+    """What all streams are told."""
+
+    @property
+    def batch_records_max(self) -> int | None: ...
+
+
+class OffsetStreamReader(
+    DataSourceStreamReader, SupportsTriggerAvailableNow, abc.ABC, Generic[P, V]
+):
+    """A reader of a log at a place ``P``, of which a ``V`` is known.
+
+    Spark keeps one for a query, in a process of its own, and gives it to tasks before it is used.
+    ``FIELD`` is the name of the number in an offset.
+    """
+
+    FIELD: ClassVar[str]
+
+    def __init__(self, settings: StreamSettings, *, clock: Clock | None = None) -> None:
+        self._batch_records_max = settings.batch_records_max
+        self._clock = clock or SystemClock()
+        self._opened: tuple[P, V] | None = None
+        self._target: int | None = None
+        self._looked_us = 0
+        self._wait_us = POLL_FIRST_US
+
+    @abc.abstractmethod
+    async def _open(self) -> tuple[P, V]:
+        """Open the log."""
+
+    @abc.abstractmethod
+    async def _renew(self, view: V) -> None:
+        """Look at the log again."""
+
+    @abc.abstractmethod
+    def _next(self, view: V) -> int:
+        """Return the number to come."""
+
+    @abc.abstractmethod
+    def _begin(self, view: V) -> int:
+        """Return from where on a query reads that has no checkpoint yet."""
+
+    @abc.abstractmethod
+    def _refuse_beyond(self, number: int, view: V) -> None:
+        """Refuse a number that the log has not come to, which was read already."""
+
+    @abc.abstractmethod
+    def _refuse_gone(self, first: int, end: int, view: V) -> None:
+        """Refuse what of ``[first, end)`` is not there any more."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        with told_as_spark_tells():
+            return {self.FIELD: self._begin(self._look()[1])}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._batch_records_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with told_as_spark_tells():
+            first = int(start[self.FIELD])
+            _, view = self._look(up_to=None if self._is_due(first) else first)
+            following = self._next(view)
+            self._refuse_beyond(first, view)
+            end = following if self._target is None else min(following, self._target)
+            if isinstance(limit, ReadMaxRows):
+                end = min(end, first + limit.max_rows)
+            self._refuse_gone(first, end, view)
+            return {self.FIELD: max(first, end)}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with told_as_spark_tells():
+            self._target = self._next(self._look()[1])
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._opened is None else {self.FIELD: self._next(self._opened[1])}
+
+    def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, P, V]:
+        """Return the range of a micro-batch, and the log as it is then, or later.
+
+        After a restart, what was planned before it comes first.
+        """
+        first, limit = int(start[self.FIELD]), int(end[self.FIELD])
+        place, view = self._look(up_to=limit)
+        self._refuse_beyond(limit, view)
+        return first, limit, place, view
+
+    def _is_due(self, first: int) -> bool:
+        """Say whether to look at the log again; Spark asks an idle query every 10 ms."""
+        if self._opened is None or self._next(self._opened[1]) != first:
+            self._wait_us = POLL_FIRST_US
+            return True
+        if self._clock.monotonic_us() - self._looked_us < self._wait_us:
+            return False
+        self._wait_us = min(2 * self._wait_us, POLL_MOST_US)
+        return True
+
+    def _look(self, *, up_to: int | None = None) -> tuple[P, V]:
+        """Return the log as it is now, or as it was last seen if that was past ``up_to``."""
+        if self._opened is None:
+            self._opened = asyncio.run(self._open())
+        elif up_to is None or self._next(self._opened[1]) < up_to:
+            asyncio.run(self._renew(self._opened[1]))
+        else:
+            return self._opened
+        self._looked_us = self._clock.monotonic_us()
+        return self._opened
