@@ -39,7 +39,7 @@ from tidelog.wal.admin.fork import Fork
 KEY = b"k"
 
 
-def _piece(start: int, limit: int, *, is_durable: bool = True) -> LoosePiece:
+def _piece(start: int, limit: int) -> LoosePiece:
     columns = [
         pa.array([KEY] * (limit - start), pa.binary()),
         pa.array(range(start, limit), pa.int64()),
@@ -47,7 +47,7 @@ def _piece(start: int, limit: int, *, is_durable: bool = True) -> LoosePiece:
         pa.array([b"v"] * (limit - start), pa.binary()),
     ]
     records = pa.table(columns, schema=KEYED_RECORDS)
-    return LoosePiece(start=start, limit=limit, records=records, is_durable=is_durable)
+    return LoosePiece(start=start, limit=limit, records=records)
 
 
 def _standing(store: MemoryStore) -> KeyedStanding:
@@ -210,7 +210,7 @@ def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
     standing = _standing(MemoryStore())
     standing.tail.pieces, standing.tail.next = [_piece(1, 5)], 5
 
-    view = standing.view([_piece(3, 5, is_durable=False), _piece(5, 7, is_durable=False)])
+    view = standing.view([_piece(3, 5), _piece(5, 7)])
 
     assert view.next == 7
 

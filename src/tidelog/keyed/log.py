@@ -92,9 +92,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
     ) -> int:
         keys, values = records_table(records)
         try:
-            return await self._append(keys, values, durable, timestamp_us, timeout_us)
+            one = await self._place(keys, values, durable, timestamp_us, timeout_us)
         except BusyError as error:
-            raise _full(error, records) from error
+            raise LogFull(error.sentence, records=records, outcome=error.outcome) from error
+        return await one.position() if durable else one.placed.position
 
     async def append_arrow(
         self,
@@ -131,11 +132,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         durable: bool = True,
         timestamp_us: int | None = None,
     ) -> int:
-        keys, values = records_table(records)
-        try:
-            return await self._append(keys, values, durable, timestamp_us, 0)
-        except BusyError as error:
-            raise _full(error, records) from error
+        return await self.append(records, durable=durable, timestamp_us=timestamp_us, timeout_us=0)
 
     async def flush(self) -> int:
         await self._pending.flush()
@@ -247,17 +244,6 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 await asyncio.wait({self._tending})
             await KeyedReader.close(self)
 
-    async def _append(
-        self,
-        keys: pa.BinaryArray,
-        values: pa.BinaryArray,
-        durable: bool,
-        timestamp_us: int | None,
-        timeout_us: int | None,
-    ) -> int:
-        one = await self._place(keys, values, durable, timestamp_us, timeout_us)
-        return await one.position() if durable else one.placed.position
-
     async def _place(
         self,
         keys: pa.BinaryArray,
@@ -314,7 +300,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     def _failed(self, error: BaseException) -> None:
         """Read as others do from now on: another may write, or what was sent may be there."""
-        self._wrote, self.standing.tail.is_behind = False, True
+        self._wrote = False
+        self.standing.tail.lag()
 
     async def _tend(self) -> int:
         """Compact, and retire, what is due; a failure is of no matter here, and is met again."""
@@ -328,10 +315,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             self._tending = None
 
     async def _look(self, fresh: bool) -> KeyedView:
-        self._check_open()
-        if not self._wrote or fresh or self.standing.tail.is_behind:
-            # Who writes knows what there is: nobody else appends.
-            await KeyedReader._look(self, fresh)
+        await self._refresh(fresh)
         if self.visibility == DURABLE:
             return self.standing.view()
         return self.standing.view(self._pending.pieces())
@@ -340,17 +324,17 @@ class KeyedLog(KeyedReader, KeyedWrites):
         return await self._look(True)
 
     async def _look_now(self, fresh: bool) -> KeyedView:
-        self._check_open()
-        if not self._wrote or self.standing.tail.is_behind:
-            await KeyedReader._look(self, True)
+        await self._refresh(fresh)
         return self.standing.view()
+
+    async def _refresh(self, fresh: bool) -> None:
+        self._check_open()
+        if fresh or not self._wrote or self.standing.tail.is_behind:
+            # Who writes knows what there is: nobody else appends.
+            await KeyedReader._refresh(self, fresh)
 
 
 def _check(keys: pa.BinaryArray) -> None:
     if not len(keys):
         raise UsageError("an append has at least one record")
     check_lengths(keys)
-
-
-def _full(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> LogFull:
-    return LogFull(error.sentence, records=records, outcome=error.outcome)

@@ -9,10 +9,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.errors import HandleError, NoSuchSegment, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.port import KeyedReads
@@ -20,7 +19,6 @@ from tidelog.keyed.read.by_spark import SparkView, spark_keyed_room
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.scanning import TRIES, KeyedWanted, ViewScan, with_views
-from tidelog.keyed.read.sources import RunSource, Source
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.describing import checkpoint_infos, segments_of
@@ -216,7 +214,7 @@ class KeyedReader(KeyedReads):
 
         async def first(view: KeyedView) -> int:
             for one in view.sources:
-                found = await self._first_at(one, time_us)
+                found = await one.first_at(time_us)
                 if found is not None:
                     return found
             return view.next
@@ -319,19 +317,22 @@ class KeyedReader(KeyedReads):
         check_rows(wanted.rows)
         return ViewScan(look=self._look, wanted=wanted, clock=self.standing.clock)
 
-    async def _look(self, fresh: bool) -> KeyedView:
-        """Return the newest view; what is not older than ``refresh_us`` will do, unless fresh.
+    async def _refresh(self, fresh: bool) -> None:
+        """Look what is new; what is not older than ``refresh_us`` will do, unless fresh.
 
         Raises:
             HandleError: this handle is closed. Otherwise see `KeyedStanding.refresh`.
         """
         self._check_open()
-        standing = self.standing
-        now_us = standing.clock.monotonic_us()
-        await standing.refresh(unless_since_us=None if fresh else now_us - self.refresh_us)
+        since_us = None if fresh else self.standing.clock.monotonic_us() - self.refresh_us
+        await self.standing.refresh(unless_since_us=since_us)
+
+    async def _look(self, fresh: bool) -> KeyedView:
+        """Return the newest view; see `_refresh`."""
+        await self._refresh(fresh)
         if self.at_checkpoint is not None:
-            return standing.view_at(self.at_checkpoint)
-        return standing.view()
+            return self.standing.view_at(self.at_checkpoint)
+        return self.standing.view()
 
     async def _stated(self) -> KeyedView:
         """Return the view by which the log's state is told: anybody may change that."""
@@ -343,23 +344,6 @@ class KeyedReader(KeyedReads):
 
     async def _durable_end(self) -> int:
         return (await self._look_now(True)).next
-
-    async def _first_at(self, one: Source, time_us: int) -> int | None:
-        if isinstance(one, RunSource):
-            found = [await one.reader.first_at(part, time_us) for part in one.run.parts]
-            return min((at for at in found if at is not None), default=None)
-        table: Any = pa.concat_tables(
-            [found async for found in one.of_range(b"", None, 0, None, newest_first=False)]
-            or [_NOTHING]
-        )
-        late = table.filter(pc.greater_equal(table.column("timestamp_us"), pa.scalar(time_us)))
-        first: int | None = pc.min(late.column("sequence")).as_py()
-        return first
-
-
-_NOTHING = pa.table(
-    {"timestamp_us": pa.array([], pa.int64()), "sequence": pa.array([], pa.int64())}
-)
 
 
 def _within(view: KeyedView, limit: int | None) -> int:

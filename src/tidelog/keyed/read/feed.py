@@ -56,7 +56,6 @@ class KeyedFeed:
     clock: Clock
     window_bytes: int = WINDOW_BYTES
     end: int = 0
-    polls: int = 0
     _window: deque[LoosePiece] = field(default_factory=deque)
     _sizes: deque[int] = field(default_factory=deque)  # Of each in the window.
     _bytes: int = 0
@@ -179,7 +178,6 @@ class KeyedFeed:
         found = self.reader.follow(self.end)
         async with aclosing(found):
             async for table in found:
-                self.polls += 1
                 records = await self.clock.offload(partial(keyed_records, table))
                 limit = table.column("position")[-1].as_py() + 1
                 self.push(LoosePiece(start=self.end, limit=limit, records=records))

@@ -26,15 +26,13 @@ class LoosePiece:
     """The window ``[start, limit)`` of the wal; its records, where they are in memory.
 
     ``fragment`` is where they are stored, if that is known; of what this process appends, it is
-    not. ``is_durable`` is False as long as they are only ordered. ``marks`` are known of what was
-    fetched.
+    not. ``marks`` are known of what was fetched.
     """
 
     start: int
     limit: int
     records: pa.Table | None = None
     fragment: Fragment | None = None
-    is_durable: bool = True
     marks: dict[str, SinkMark] = field(default_factory=dict)
     _places: KeyPlaces | None = field(default=None, repr=False)
     _lookups: int = 0

@@ -12,15 +12,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.key_ranges import key_ranges
 from tidelog.keyed.read.part_reader import RunPartReader
 from tidelog.keyed.read.piece import LoosePiece, in_range
 from tidelog.keyed.states.run import Run
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.keyed.values import KEYED_RECORDS, SEQUENCE_MAX
 
 _KEY_FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary(), nullable=False),
@@ -73,6 +73,10 @@ class Source(Protocol):
         """
         ...
 
+    async def first_at(self, time_us: int) -> int | None:
+        """Return the least sequence whose record has a time or a later one; None if none has."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
@@ -115,10 +119,13 @@ class RunSource:
     async def of_range(
         self, first: bytes, last: bytes | None, start: int, limit: int | None, *, newest_first: bool
     ) -> AsyncGenerator[pa.Table, None]:
-        found = self._newest(first, last, start, limit) if newest_first else None
-        found = found or self._of_parts(first, last, start, _limit(limit))
-        async with aclosing(found) as tables:
-            async for table in tables:
+        found = (
+            self._newest(first, last, start, limit)
+            if newest_first
+            else self._of_parts(first, last, start, _limit(limit))
+        )
+        async with aclosing(found):
+            async for table in found:
                 if table.num_rows:
                     yield table
 
@@ -129,23 +136,17 @@ class RunSource:
 
         Some keys are read together, and a key of many records by itself, some at once.
         """
-        pages = self.keys(first, last, start, limit)
-        async with aclosing(pages):
-            async for page in pages:
-                for begin, count in ranges_of_keys(page.column("records").to_numpy(), ROWS_AT_ONCE):
-                    key = page.column("key")[begin].as_py()
-                    if count == 1:
-                        found = self._newest_of(key, start, limit)
-                        async with aclosing(found):
-                            async for table in found:
-                                yield table
-                    else:
-                        end = page.column("key")[begin + count - 1].as_py() + b"\0"
-                        some = self._of_parts(key, end, start, _limit(limit))
-                        together = pa.concat_tables(
-                            [KEYED_RECORDS.empty_table(), *[one async for one in some]]
-                        )
-                        yield _newest_first(together)
+        ranges = key_ranges(self.keys(first, last, start, limit), first, last, ROWS_AT_ONCE)
+        async with aclosing(ranges):
+            async for begin, end, is_large in ranges:
+                if is_large:
+                    async with aclosing(self._newest_of(begin, start, limit)) as found:
+                        async for table in found:
+                            yield table
+                else:
+                    async with aclosing(self._of_parts(begin, end, start, _limit(limit))) as some:
+                        tables = [table async for table in some]
+                    yield _newest_first(pa.concat_tables([KEYED_RECORDS.empty_table(), *tables]))
 
     async def _newest_of(
         self, key: bytes, start: int, limit: int | None
@@ -195,6 +196,10 @@ class RunSource:
                     held = together.slice(max(0, together.num_rows - 1))
                     yield together.slice(0, together.num_rows - held.num_rows)
         yield held
+
+    async def first_at(self, time_us: int) -> int | None:
+        found = [await self.reader.first_at(part, time_us) for part in self.run.parts]
+        return min((at for at in found if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +262,12 @@ class PieceSource:
         if found.num_rows:
             yield key_rows_of(found)
 
+    async def first_at(self, time_us: int) -> int | None:
+        found = in_range(await self.fetch(self.piece), self.since, None)
+        late: Any = pc.greater_equal(found.column("timestamp_us"), pa.scalar(time_us))
+        first: int | None = pc.min(found.filter(late).column("sequence")).as_py()
+        return first
+
 
 def key_rows_of(records: pa.Table) -> pa.Table:
     """Return what keys records have, in order of the keys, as `KEY_ROWS`."""
@@ -296,17 +307,6 @@ def reversed_rows(records: pa.Table) -> pa.Table:
     return records if count < 2 else records.take(pa.array(range(count - 1, -1, -1)))
 
 
-def ranges_of_keys(counts: np.ndarray[Any, Any], rows: int) -> list[tuple[int, int]]:
-    """Return keys that follow each other, as first ones and how many, of about so many records."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at < len(counts):
-        fitting = int(np.searchsorted(np.cumsum(counts[at:]), rows, side="right"))
-        found.append((at, max(1, fitting)))
-        at += max(1, fitting)
-    return found
-
-
 def _newest_first(records: pa.Table) -> pa.Table:
     return records.sort_by([("key", "ascending"), ("sequence", "descending")])
 
@@ -316,4 +316,4 @@ def _holds(part: RunPart, key: bytes) -> bool:
 
 
 def _limit(limit: int | None) -> int:
-    return 2**63 - 1 if limit is None else limit
+    return SEQUENCE_MAX if limit is None else limit

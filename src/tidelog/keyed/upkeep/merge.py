@@ -12,11 +12,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.keyed.format.records import sort_records
+from tidelog.keyed.read.key_ranges import key_ranges
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.part_reader import RunPartReader
 from tidelog.keyed.read.sources import RunSource
@@ -25,7 +25,6 @@ from tidelog.keyed.states.run import Run
 RANGE_ROWS: Final = 500_000
 RANGE_BYTES: Final = 96 * 1024 * 1024
 CUTS: Final = 8  # A range of more than four times the bytes is read again in so many.
-MAX_SEQUENCE: Final = 2**63 - 1
 
 
 async def merged_records(
@@ -52,7 +51,7 @@ async def _by_ranges(
     sources: Sequence[RunSource], clock: Clock, first: bytes, last: bytes | None, rows: int
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield the records of the keys ``[first, last)``, about ``rows`` at once."""
-    ranges = key_ranges(sources, first, last, rows)
+    ranges = key_ranges(merged_keys(sources, first, last, 0, None), first, last, rows)
     async with aclosing(ranges):
         async for begin, end, is_large in ranges:
             # The records of one key in a run come before those in the next.
@@ -100,38 +99,3 @@ async def _in_turn(
         async with aclosing(found):
             async for table in found:
                 yield table
-
-
-async def key_ranges(
-    sources: Sequence[RunSource], first: bytes, last: bytes | None, rows: int
-) -> AsyncGenerator[tuple[bytes, bytes | None, bool], None]:
-    """Yield ranges of keys that follow each other, each with about so many records at most.
-
-    Shape: the first key, the key after the last one (None: all), and whether it is one key alone
-        that has more.
-    """
-    begin, held = first, 0
-    pages = merged_keys(sources, first, last, 0, None)
-    async with aclosing(pages):
-        async for page in pages:
-            if not page.num_rows:
-                continue
-            counts = page.column("records").to_numpy()
-            keys = page.column("key")
-            at = 0
-            while at < len(counts):
-                totals = held + np.cumsum(counts[at:])
-                fitting = int(np.searchsorted(totals, rows, side="right"))
-                if fitting == len(totals):
-                    held = int(totals[-1])
-                    break
-                at += fitting
-                cut: bytes = keys[at].as_py()
-                if cut > begin or held or fitting:
-                    yield begin, cut, False
-                begin, held = cut, 0
-                if counts[at] > rows:
-                    yield cut, cut + b"\0", True
-                    begin = cut + b"\0"
-                    at += 1
-    yield begin, last, False

@@ -16,9 +16,8 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.run import Run
+from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.wal.log import Log
-
-SEQUENCE_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +112,8 @@ def _total(page: pa.Table) -> int:
 
 
 async def _read(standing: KeyedStanding, part: RunPart) -> tuple[int, int, int]:
-    rows, least, greatest = 0, SEQUENCE_END, 0
-    tables = standing.parts.scan_keys(part, b"", None, 0, SEQUENCE_END)
+    rows, least, greatest = 0, SEQUENCE_MAX, 0
+    tables = standing.parts.scan_keys(part, b"", None, 0, SEQUENCE_MAX)
     async with aclosing(tables):
         async for table in tables:
             if not table.num_rows:

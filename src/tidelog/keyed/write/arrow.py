@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.keyed.format.records import one_chunk
 from tidelog.wal.append.bodies import RECORD_BYTES_MAX
 from tidelog.wal.format.key_set import KEY_BYTES_MAX
 
@@ -25,14 +26,8 @@ def columns_of(records: pa.Table | pa.RecordBatch) -> tuple[pa.BinaryArray, pa.B
         UsageError: it is no table of ``key`` and ``value``, both binary, without nulls.
     """
     _check_columns(records)
-    found: list[Any] = []
-    for name in COLUMNS:
-        column: Any = records.column(name)
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-            column = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-        found.append(column.cast(pa.binary()))
-    return found[0], found[1]
+    keys, values = (one_chunk(records.column(name)).cast(pa.binary()) for name in COLUMNS)
+    return keys, values
 
 
 def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray, pa.BinaryArray]]:

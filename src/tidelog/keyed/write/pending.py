@@ -48,7 +48,7 @@ class Ordered:
         """Let all go on who wait for it."""
         self._settled.set_result(None)
 
-    def piece(self, position: int, *, is_durable: bool) -> LoosePiece:
+    def piece(self, position: int) -> LoosePiece:
         """Return them as a piece of the log that begins at a position."""
         count = len(self.values)
         columns: list[Any] = [
@@ -61,7 +61,6 @@ class Ordered:
             start=position,
             limit=position + count,
             records=pa.table(columns, schema=KEYED_RECORDS),
-            is_durable=is_durable,
         )
 
 
@@ -80,7 +79,7 @@ class PendingAppends:
 
     def add(self, one: Ordered) -> None:
         """Take records that were just ordered."""
-        self._held[one] = one.piece(one.placed.position, is_durable=False)
+        self._held[one] = one.piece(one.placed.position)
         one.durable.add_done_callback(partial(self._settle, one))
 
     def pieces(self) -> list[LoosePiece]:
@@ -116,6 +115,5 @@ class PendingAppends:
             return
         position = durable.result()
         if piece.start != position:
-            piece = one.piece(position, is_durable=True)
-        piece.is_durable = True
+            piece = one.piece(position)
         self.settled(piece)

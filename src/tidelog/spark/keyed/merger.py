@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Final
 from tidelog.clock import SystemClock, run_all
 from tidelog.errors import ObjectNotFound, TidelogError, UsageError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.key_ranges import key_ranges
+from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.sources import RunSource
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.upkeep.compactor import HereMerger, write_parts
-from tidelog.keyed.upkeep.merge import key_ranges, merged_records
+from tidelog.keyed.upkeep.merge import merged_records
 from tidelog.keyed.upkeep.plan import RunMergeJob
 from tidelog.spark.job import portable, run_job
 from tidelog.spark.keyed.share import KeyedLogPlace
@@ -101,7 +103,8 @@ class SparkRunMerger:
         size = max(1, sum(one.bytes for one in job.runs))
         rows = max(1, job.records * self.task_bytes // size)
         sources = [RunSource(one, standing.parts) for one in job.runs]
-        ranges = [(a, b) async for a, b, _ in key_ranges(sources, b"", None, rows)]
+        pages = merged_keys(sources, b"", None, 0, None)
+        ranges = [(a, b) async for a, b, _ in key_ranges(pages, b"", None, rows)]
         return [
             KeyedMergeTask(
                 place=place, runs=job.runs, run=run, number=number, first=first, last=last
