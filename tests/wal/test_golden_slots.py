@@ -13,9 +13,10 @@ import pytest
 
 from kit.golden_slots import KEYS, encoded, records_of, tail
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import KeyBloom, KeySet, keys_may_hold
+from tidelog.wal.format.key_set import KeyBloom, KeySet
 from tidelog.wal.format.link import DataLink
 from tidelog.wal.format.slot_object import decode_data, problems_of_data
+from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.slot_protocol.chain import step
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "slots"
@@ -58,7 +59,7 @@ def test_what_is_recorded_of_keys_is_pinned() -> None:
         link, _ = decode_data(stored(name), path="p")
         assert isinstance(link, DataLink)
         found[name] = link.keys
-        assert all(keys_may_hold(link.keys, key) for key in KEYS[name] if key is not None)
+        assert all(may_hold(link.keys, key) for key in KEYS[name] if key is not None)
     held = found.pop("filtered")
 
     assert found == {"keyless": (), "listed": (b"", b"a", b"\xff\x00"), "repeated": None}

@@ -15,16 +15,14 @@ from tidelog.errors import CorruptionError
 from tidelog.wal.format.json import Fields, parse, render
 from tidelog.wal.format.key_set import (
     FILTERED_MAX,
-    LISTED_BYTES_MAX,
-    LISTED_MAX,
     REPEATS,
     KeyBloom,
     KeySet,
     encode_key_set,
     key_set_in,
     key_set_of,
-    keys_may_hold,
 )
+from tidelog.wal.format.stream_set import LISTED_BYTES_MAX, LISTED_MAX, may_hold
 
 KEYS = st.lists(st.none() | st.binary(max_size=40), max_size=60)
 
@@ -54,20 +52,20 @@ def test_what_a_fragment_holds_comes_back(keys: list[bytes | None]) -> None:
     assert key_set_of(column(keys[::-1])) == held
     assert key_set_of(pa.chunked_array([column(keys[:3]).combine_chunks(),
                                         column(keys[3:]).combine_chunks()])) == held  # fmt: skip
-    assert all(keys_may_hold(held, key) for key in unique)
+    assert all(may_hold(held, key) for key in unique)
     if len(unique) <= LISTED_MAX and sum(map(len, unique)) <= LISTED_BYTES_MAX:
         assert held == tuple(sorted(unique))
-        assert not keys_may_hold(held, b"x" * 41)
+        assert not may_hold(held, b"x" * 41)
 
 
 @pytest.mark.parametrize("count", [17, 100, 1_000, 3_000])
 def test_a_filter_is_seldom_wrong(count: int) -> None:
     """Among strangers, fewer than three in a hundred; it is to spare requests."""
     held = held_of(count)
-    wrong = sum(keys_may_hold(held, b"stranger-%d" % n) for n in range(10_000))
+    wrong = sum(may_hold(held, b"stranger-%d" % n) for n in range(10_000))
 
     assert isinstance(held, KeyBloom)
-    assert all(keys_may_hold(held, b"key-%d" % n) for n in range(count))
+    assert all(may_hold(held, b"key-%d" % n) for n in range(count))
     assert wrong / 10_000 < 0.03
 
 
@@ -76,7 +74,7 @@ def test_a_filter_does_not_grow_for_ever() -> None:
     held = held_of(FILTERED_MAX)
     assert isinstance(held, KeyBloom)
     assert len(held.bits) == 4_096
-    assert sum(keys_may_hold(held, b"stranger-%d" % n) for n in range(5_000)) / 5_000 < 0.45
+    assert sum(may_hold(held, b"stranger-%d" % n) for n in range(5_000)) / 5_000 < 0.45
     assert held_of(FILTERED_MAX + 1) is None
 
 
@@ -84,7 +82,7 @@ def test_nothing_is_recorded_where_it_would_skip_nothing() -> None:
     """Keys that come again and again are in nearly every fragment; but a few are listed."""
     assert isinstance(held_of(17, times=REPEATS - 1), KeyBloom)
     assert held_of(17, times=REPEATS) is None
-    assert keys_may_hold(None, b"anything")
+    assert may_hold(None, b"anything")
     assert held_of(16, times=100) == tuple(sorted(b"key-%d" % n for n in range(16)))
     mixed = [b"key-%d" % n for n in range(17)]
     # Records without a key are none of theirs.

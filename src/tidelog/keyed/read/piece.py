@@ -16,7 +16,7 @@ from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.read.key_places import KeyPlaces
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import keys_may_hold
+from tidelog.wal.format.stream_set import may_hold
 
 LOOKUPS: Final = 4  # By so many looks at all keys, an index has cost no more than they.
 
@@ -47,7 +47,7 @@ class LoosePiece:
     def may_hold(self, key: bytes) -> bool:
         """Say whether it may hold records of a key; if not, it need not be read."""
         if self.records is None and self.fragment is not None:
-            return keys_may_hold(self.fragment.keys, key)
+            return may_hold(self.fragment.keys, key)
         return True
 
     def of_key(self, records: pa.Table, key: bytes) -> pa.Table:

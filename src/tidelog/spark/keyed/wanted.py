@@ -18,7 +18,7 @@ from tidelog.keyed.read.piece import in_range
 from tidelog.keyed.read.sources import with_keys
 from tidelog.keyed.values import SEQUENCE_MAX, prefix_limit
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import keys_may_hold
+from tidelog.wal.format.stream_set import may_hold
 
 KEYS_MAX: Final = 64  # More keys than so many are read as a range.
 
@@ -60,7 +60,7 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         if fragment.keys == ():
             return False
         if self.keys is not None:
-            return any(keys_may_hold(fragment.keys, key) for key in self.keys)
+            return any(may_hold(fragment.keys, key) for key in self.keys)
         if isinstance(fragment.keys, tuple):
             return any(self.keys_within(key, key) for key in fragment.keys)
         return True

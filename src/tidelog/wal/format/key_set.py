@@ -12,7 +12,6 @@ Shape: a key's two hashes are XXH3_64 with the seeds 0 and 1; the places of its 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -23,30 +22,33 @@ import xxhash
 
 from tidelog.errors import UsageError
 from tidelog.rowhash_xxh3 import hash_bytes
-from tidelog.wal.format.json import Fields, render_bytes
-from tidelog.wal.format.stream_set import BITS_EACH, BYTES_MAX, HASHES_MAX, Bloom
+from tidelog.wal.format.json import Fields
+from tidelog.wal.format.stream_set import (
+    BYTES_MAX,
+    LISTED_BYTES_MAX,
+    LISTED_MAX,
+    Bloom,
+    encode_stream_set,
+    filter_shape,
+    listed_or_filter_in,
+)
 
 KEY_BYTES_MAX: Final = 16_384
-LISTED_MAX: Final = 16
-LISTED_BYTES_MAX: Final = 1_024  # Of all keys together: a manifest has hundreds of such lists.
 REPEATS: Final = 3
 # With two bits for each key, two answers in five are wrong; with fewer, no filter is worth a place.
 FILTERED_MAX: Final = BYTES_MAX * 8 // 2
 _SEEDS: Final = (0, 1)
 _ANY: Final = "any"
-_U64: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class KeyBloom(Bloom):
     """A bloom filter of keys."""
 
-    def may_hold(self, member: bytes) -> bool:
-        """Say whether it may hold a key; if not, it surely does not."""
+    def places_of(self, member: bytes) -> list[int]:
+        """Return the bits that stand for a key."""
         first, second = (xxhash.xxh3_64_intdigest(member, seed) for seed in _SEEDS)
-        step, count = second | 1, len(self.bits) * 8
-        places = ((first + number * step & _U64) % count for number in range(self.hashes))
-        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in places)
+        return self.in_steps(first, second | 1)
 
 
 KeySet: TypeAlias = tuple[bytes, ...] | KeyBloom | None
@@ -67,13 +69,6 @@ def check_key(key: object) -> None:
         raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
 
 
-def keys_may_hold(held: KeySet, key: bytes) -> bool:
-    """Say whether a fragment may hold records with a key; of None nothing is known."""
-    if held is None:
-        return True
-    return held.may_hold(key) if isinstance(held, KeyBloom) else key in held
-
-
 def key_set_of(keys: Any) -> KeySet:
     """Return what is recorded of a column of keys, null where a record has none.
 
@@ -92,11 +87,7 @@ def key_set_of(keys: Any) -> KeySet:
 
 def encode_key_set(held: KeySet) -> Any:
     """Return plain values."""
-    if held is None:
-        return _ANY
-    if isinstance(held, KeyBloom):
-        return {"bits": render_bytes(held.bits), "hashes": held.hashes}
-    return [render_bytes(key) for key in held]
+    return _ANY if held is None else encode_stream_set(held)
 
 
 def key_set_in(found: Fields, name: str) -> KeySet:
@@ -109,23 +100,13 @@ def key_set_in(found: Fields, name: str) -> KeySet:
         return ()
     if found.found[name] == _ANY:
         return None
-    if isinstance(found.found[name], list):
-        listed = tuple(found.blobs(name))
-        if len(listed) > LISTED_MAX or list(listed) != sorted(set(listed)):
-            raise found.wrong(name, "is no list of a few keys in order")
-        return listed
-    child = found.child(name)
-    bits, hashes = child.blob("bits"), child.whole("hashes", most=HASHES_MAX)
-    if not 1 <= len(bits) <= BYTES_MAX or not hashes:
-        raise found.wrong(name, "is no bloom filter")
-    return KeyBloom(bits, hashes)
+    return listed_or_filter_in(found, name, of="keys", bloom=KeyBloom)
 
 
 def _filter_of(unique: Any) -> KeyBloom:
     """Return the filter of keys, none of which is null or comes twice."""
     count = len(unique)
-    size = min(BYTES_MAX, math.ceil(count * BITS_EACH / 8))
-    hashes = min(HASHES_MAX, max(1, round(size * 8 / count * math.log(2))))
+    size, hashes = filter_shape(count)
     _, offsets, data = unique.buffers()
     ends = np.frombuffer(offsets, np.int32, count + 1, 4 * unique.offset).astype(np.int64)
     octets = np.frombuffer(data, np.uint8)  # Of so many keys one at most is empty.

@@ -13,12 +13,12 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 from tidelog.wal.format.json import Fields, render_bytes
 
 LISTED_MAX: Final = 16
-LISTED_BYTES_MAX: Final = 1_024  # Of all ids together: a manifest has hundreds of such lists.
+LISTED_BYTES_MAX: Final = 1_024  # Of all together: a manifest has hundreds of such lists.
 
 BITS_EACH: Final = 10  # About one wrong yes in a hundred.
 BYTES_MAX: Final = 4_096  # Each is kept in a manifest; with more members it is wrong more often.
@@ -35,10 +35,22 @@ class Bloom:
 
     def may_hold(self, member: bytes) -> bool:
         """Say whether it may hold a value; if not, it surely does not."""
-        places = _places(member, len(self.bits) * 8, self.hashes)
-        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in places)
+        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in self.places_of(member))
+
+    def places_of(self, member: bytes) -> list[int]:
+        """Return the bits that stand for a value."""
+        digest = hashlib.blake2b(member, digest_size=16).digest()
+        # An odd step meets no place twice where the count is a power of two, and seldom elsewhere.
+        first, step = int.from_bytes(digest[:8]), int.from_bytes(digest[8:]) | 1
+        return self.in_steps(first, step)
+
+    def in_steps(self, first: int, step: int) -> list[int]:
+        """Return as many bits as there are hashes, of which two stand for all."""
+        count = len(self.bits) * 8
+        return [(first + number * step & _U64) % count for number in range(self.hashes)]
 
 
+B = TypeVar("B", bound=Bloom)
 StreamSet: TypeAlias = tuple[bytes, ...] | Bloom
 
 
@@ -54,11 +66,11 @@ def is_listed(held: StreamSet) -> TypeGuard[tuple[bytes, ...]]:
     return not isinstance(held, Bloom)
 
 
-def may_hold(held: StreamSet | None, stream: bytes) -> bool:
-    """Say whether a fragment may hold records of a stream; of None nothing is known."""
+def may_hold(held: StreamSet | None, member: bytes) -> bool:
+    """Say whether a fragment may hold records of a stream, or a key; of None nothing is known."""
     if held is None:
         return True
-    return held.may_hold(stream) if isinstance(held, Bloom) else stream in held
+    return held.may_hold(member) if isinstance(held, Bloom) else member in held
 
 
 def encode_stream_set(held: StreamSet) -> Any:
@@ -76,32 +88,40 @@ def stream_set_in(found: Fields, name: str) -> StreamSet:
     """
     if not found.has(name):
         return ()
+    return listed_or_filter_in(found, name, of="streams", bloom=Bloom)
+
+
+def listed_or_filter_in(
+    found: Fields, name: str, *, of: str, bloom: type[B]
+) -> tuple[bytes, ...] | B:
+    """Read a list of a few, or a filter of a kind; ``of`` is what they are of.
+
+    Raises:
+        CorruptionError: it is neither.
+    """
     if isinstance(found.found[name], list):
         listed = tuple(found.blobs(name))
         if len(listed) > LISTED_MAX or list(listed) != sorted(set(listed)):
-            raise found.wrong(name, "is no list of a few streams in order")
+            raise found.wrong(name, f"is no list of a few {of} in order")
         return listed
     child = found.child(name)
     bits, hashes = child.blob("bits"), child.whole("hashes", most=HASHES_MAX)
     if not 1 <= len(bits) <= BYTES_MAX or not hashes:
         raise found.wrong(name, "is no bloom filter")
-    return Bloom(bits, hashes)
+    return bloom(bits, hashes)
+
+
+def filter_shape(count: int) -> tuple[int, int]:
+    """Return how many bytes the filter of so many has, and how many bits stand for each."""
+    size = min(BYTES_MAX, math.ceil(count * BITS_EACH / 8))
+    return size, min(HASHES_MAX, max(1, round(size * 8 / count * math.log(2))))
 
 
 def bloom_of(members: Collection[bytes]) -> Bloom:
     """Return the filter of a set; the same for the same set, in whatever order."""
-    count = max(1, len(members))
-    size = min(BYTES_MAX, math.ceil(count * BITS_EACH / 8))
-    hashes = min(HASHES_MAX, max(1, round(size * 8 / count * math.log(2))))
-    bits = bytearray(size)
+    size, hashes = filter_shape(max(1, len(members)))
+    empty, bits = Bloom(bytes(size), hashes), bytearray(size)
     for member in members:
-        for place in _places(member, size * 8, hashes):
+        for place in empty.places_of(member):
             bits[place >> 3] |= 1 << (place & 7)
     return Bloom(bytes(bits), hashes)
-
-
-def _places(member: bytes, count: int, hashes: int) -> list[int]:
-    digest = hashlib.blake2b(member, digest_size=16).digest()
-    # An odd step meets no place twice where the count is a power of two, and seldom elsewhere.
-    at, step = int.from_bytes(digest[:8]), int.from_bytes(digest[8:]) | 1
-    return [(at + number * step & _U64) % count for number in range(hashes)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import check_key, keys_may_hold
+from tidelog.wal.format.key_set import check_key
 from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, check_stream
 
@@ -29,7 +29,7 @@ class Selection:
     def may_be_in(self, fragment: Fragment) -> bool:
         """Say whether a fragment may hold any such record; if not, it need not be read."""
         is_of_stream = self.stream is None or may_hold(fragment.streams, self.stream)
-        if is_of_stream and (self.key is None or keys_may_hold(fragment.keys, self.key)):
+        if is_of_stream and (self.key is None or may_hold(fragment.keys, self.key)):
             return True
         return self.control and may_hold(fragment.streams, CONTROL)
 
