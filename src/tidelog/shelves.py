@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tidelog.wal.slot_protocol.shape import Shape
 
 
-class Shelves:
+class Shelves(ABC):
     """The part of a `tidelog.location.Location` that is about logs."""
 
     __slots__ = ()
@@ -35,14 +36,14 @@ class Shelves:
     consensus: Consensus
 
     @property
+    @abstractmethod
     def store(self) -> Store:
         """Return the store as this process uses it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def told_url(self) -> str:
         """Return the URL by which other processes open this location."""
-        raise NotImplementedError
 
     @property
     def shelf(self) -> Logs:

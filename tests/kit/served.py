@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,10 +83,22 @@ class Served:
         """Open a connection of one's own."""
         return socket.create_connection(("localhost", self.port), timeout=30)
 
+    def sample(self, name: str, **labels: str) -> float:
+        """Return a metric's value; 0 where it has none."""
+        return self.state.metrics.registry.get_sample_value(name, labels) or 0.0
+
     def stop(self) -> None:
         """End the server as SIGTERM does, and wait until it has."""
         self.server.should_exit = True
         self.thread.join(30)
+
+
+def wait_until(told: Callable[[], bool], patience_s: float = 30) -> None:
+    """Return once something is so; whatever is never so fails the test."""
+    until = time.monotonic() + patience_s
+    while not told():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -7,17 +7,10 @@ import time
 
 import pytest
 
-from kit.served import Served, served
+from kit.served import served, wait_until
 from tidelog.errors import LocationError
 from tidelog.http_api.failures import ShuttingDown
 from tidelog.http_client import HttpKeyed
-
-
-def wait_for_followers(server: Served, count: int) -> None:
-    until = time.monotonic() + 30
-    while server.state.metrics.registry.get_sample_value("log_followers") != count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_whoever_waits_is_answered_when_the_server_ends() -> None:
@@ -32,7 +25,7 @@ def test_whoever_waits_is_answered_when_the_server_ends() -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        wait_for_followers(server, 1)
+        wait_until(lambda: server.sample("log_followers") == 1)
         began = time.monotonic()
         server.stop()
         waiting.join(30)

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 import tidelog
-from kit.served import NAME, Served, served
+from kit.served import NAME, served, wait_until
 from tidelog.errors import Fenced, NoSuchLog, SequenceRetired
 from tidelog.http_api.failures import Forbidden
 from tidelog.http_client import HttpKeyed
@@ -74,7 +74,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        until_followed(server)
+        wait_until(lambda: server.sample("log_followers") == 1)
         writer.append([(b"b", b"other"), (b"ab", b"2")])
         waiting.join(30)
         assert told == [[b"2"]]
@@ -91,11 +91,6 @@ def until_gone(log: HttpKeyed) -> None:
     except NoSuchLog:
         return
     raise AssertionError("a log that was dropped has no records, and is there")
-
-
-def until_followed(server: Served) -> None:
-    while server.state.metrics.registry.get_sample_value("log_followers") != 1:
-        threading.Event().wait(0.01)
 
 
 def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: Path) -> None:
@@ -125,6 +120,5 @@ def test_what_is_asked_of_the_store_is_counted(lake: tidelog.Location, tmp_path:
     """In the same numbers as tidelog's own."""
     with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
-        sample = server.state.metrics.registry.get_sample_value
-        assert (sample("tidelog_store_bytes_out_total", {"kind": "put"}) or 0) > 0
-        assert sample("log_append_records_total") == 1
+        assert server.sample("tidelog_store_bytes_out_total", kind="put") > 0
+        assert server.sample("log_append_records_total") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kit.served import Served, served
+from kit.served import Served, served, wait_until
 from tidelog.http_client import HttpKeyed
 from tidelog.server.app import ServerState
 from tidelog.server.limits import ServerLimits
@@ -50,17 +49,6 @@ def received(client: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return found
-
-
-def sample(server: Served, name: str, **labels: str) -> float:
-    return server.state.metrics.registry.get_sample_value(name, labels) or 0.0
-
-
-def wait_until(told: Any) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not told():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +116,7 @@ def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
         client.sendall(
             b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
         )
-    wait_until(lambda: sample(quick, "http_clients_left_total") == 1)
+    wait_until(lambda: quick.sample("http_clients_left_total") == 1)
     assert quick.state.incoming.taken == 0
 
 
@@ -150,8 +138,8 @@ def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
         client.sendall(
             b"GET /api/v1/log/scan?key=a&follow=true&start_seq=1 HTTP/1.1\r\nHost: x\r\n\r\n"
         )
-        wait_until(lambda: sample(quick, "log_followers") == 1)
-    wait_until(lambda: sample(quick, "log_followers") == 0)
+        wait_until(lambda: quick.sample("log_followers") == 1)
+    wait_until(lambda: quick.sample("log_followers") == 0)
 
 
 def slow_reader(server: Served) -> socket.socket:
