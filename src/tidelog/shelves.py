@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
+from tidelog.errors import NoSuchLog
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 
@@ -60,7 +61,15 @@ class Shelves(ABC):
         Raises:
             UsageError: the name will not do. NoSuchLog: there is none of that name.
         """
-        return await self.shelf.open(name, shape=shape, batching=batching)
+        try:
+            return await self.shelf.open(name, shape=shape, batching=batching)
+        except NoSuchLog as error:
+            if type(error) is NoSuchLog and await self.keyed_shelf.has(name):
+                raise NoSuchLog(
+                    f"{name!r} is a keyed log, not a log: 'tidelog keyed scan {name}' reads it, "
+                    f"and in Python lake.keyed({name!r})"
+                ) from None
+            raise
 
     async def create_log(
         self,

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
+from tidelog.cli.maintained import (
+    Follow,
+    TendedLog,
+    TendedNames,
+    Turn,
+    Wait,
+    again_and_again,
+    tended,
+)
 from tidelog.cli.output import count_text, print_json, say
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 def collect(
     context: typer.Context,
-    names: MaintainedNames = None,
+    names: TendedNames = None,
     *,
     after: Annotated[
         str,
@@ -34,7 +42,8 @@ def collect(
         typer.Option(
             "--sweep",
             help="List all objects, too, and delete those that were never named: what a writer "
-            "left that died. A write that takes longer than two sweeps is made again.",
+            "left that died. A write that takes longer than two sweeps is made again. Of keyed "
+            "logs that is done in any case.",
         ),
     ] = False,
     follow: Follow = False,
@@ -51,7 +60,7 @@ def collect(
 
     async def once(location: Location, turn: Turn) -> None:
         tending = location.maintenance
-        kept = await tending.kept(names or (), dropped=True)
+        kept, logs = await tended(location, names or (), dropped=True)
 
         def work(some: Sequence[Kept]) -> AsyncIterator[CollectedOne]:
             return tending.collect(some, after_us=after_us, sweeps=sweep)
@@ -63,7 +72,16 @@ def collect(
                 waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
                 say(f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}")
 
+        async def erase(some: Sequence[TendedLog]) -> AsyncIterator[CollectedOne]:
+            from tidelog.collection.maintenance import CollectedOne
+
+            for one in some:
+                async with one.opened() as log:
+                    yield CollectedOne(one.name, await log.collect(after_us=after_us), 0)
+
         async for one in turn.each(kept, work):
+            told(one)
+        async for one in turn.each(logs, erase):
             told(one)
         if not names:
             async for one in tending.tidy():

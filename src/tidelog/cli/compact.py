@@ -1,9 +1,10 @@
-"""``tidelog compact``: merge what collections and shards have come to consist of."""
+"""``tidelog compact``: merge what collections, shards and keyed logs have come to consist of."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,15 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.engine_choice import Conf, Master, check_engine, parse_conf
-from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
+from tidelog.cli.maintained import (
+    Follow,
+    TendedLog,
+    TendedNames,
+    Turn,
+    Wait,
+    again_and_again,
+    tended,
+)
 from tidelog.cli.output import bytes_text, count_text, print_json, say
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 
 def compact(
     context: typer.Context,
-    names: MaintainedNames = None,
+    names: TendedNames = None,
     *,
     full: Annotated[
         bool, typer.Option("--full", help="Leave one batch a shard, whatever it costs.")
@@ -40,10 +49,11 @@ def compact(
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what is due, of the collections and shards that are named, or of all that there is.
+    """Merge what is due, of what is named, or of all that there is.
 
     Contents stay the same at each time that can be read. What was taken back before 'since' is
     left out. The objects that are merged stay for an hour, for who reads them: see tidelog collect.
+    Of keyed logs, what is loose becomes runs in this process, and what they need not keep retires.
     """
     settings = parse_conf(conf or [])
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
@@ -52,18 +62,38 @@ def compact(
         async with _merger(location, on_spark, master, settings) as merger:
 
             async def once(location: Location, turn: Turn) -> None:
-                tending = location.maintenance
-                kept = await tending.kept(names or ())
-                done = partial(tending.compact, full=full, merger=merger)
+                kept, logs = await tended(location, names or ())
+                done = partial(location.maintenance.compact, full=full, merger=merger)
                 async for one in turn.each(kept, done):
                     if as_json:
                         print_json(_object(one))
                     elif one.done.merges or not follow:
                         say(_line(one))
+                async for log in turn.each(logs, partial(_tend, everything=full)):
+                    if as_json:
+                        print_json({"name": log.name, "runs": log.runs, "retired": log.retired})
+                    elif log.runs or log.retired or not follow:
+                        say(_log_line(log))
 
             await again_and_again(location, once, follow, interval)
 
     on_location(context, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _TendedOne:
+    """How many runs of a keyed log were written, and how many of its segments retired."""
+
+    name: str
+    runs: int
+    retired: int
+
+
+async def _tend(logs: Sequence[TendedLog], *, everything: bool) -> AsyncIterator[_TendedOne]:
+    for one in logs:
+        async with one.opened() as log:
+            runs = await log.compact(everything=everything)
+            yield _TendedOne(one.name, runs, await log.retire())
 
 
 @asynccontextmanager
@@ -96,6 +126,13 @@ def _object(one: CompactedOne) -> dict[str, Any]:
         "bytes_written": done.bytes_written,
         "batches": one.batches,
     }
+
+
+def _log_line(one: _TendedOne) -> str:
+    told = f"{count_text(one.runs, 'run')} written" if one.runs else "nothing to compact"
+    return f"{one.name}: {told}" + (
+        f", {count_text(one.retired, 'segment')} retired" if one.retired else ""
+    )
 
 
 def _line(one: CompactedOne) -> str:

@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 
 from tidelog.cli.output import say
-from tidelog.errors import CorruptionError, LocationError, StoreRefused
+from tidelog.errors import (
+    CorruptionError,
+    LocationError,
+    NoSuchCollection,
+    NoSuchLog,
+    StoreRefused,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tidelog.collection.maintenance import Kept
+    from tidelog.keyed.log import KeyedLog
     from tidelog.location import Location
 
 MaintainedNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME]...", help="Collections and shards; all, unless named."),
+]
+TendedNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME]...", help="Collections, shards and keyed logs; all, unless named."
+    ),
 ]
 Follow = Annotated[
     bool,
@@ -37,6 +51,58 @@ class Damaged(CorruptionError):
     """Some of what was to be kept in order is damaged, and was told."""
 
 
+class WithName(Protocol):
+    """What is kept in order, by the name that people know."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TendedLog:
+    """A keyed log that is kept in order."""
+
+    name: str
+    location: Location
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[KeyedLog]:
+        """Yield it opened; it is closed in the end."""
+        log = await self.location.keyed(self.name)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
+async def tended(
+    location: Location, names: Sequence[str], *, dropped: bool = False
+) -> tuple[list[Kept], list[TendedLog]]:
+    """Find the shards and the keyed logs that have these names, or all; see `Maintenance.kept`.
+
+    Raises:
+        NoSuchCollection: there is nothing of a name.
+    """
+    shelf, tending = location.keyed_shelf, location.maintenance
+    if not names:
+        kept = await tending.kept(dropped=dropped)
+        return kept, [TendedLog(name, location) for name in await shelf.names()]
+    kept, logs = [], []
+    for name in dict.fromkeys(names):
+        with suppress(UsageError):
+            if await shelf.has(name):
+                logs.append(TendedLog(name, location))
+        try:
+            kept += await tending.kept([name])
+        except NoSuchCollection:
+            if name not in [log.name for log in logs]:
+                raise
+    return kept, logs
+
+
+K = TypeVar("K", bound=WithName)
+
+
 @dataclass(slots=True)
 class Turn:
     """One time through what is to be kept in order."""
@@ -45,7 +111,7 @@ class Turn:
     damaged: list[str] = field(default_factory=list)
 
     async def each(
-        self, kept: Sequence[Kept], work: Callable[[Sequence[Kept]], AsyncIterator[Any]]
+        self, kept: Sequence[K], work: Callable[[Sequence[K]], AsyncIterator[Any]]
     ) -> AsyncIterator[Any]:
         """Yield what comes of the work on each; what is damaged is told, and stops no other."""
         for one in kept:
@@ -55,6 +121,8 @@ class Turn:
                 async with aclosing(cast("AsyncGenerator[Any, None]", work([one]))) as found:
                     async for done in found:
                         yield done
+            except NoSuchLog:
+                continue  # It was dropped since it was found.
             except CorruptionError as error:
                 self.damaged.append(one.name)
                 say(f"tidelog: {one.name}: {error}")

@@ -1,13 +1,24 @@
-"""``tidelog scrub``: read all that collections and shards have stored, and check it."""
+"""``tidelog scrub``: read all that collections, shards and keyed logs store, and check it."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
+from tidelog.cli.keyed.scrub import scrubbed_object, tell_scrubbed
+from tidelog.cli.maintained import (
+    Follow,
+    TendedLog,
+    TendedNames,
+    Turn,
+    Wait,
+    again_and_again,
+    tended,
+)
 from tidelog.cli.output import (
     bytes_text,
     choose_format,
@@ -20,12 +31,13 @@ from tidelog.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import ScrubbedOne
+    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
     from tidelog.location import Location
 
 
 def scrub(
     context: typer.Context,
-    names: MaintainedNames = None,
+    names: TendedNames = None,
     *,
     follow: Follow = False,
     interval: Wait = 3600.0,
@@ -34,14 +46,14 @@ def scrub(
     """Read all that is stored, and check it; every damage is told, not the first alone.
 
     Each part is read whole: its bytes, its rows and what they sum up to, its times and keys. Each
-    rollup that is kept, with the changes after it, must come to the newest state. Logs have a verb
-    of their own: tidelog log scrub. Exit status: 1 if something is damaged.
+    rollup that is kept, with the changes after it, must come to the newest state. Logs without keys
+    have a verb of their own: tidelog log scrub. Exit status: 1 if something is damaged.
     """
     is_json = choose_format(None, as_json=as_json) == "json"
 
     async def once(location: Location, turn: Turn) -> None:
         tending = location.maintenance
-        kept = await tending.kept(names or ())
+        kept, logs = await tended(location, names or ())
         async for one in turn.each(kept, tending.scrub):
             if not one.found.is_clean:
                 turn.damaged.append(one.name)
@@ -49,6 +61,15 @@ def scrub(
                 print_json(_object(one))
             else:
                 _tell(one, quiet=follow)
+        async for log in turn.each(logs, _scrub_logs):
+            if not log.found.is_clean:
+                turn.damaged.append(log.name)
+            if is_json:
+                print_json({"name": log.name, **scrubbed_object(log.found)})
+            elif follow and log.found.is_clean:
+                continue
+            else:
+                tell_scrubbed(log.found, f"{log.name}: ")
         for transactions in [] if names else await tending.transactions():
             try:
                 await transactions.refresh()
@@ -57,6 +78,18 @@ def scrub(
                 say(f"tidelog: the transactions {transactions.name!r}: {error}")
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
+
+
+@dataclass(frozen=True, slots=True)
+class _ScrubbedLog:
+    name: str
+    found: KeyedScrubbed
+
+
+async def _scrub_logs(logs: Sequence[TendedLog]) -> AsyncIterator[_ScrubbedLog]:
+    for one in logs:
+        async with one.opened() as log:
+            yield _ScrubbedLog(one.name, await log.scrub())
 
 
 def _object(one: ScrubbedOne) -> dict[str, Any]:

@@ -139,12 +139,17 @@ class KeyedLogs:
         """Return the names of all keyed logs, in order."""
         keys = self.consensus.list_keys(Named.KEYED.prefix)
         found = [name_of(Named.KEYED, key) async for key in keys]
-        living = []
-        for name in sorted(one for one in found if one is not None):
-            state = await self._standing(name).machine.refresh()
-            if state.is_made and not state.is_dropped:
-                living.append(name)
-        return living
+        names = sorted(one for one in found if one is not None)
+        return [name for name in names if await self.has(name)]
+
+    async def has(self, name: str) -> bool:
+        """Say whether there is a keyed log of a name.
+
+        Raises:
+            UsageError: the name will not do.
+        """
+        state = await self._standing(name).machine.refresh()
+        return state.is_made and not state.is_dropped
 
     async def fork(self, source: str, name: str) -> KeyedLog:
         """Make a keyed log that begins as another is now, and shares what it has stored.

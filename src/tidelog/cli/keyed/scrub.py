@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -30,21 +30,27 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
-        print_json({"log": name, **asdict(found), "is_clean": found.is_clean})
+        print_json({"log": name, **scrubbed_object(found)})
     else:
-        _tell(found)
+        tell_scrubbed(found)
     if not found.is_clean:
         raise LogBroken(
             f"the keyed log {name!r} is damaged: restore the objects that are named above"
         )
 
 
-def _tell(found: KeyedScrubbed) -> None:
+def scrubbed_object(found: KeyedScrubbed) -> dict[str, Any]:
+    """Return what was found, for programs."""
+    return {**asdict(found), "is_clean": found.is_clean}
+
+
+def tell_scrubbed(found: KeyedScrubbed, of: str = "") -> None:
+    """Say what was found, for people; ``of`` begins each line."""
     for problem in found.problems:
-        write_text(f"{problem}\n")
+        write_text(f"{of}{problem}\n")
     read = count_text(found.records, "record"), count_text(found.runs, "run")
     say(
-        f"{read[0]} in {read[1]} read, {bytes_text(found.bytes)}, and "
+        f"{of}{read[0]} in {read[1]} read, {bytes_text(found.bytes)}, and "
         f"{count_text(found.wal_records, 'record')} in the log that feeds them; "
         f"{count_text(len(found.problems), 'problem')}"
     )

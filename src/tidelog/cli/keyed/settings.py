@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidelog.keyed.values import Retention, Sealing
 
 NONE: Final = "none"
+SEAL_BYTES_MIN: Final = 65_536  # Less is a slip, such as 256 for 256MiB; in Python it may be any.
 
 SealBytes = Annotated[
     str | None,
@@ -43,7 +44,7 @@ def sealing_of(known: Sealing, seal_bytes: str | None, seal_age: str | None) -> 
         UsageError: one is none.
     """
     if seal_bytes is not None:
-        known = replace(known, bytes=_size(seal_bytes, "--seal-bytes"))
+        known = replace(known, bytes=_seal_bytes(seal_bytes))
     if seal_age is not None:
         known = replace(known, age_us=_age_us(seal_age, "--seal-age"))
     return known
@@ -64,6 +65,16 @@ def retention_of(
     if segments is not None:
         known = replace(known, segments=_whole(segments, "--retain-segments"))
     return known
+
+
+def _seal_bytes(text: str) -> int | None:
+    found = _size(text, "--seal-bytes")
+    if found is not None and found < SEAL_BYTES_MIN:
+        raise UsageError(
+            f"--seal-bytes {text[:200]!r} would make a segment of every few records: write 64KiB "
+            "or more, such as 256MiB"
+        )
+    return found
 
 
 def _size(text: str, what: str) -> int | None:

@@ -1,0 +1,92 @@
+"""``tidelog compact``, ``collect`` and ``scrub`` keep keyed logs in order beside all else."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from cli.conftest import Cli, cli
+
+__all__ = ["cli"]
+
+
+def appended(cli: Cli, name: str, times: int) -> None:
+    for n in range(times):
+        cli.done("keyed", "append", name, "--key", "a", given=f"v{n}\n".encode())
+
+
+@pytest.fixture
+def two(cli: Cli) -> Cli:
+    """A location with the keyed logs ``k`` and ``m``."""
+    for name in ("k", "m"):
+        cli.done("keyed", "create", name)
+    appended(cli, "k", 3)
+    return cli
+
+
+def test_unless_named_keyed_logs_are_compacted_and_collected_too(two: Cli) -> None:
+    """What is loose becomes runs, what retired is told, and what was compacted goes in time."""
+    before = two.done("keyed", "scan", "k", "--key", "a", "--json").objects
+    two.done("keyed", "configure", "k", "--retain-segments", "1")
+    found = {one["name"]: one for one in two.done("compact", "--full", "--json").objects}
+    assert [*found] == ["(catalog)", "k", "m"]
+    assert (found["k"], found["m"]) == (
+        {"name": "k", "runs": 1, "retired": 0},
+        {"name": "m", "runs": 0, "retired": 0},
+    )
+    assert two.done("keyed", "scan", "k", "--key", "a", "--json").objects == before
+
+    two.done("keyed", "seal", "k")
+    appended(two, "k", 2)
+    told = two.done("compact", "--full", "k").err
+    assert told == "k: 1 run written, 1 segment retired\n"
+    assert two.done("compact", "m").err == "m: nothing to compact\n"
+    gone = {o["name"]: o["deleted"] for o in two.done("collect", "--after", "0s", "--json").objects}
+    assert gone["k"] >= 2
+    assert gone["m"] == 0
+    assert len(two.done("keyed", "scan", "k", "--key", "a", "--json").objects) == 2
+
+
+def test_a_scrub_of_all_finds_what_is_damaged_in_keyed_logs(two: Cli) -> None:
+    """It is told with the log's name, the other logs are read too, and the status says it."""
+    two.done("compact", "--full", "k")
+    clean = two.done("scrub", "--json").objects
+    assert {one["name"]: one["is_clean"] for one in clean if "is_clean" in one} == {
+        "k": True,
+        "m": True,
+    }
+    lake = two.folder / "lake"
+    part = next(lake.glob("keyed/k/run/*/*-0000.parquet"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    found = two("scrub", "--json")
+    assert found.status == 1
+    problems = {one["name"]: one["problems"] for one in found.objects if "problems" in one}
+    assert problems["m"] == []
+    assert problems["k"][0].startswith(f"{part.relative_to(lake)}: ")
+    assert "k: damaged" in found.complaint
+
+
+def test_people_are_told_of_each_log_by_its_name(two: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a log, as of a shard."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert "m: 0 records in 0 runs read, 0 bytes, and 0 records" in two.done("scrub", "m").err
+
+
+def test_a_name_of_nothing_is_told(two: Cli) -> None:
+    """Also beside one that there is; and who takes a keyed log for a log is told."""
+    assert "there is no collection 'x'" in two("compact", "k", "x").complaint
+    assert "'tidelog keyed scan k' reads it" in two("log", "describe", "k").complaint
+    assert "'tidelog log list'" in two("log", "describe", "x").complaint
+
+
+@pytest.mark.parametrize("verb", ["create", "configure"])
+def test_segments_of_a_few_bytes_are_a_slip(two: Cli, verb: str) -> None:
+    """256 was meant to be 256MiB."""
+    name = "n" if verb == "create" else "k"
+    refused = two("keyed", verb, name, "--seal-bytes", "256")
+    assert refused.status == 2
+    assert "write 64KiB or more" in refused.complaint
+    two.done("keyed", verb, name, "--seal-bytes", "64KiB")
