@@ -24,12 +24,16 @@ _BOX = f"consensus/{Named.KEYED.prefix}"
 
 @dataclass(slots=True)
 class KeyedWatch:
-    """See the module. ``logs`` by name; ``violations`` are sentences of what was not allowed."""
+    """See the module. ``logs`` by name; ``violations`` are sentences of what was not allowed.
+
+    ``wals`` are what feeds them, by where they lie: that of a try to fork may be nobody's.
+    """
 
     store: MemoryStore
     now_us: Callable[[], int]
     clocks_jump: bool = False
     logs: dict[str, KeyedTruth] = field(default_factory=dict)
+    wals: dict[str, SlotWatch] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     boxes: Watch = field(init=False)
     _followed: dict[str, int] = field(default_factory=dict)
@@ -42,12 +46,16 @@ class KeyedWatch:
         if name not in self.logs:
             self.logs[name] = KeyedTruth(
                 name=name,
-                wal=SlotWatch(f"{WALS}{name}/"),
+                wal=self.wal(name),
                 fetch=self._fetch,
                 now_us=self.now_us,
                 clocks_jump=self.clocks_jump,
             )
         return self.logs[name]
+
+    def wal(self, name: str) -> SlotWatch:
+        """Return the watch on a log that may feed one of these."""
+        return self.wals.setdefault(name, SlotWatch(f"{WALS}{name}/"))
 
     def living(self) -> list[str]:
         """Return the names of the logs that there are."""
@@ -55,9 +63,11 @@ class KeyedWatch:
 
     def on_put(self, key: str, data: bytes) -> None:
         if key.startswith(WALS):
-            found = self.log(key.split("/", 2)[1])
-            found.wal.on_put(key, data)
-            found.take_slots()
+            wal = self.wal(key.split("/", 2)[1])
+            wal.on_put(key, data)
+            for one in self.logs.values():
+                if one.wal is wal:
+                    one.take_slots()
         self.boxes.on_put(key, data)
         if key.startswith(_BOX):
             self._follow(key.removeprefix(_BOX))
@@ -69,7 +79,7 @@ class KeyedWatch:
             if key in named:
                 self.violations.append(f"{key} was deleted, and is named")
             if key.startswith(WALS):
-                self.log(key.split("/", 2)[1]).wal.on_delete([key])
+                self.wal(key.split("/", 2)[1]).on_delete([key])
 
     def check(self) -> None:
         """Check what was seen.
@@ -78,7 +88,7 @@ class KeyedWatch:
             Violated: a step was not allowed.
         """
         found = [*self.violations, *self.boxes.violations]
-        found += [sentence for one in self.logs.values() for sentence in one.wal.violations]
+        found += [sentence for one in self.wals.values() for sentence in one.violations]
         if found:
             raise Violated("; ".join(found[:3]))
 
@@ -90,6 +100,9 @@ class KeyedWatch:
             for data in record.diffs:
                 diff = language.decode_diff(data)
                 source = None
+                if diff.wal is not None:
+                    self.log(name).wal = self.wal(diff.wal)
+                    self.log(name).take_slots()
                 if diff.origin is not None and diff.origin[0] is not None:
                     source = self.log(diff.origin[0].log)
                 try:

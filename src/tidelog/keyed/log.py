@@ -202,7 +202,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
         """Delete what nothing names any more since ``after_us``; see `KeyedWrites`."""
         check_whole(after_us, "after_us")
         self._check_open()
-        collector = KeyedCollector(standing=self.standing, wal=self.wal, after_us=after_us)
+        collector = KeyedCollector(
+            standing=self.standing, wal=self.wal, writer=self.wal.writer, after_us=after_us
+        )
         return await collector.collect()
 
     async def scrub(self) -> KeyedScrubbed:

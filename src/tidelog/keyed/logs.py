@@ -11,44 +11,34 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog.arguments import check_whole
-from tidelog.clock import Clock, backoff_us, wall_us
+from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     ContentionError,
+    LocationError,
     NameTaken,
     NoSuchLog,
-    NoSuchPin,
     PositionCollected,
+    UsageError,
 )
 from tidelog.ids import Named, name_of, named_id
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
+from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
-from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint
-from tidelog.keyed.states.transition import (
-    check_living,
-    decide_checkpoint,
-    decide_dropped,
-    decide_forked,
-    decide_made,
-    decide_origin_left,
-)
-from tidelog.keyed.upkeep.collecting import let_go_of_surplus
+from tidelog.keyed.states.transition import check_living, decide_dropped, decide_made
+from tidelog.keyed.upkeep.forks import Forks, is_kept_for_forks
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.admin.destroy import destroy_log
-from tidelog.wal.admin.fork import Fork
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.pin import check_pin_name
 from tidelog.wal.logs import log_folder
 from tidelog.wal.opening import create_log, open_log
-from tidelog.wal.read.head import has_manifest
 from tidelog.wal.slot_log import SlotLog
 
 TRIES = 5
-WAITS = 16  # Some ten seconds.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +64,7 @@ class KeyedLogs:
             was.
         """
         standing = self._standing(name)
+        _check_free(name)
         check_settings(sealing, retention)
         if not await standing.machine.commit(
             lambda state: decide_made(state, sealing=sealing, retention=retention)
@@ -155,18 +146,25 @@ class KeyedLogs:
         """Make a keyed log that begins as another is now, and shares what it has stored.
 
         Raises:
-            UsageError: the name is not of letters, digits and _. NameTaken: there is such a log.
-            NoSuchLog: there is no source. ContentionError: others changed the source meanwhile.
+            UsageError: the name will not do. NameTaken: there is, or was, such a log. NoSuchLog:
+            there is no source. ContentionError: others changed the source meanwhile.
         """
-        check_pin_name(name, of="fork")
         target = self._standing(name)
+        _check_free(name)
+        taken = NameTaken(f"there is, or was, a keyed log {name!r}: choose another name")
         if (await target.machine.refresh()).is_made:
-            raise NameTaken(f"there is, or was, a keyed log {name!r}: choose another name")
+            raise taken
         origin = await self._living(source)
         await self._wal(origin, None)
+        forks = Forks(source=origin, writer=self.writer)
         for _ in range(TRIES):
             with suppress(PositionCollected):
-                return await self._forked(origin, target)
+                is_made = await forks.make(target)
+                with suppress(LocationError, NoSuchLog):  # Else a collection does it.
+                    await forks.settle()
+                if not is_made:
+                    raise taken
+                return await self.open(name)
         raise ContentionError("the source was collected faster than it could be forked: try again")
 
     async def drop(self, name: str) -> None:
@@ -178,98 +176,27 @@ class KeyedLogs:
             NoSuchLog: there is none. UsageError: forks read what it has stored.
         """
         standing = self._standing(name)
-        was_dropped = (await standing.machine.refresh()).is_dropped
-        if not was_dropped:
-            standing = await self._living(name)
-            decide_dropped(standing.state)
-        with suppress(NoSuchLog):
-            await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
-        if not was_dropped:
-            await standing.machine.commit(decide_dropped)
-        await self._clear(standing)
-        if was_dropped:
+        if (await standing.machine.refresh()).is_dropped:
+            await self._clear(standing)
             await self._living(name)
+        await self._living(name)
+        await Forks(source=standing, writer=self.writer).settle(gives_up=True)
+        await standing.machine.commit(decide_dropped)
+        await self._clear(standing)
 
     async def _clear(self, standing: KeyedStanding) -> None:
         """Delete what is left of a log that was dropped, and let go of what it was forked from."""
+        await Forks(source=standing, writer=self.writer).settle(gives_up=True)
+        with suppress(NoSuchLog):
+            await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
         await standing.machine.collect(after_us=0)
         runs = f"{prefix_of(standing.name)}/run/"
         left = [entry.key async for entry in self.store.list(runs)]
         if left:
             await self.store.delete(left)
-        origin = standing.state.origin
-        if origin is not None:
-            source = self._standing(origin.log)
-            await source.machine.refresh()
-            await let_go_of_surplus(source, standing, keep=False)
+        if (origin := standing.state.origin) is not None:
+            await Forks(source=standing.beside(origin.log), writer=self.writer).settle()
             await standing.machine.commit(decide_origin_left)
-
-    async def _forked(self, source: KeyedStanding, target: KeyedStanding) -> KeyedLog:
-        """Hold the source's runs, fork its wal, and have the fork begin with both.
-
-        Whoever dies or fails between leaves a checkpoint of the source, which says of which fork it
-        is; the same call again takes up a wal that was forked already. As long as there is no fork,
-        none is let go of: another who makes it may just have taken it for the fork's.
-        """
-        fork = target.name
-        await source.refresh()
-        held = f"fork.{fork}.{self.clock.unique()[:8]}"
-        limit = source.tail.next
-        made = await source.machine.commit(
-            lambda state: decide_checkpoint(
-                state, held, next_sequence=limit, at_us=wall_us(self.clock), fork=fork
-            )
-        )
-        assert made is not None, "a fork's wal has what is not compacted"
-        await self._fork_wal(source, target, made.compacted)
-        await target.tail.refresh(1)
-        await source.machine.refresh()
-        found = _point(source.state.checkpoints, fork, target.tail.oldest, target.tail.next)
-        if found is None:
-            raise PositionCollected("the source went on before it was forked", log=source.name)
-        name, point = found
-        begun = await target.machine.commit(
-            lambda state: decide_forked(
-                state, source.state, point, ForkOrigin(log=source.name, checkpoint=name)
-            )
-        )
-        await let_go_of_surplus(source, target)
-        if not begun:
-            raise NameTaken(f"another made a keyed log {fork!r} just now")
-        return await self.open(fork)
-
-    async def _fork_wal(self, source: KeyedStanding, target: KeyedStanding, compacted: int) -> None:
-        wal = SlotLog(name=source.name, store=source.wal, clock=self.clock, writer=self.writer)
-        bounds = await wal.bounds()
-        # The newest record is always there, and a fork of a log that has records shares some.
-        start = min(compacted, bounds.next - 1) if bounds.next > bounds.oldest else 0
-        making = Fork(
-            store=source.wal,
-            source=source.name,
-            name=target.name,
-            clock=self.clock,
-            writer=self.writer,
-        )
-        try:
-            await making.make(start=start)
-        except NameTaken:
-            if (await target.machine.refresh()).is_made:
-                raise
-            await self._take_up(wal, target)
-
-    async def _take_up(self, wal: SlotLog, target: KeyedStanding) -> None:
-        """Wait for the wal of a fork that another is making, as long as one who lives may take.
-
-        Raises:
-            PositionCollected: they died over it, and what they held is let go of: begin again.
-        """
-        for attempt in range(WAITS):
-            if await has_manifest(target.wal):
-                return
-            await self.clock.sleep(backoff_us(attempt, self.clock, most_us=1_000_000))
-        with suppress(NoSuchPin):
-            await wal.release_pin(target.name, force=True)
-        raise PositionCollected("a fork was begun, and not finished", log=target.name)
 
     def _standing(self, name: str) -> KeyedStanding:
         named_id(Named.KEYED, name)
@@ -303,7 +230,7 @@ class KeyedLogs:
         opened = partial(
             open_log,
             standing.wal,
-            name=standing.name,
+            name=standing.wal_name,
             clock=self.clock,
             writer=self.writer,
             batching=batching,
@@ -315,18 +242,18 @@ class KeyedLogs:
                 raise
             with suppress(NameTaken):
                 await create_log(
-                    standing.wal, name=standing.name, clock=self.clock, writer=self.writer
+                    standing.wal, name=standing.wal_name, clock=self.clock, writer=self.writer
                 )
             found = await opened()
         assert isinstance(found, SlotLog)
         return found
 
 
-def _point(
-    checkpoints: dict[str, KeyedCheckpoint], fork: str, oldest: int, following: int
-) -> tuple[str, KeyedCheckpoint] | None:
-    """Return the checkpoint with which a forked wal makes a whole log."""
-    for name, one in checkpoints.items():
-        if one.fork == fork and oldest <= one.compacted <= following:
-            return name, one
-    return None
+def _check_free(name: str) -> None:
+    """Refuse names that the wals of forks have.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if is_kept_for_forks(name):
+        raise UsageError(f"{name!r} cannot be the name of a keyed log: choose one that no fork has")

@@ -42,9 +42,9 @@ class KeyedStanding:
     clock: Clock
     location_url: str = ""  # By which other processes open the store, where its own will not do.
     machine: Machine[KeyedState, KeyedDiff] = field(init=False)
-    tail: LooseTail = field(init=False)
     parts: RunPartReader = field(init=False)
     refreshed_us: int | None = None
+    _tail: LooseTail | None = None
     _begun: int = 0
     _done: int = 0
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
@@ -58,7 +58,6 @@ class KeyedStanding:
             consensus=self.consensus,
             clock=self.clock,
         )
-        self.tail = LooseTail(store=self.wal, clock=self.clock)
         self.parts = RunPartReader(self.store, self.clock, DirectoryCache())
 
     @property
@@ -66,9 +65,27 @@ class KeyedStanding:
         return self.machine.state
 
     @property
+    def tail(self) -> LooseTail:
+        """Return what is not compacted, as it is known; of a log whose state was read once."""
+        if self._tail is None:
+            self._tail = LooseTail(store=self.wal, clock=self.clock)
+        return self._tail
+
+    @property
+    def wal_name(self) -> str:
+        """Return the name of the log that feeds it, among those of keyed logs."""
+        return self.state.wal or self.name
+
+    @property
     def wal(self) -> Within:
-        """Return the folder of the log that feeds it."""
-        return Within(self.store, f"{WALS}{self.name}")
+        """Return the folder of the log that feeds it; that of a log that is there stays so."""
+        return Within(self.store, f"{WALS}{self.wal_name}")
+
+    def beside(self, name: str) -> KeyedStanding:
+        """Return another log of the same place, of which nothing was read yet."""
+        return KeyedStanding(
+            name=name, store=self.store, consensus=self.consensus, clock=self.clock
+        )
 
     async def refresh(self, *, unless_since_us: int | None = None) -> None:
         """Read what others have committed, unless that was done since a time.
@@ -126,7 +143,12 @@ class KeyedStanding:
         if found is None:
             raise no_checkpoint(checkpoint)
         state = replace(
-            self.state, runs=found.runs, retired=found.retired, compacted=found.compacted
+            self.state,
+            runs=found.runs,
+            retired=found.retired,
+            compacted=found.compacted,
+            seals=found.seals,
+            first_segment=found.first_segment,
         )
         runs = tuple(RunSource(run, self.parts) for run in found.runs)
         return KeyedView(state=state, sources=runs, next=found.compacted)

@@ -44,6 +44,8 @@ _STATE: Final[dict[str, Any]] = {
     "origin": ForkOrigin | None,
     "write_epoch": int,
     "sinks": dict[str, SinkMark],
+    "wal": str,
+    "voided": tuple[str, ...],
 }
 _DIFF: Final[dict[str, Any]] = {
     "made": bool,
@@ -61,6 +63,8 @@ _DIFF: Final[dict[str, Any]] = {
     "origin": tuple[ForkOrigin | None] | None,
     "write_epoch": int | None,
     "sinks": dict[str, SinkMark],
+    "wal": str | None,
+    "voided": tuple[str, ...],
     "vanished": tuple[str, ...],
 }
 _STATE_FIELDS: Final = decoders_of(_STATE)

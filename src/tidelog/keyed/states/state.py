@@ -29,7 +29,8 @@ class SegmentSeal:
 class KeyedCheckpoint:
     """What was readable when it was made: ``[retired, next)``, of which runs have up to compacted.
 
-    ``fork`` is the name of the log that begins with it; then the rest lies in that log's own wal.
+    ``seals`` are those that there were, the first of the segment ``first_segment``. ``fork`` is the
+    name of the log that is to begin with it; then the rest lies in that log's own wal.
     """
 
     made_us: int
@@ -37,6 +38,8 @@ class KeyedCheckpoint:
     compacted: int
     next: int
     runs: tuple[Run, ...]
+    seals: tuple[SegmentSeal, ...] = ()
+    first_segment: int = 0
     fork: str = ""
 
 
@@ -54,7 +57,9 @@ class KeyedState:
 
     ``seals`` are those of the segments that are left, of which the first has the id
     ``first_segment``. ``write_epoch`` rises with each sweep; see `decide_epoch`. ``sinks``
-    are the newest batches that were written once, and are compacted; see `mark`.
+    are the newest batches that were written once, and are compacted; see `mark`. ``wal`` is where
+    its wal lies, if not under its own name. ``voided`` are the checkpoints, of whichever logs, with
+    which this one is never to begin: whoever was to fork it took too long.
     """
 
     is_made: bool = False
@@ -70,6 +75,8 @@ class KeyedState:
     origin: ForkOrigin | None = None
     write_epoch: int = 0
     sinks: dict[str, SinkMark] = field(default_factory=dict)
+    wal: str = ""
+    voided: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -105,6 +112,8 @@ class KeyedDiff:
     origin: tuple[ForkOrigin | None] | None = None
     write_epoch: int | None = None
     sinks: dict[str, SinkMark] = field(default_factory=dict)
+    wal: str | None = None
+    voided: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -113,7 +122,13 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
     """Return the state after a change."""
     if diff.dropped:
         # What holds the source is let go of next, and by whoever comes next.
-        return KeyedState(is_made=True, is_dropped=True, origin=state.origin, extra=state.extra)
+        return KeyedState(
+            is_made=True,
+            is_dropped=True,
+            origin=state.origin,
+            wal=state.wal,
+            extra=state.extra,
+        )
     retired = state.retired if diff.retired is None else diff.retired
     runs = (*state.runs, *diff.added)
     if diff.merged is not None:
@@ -135,6 +150,9 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         origin=state.origin if diff.origin is None else diff.origin[0],
         write_epoch=_or(diff.write_epoch, state.write_epoch),
         sinks=newest_of(state.sinks, diff.sinks) if diff.sinks else state.sinks,
+        wal=state.wal if diff.wal is None else diff.wal,
+        # A log that is there never begins again.
+        voided=() if diff.made else (*state.voided, *diff.voided),
         extra={**state.extra, **diff.extra},
     )
 

@@ -22,7 +22,6 @@ from tidelog.errors import (
 from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import (
-    ForkOrigin,
     KeyedCheckpoint,
     KeyedDiff,
     KeyedState,
@@ -44,26 +43,6 @@ def decide_made(
     if state.is_made:
         return Decision(False)
     return Decision(True, KeyedDiff(made=True, sealing=sealing, retention=retention))
-
-
-def decide_forked(
-    state: KeyedState, source: KeyedState, point: KeyedCheckpoint, origin: ForkOrigin
-) -> Decided:
-    """Decide that a log begins as another was at a point; False if it has begun."""
-    if state.is_made:
-        return Decision(False)
-    diff = KeyedDiff(
-        made=True,
-        sealing=source.sealing,
-        retention=source.retention,
-        retired=point.retired,
-        compacted=point.compacted,
-        added=point.runs,
-        seals=tuple(seal for seal in source.seals if seal.limit <= point.next),
-        first_segment=source.first_segment,
-        origin=(origin,),
-    )
-    return Decision(True, diff)
 
 
 def decide_compacted(
@@ -103,7 +82,7 @@ def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
     if places != list(range(places[0], places[0] + len(places))):
         raise InvariantError("runs that were merged do not follow each other")
     diff = KeyedDiff(merged=MergedRuns(ids=tuple(ids), run=run))
-    return Decision(True, _with_vanished(state, diff))
+    return Decision(True, with_vanished(state, diff))
 
 
 def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decided:
@@ -124,7 +103,7 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
     if limits[-1] > state.compacted:
         raise InvariantError("a segment that is not compacted cannot be retired")
     diff = KeyedDiff(retired=limits[-1], first_segment=state.first_segment + len(limits))
-    return Decision(len(limits), _with_vanished(state, diff))
+    return Decision(len(limits), with_vanished(state, diff))
 
 
 def decide_configured(
@@ -144,11 +123,10 @@ def decide_checkpoint(
     One for a fork needs no such thing: the fork's wal has the rest.
 
     Raises:
-        NameTaken: there is such a checkpoint, and not of this fork.
+        NameTaken: there is such a checkpoint.
     """
     check_living(state)
-    known = state.checkpoints.get(name)
-    if known is not None and not (fork and known.fork == fork):
+    if name in state.checkpoints:
         raise NameTaken(f"there is a checkpoint {name!r} already: drop it, or choose another name")
     if not fork and state.compacted < next_sequence:
         return Decision(None)
@@ -158,28 +136,29 @@ def decide_checkpoint(
         compacted=state.compacted,
         next=max(next_sequence, state.compacted) if fork else state.compacted,
         runs=state.runs,
+        seals=state.seals,
+        first_segment=state.first_segment,
         fork=fork,
     )
-    return Decision(made, _with_vanished(state, KeyedDiff(checkpoints={name: made})))
+    return Decision(made, with_vanished(state, KeyedDiff(checkpoints={name: made})))
 
 
 def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
     """Decide that a checkpoint keeps nothing any more.
 
     Raises:
-        NoSuchCheckpoint: there is none.
+        NoSuchCheckpoint: there is none. UsageError: a fork begins with it.
     """
     check_living(state)
     if name not in state.checkpoints:
         raise no_checkpoint(name)
-    return Decision(True, _with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
-
-
-def decide_origin_left(state: KeyedState) -> Decided:
-    """Decide that the log from which this was forked is needed no more."""
-    if state.origin is None:
-        return Decision(False)
-    return Decision(True, KeyedDiff(origin=(None,)))
+    if fork := state.checkpoints[name].fork:
+        raise UsageError(
+            f"the checkpoint {name!r} holds what the fork {fork!r} begins with: it goes once the "
+            f"fork stands alone or is dropped ('tidelog keyed drop {fork}'), and if there is no "
+            "such fork, with one of the next collections"
+        )
+    return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
 
 
 def decide_epoch(state: KeyedState, known: int) -> Decided:
@@ -204,7 +183,7 @@ def decide_dropped(state: KeyedState) -> Decided:
             "them until they stand alone",
             forks=", ".join(forks),
         )
-    return Decision(True, _with_vanished(state, KeyedDiff(dropped=True)))
+    return Decision(True, with_vanished(state, KeyedDiff(dropped=True)))
 
 
 def check_living(state: KeyedState) -> None:
@@ -245,7 +224,7 @@ def _is_late(state: KeyedState, runs: Sequence[Run]) -> bool:
     return any(run.epoch + EPOCHS_LATE < state.write_epoch for run in runs)
 
 
-def _with_vanished(state: KeyedState, diff: KeyedDiff) -> KeyedDiff:
+def with_vanished(state: KeyedState, diff: KeyedDiff) -> KeyedDiff:
     """Return a change that says which objects nothing names after it."""
     after = apply_diff(state, diff)
     gone = named_by(state) - named_by(after)

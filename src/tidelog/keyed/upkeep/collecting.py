@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from tidelog.clock import wall_us
-from tidelog.errors import CursorMoved, NoSuchCheckpoint, NoSuchCursor, NoSuchLog
+from tidelog.errors import CursorMoved, NoSuchCursor
 from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.states.transition import (
     EPOCHS_LATE,
-    decide_checkpoint_dropped,
     decide_epoch,
-    decide_origin_left,
     named_by,
 )
+from tidelog.keyed.upkeep.forks import Forks
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 
@@ -41,6 +40,7 @@ class KeyedCollector:
 
     standing: KeyedStanding
     wal: Log
+    writer: str
     after_us: int = AFTER_US
 
     async def collect(self) -> int:
@@ -54,6 +54,7 @@ class KeyedCollector:
         deleted = await self.standing.machine.collect(after_us=self.after_us)
         deleted += await self._sweep()
         await self._leave_origin()
+        await Forks(source=self.standing, writer=self.writer).settle()
         return deleted
 
     async def _erase_wal(self) -> None:
@@ -98,33 +99,14 @@ class KeyedCollector:
         origin = standing.state.origin
         if origin is None:
             return
-        source = KeyedStanding(
-            name=origin.log,
-            store=standing.store,
-            consensus=standing.consensus,
-            clock=standing.clock,
-        )
-        await source.machine.refresh()
+        source = Forks(source=standing.beside(origin.log), writer=self.writer)
+        await source.source.machine.refresh()
         own = f"{prefix_of(standing.name)}/"
-        needs = any(not path.startswith(own) for path in named_by(standing.state))
-        await let_go_of_surplus(source, standing, keep=needs)
-        if not needs:
+        if any(not path.startswith(own) for path in named_by(standing.state)):
+            return
+        if not await source.holds(standing.wal_name):
             await standing.machine.commit(decide_origin_left)
-
-
-async def let_go_of_surplus(
-    source: KeyedStanding, fork: KeyedStanding, *, keep: bool = True
-) -> None:
-    """Let go of a source's checkpoints for a fork that is made, but for its own, if it is kept.
-
-    Whoever died or failed over the fork left them, and they would hold what nobody reads.
-    """
-    origin = fork.state.origin
-    kept = origin.checkpoint if keep and origin is not None else None
-    for name, one in source.state.checkpoints.items():
-        if one.fork == fork.name and name != kept:
-            with suppress(NoSuchCheckpoint, NoSuchLog):
-                await source.machine.commit(partial(decide_checkpoint_dropped, name=name))
+            await source.settle()
 
 
 def needed_from(state: KeyedState, before_us: int) -> int:

@@ -66,7 +66,8 @@ async def keyed_view(
     )
     await now.refresh()
     view = now.view() if checkpoint is None else now.view_at(checkpoint)
-    pin = pin_view(KeyedLogPlace(location_url=url, name=standing.name), view, wanted)
+    place = KeyedLogPlace(location_url=url, name=standing.name, wal=now.wal_name)
+    pin = pin_view(place, view, wanted)
     frames = []
     if native and url.startswith("file:"):
         shares: list[KeyedShare] = []

@@ -93,7 +93,8 @@ async def open_keyed(
     standing = await location.keyed_shelf.standing(settings.name)
     await standing.refresh()
     url = url_for_executors(location.told_url, location.store)
-    return KeyedLogPlace(location_url=url, name=settings.name), standing
+    place = KeyedLogPlace(location_url=url, name=settings.name, wal=standing.wal_name)
+    return place, standing
 
 
 async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:

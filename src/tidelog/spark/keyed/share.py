@@ -41,10 +41,11 @@ FOOTERS_AT_ONCE: Final = 8
 
 
 class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a keyed log lies, as executors find it."""
+    """Where a keyed log lies, as executors find it; ``wal`` is what the log is called below it."""
 
     location_url: str
     name: str
+    wal: str = ""
 
     def open(self, clock: Clock) -> Store:
         """Open the location's store."""
@@ -144,7 +145,7 @@ async def _tables(share: KeyedShare) -> AsyncGenerator[pa.Table, None]:
         async with aclosing(_of_part(reader, part, share.wanted)) as tables:
             async for table in tables:
                 yield table
-    wal = reader_of(Within(store, f"{WALS}{share.place.name}"), clock, is_slots=True)
+    wal = reader_of(Within(store, f"{WALS}{share.place.wal}"), clock, is_slots=True)
     wanted = share.wanted.between(share.since, share.wanted.limit)
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         work = [partial(wal.fetch, fragment) for fragment in window]
