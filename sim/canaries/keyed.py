@@ -23,9 +23,10 @@ from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states import transition
+from tidelog.keyed.states.forking import decide_let_go
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState, MergedRuns
-from tidelog.keyed.states.transition import Decided, decide_checkpoint, decide_checkpoint_dropped
+from tidelog.keyed.states.transition import Decided, decide_checkpoint
 from tidelog.keyed.upkeep import collecting, compactor
 from tidelog.keyed.upkeep.compactor import Compactor
 from tidelog.keyed.upkeep.plan import Loose
@@ -161,7 +162,7 @@ def forks_hold_nothing() -> Iterator[None]:
         machine = (await self._living(source)).machine
         for held, one in list(machine.state.checkpoints.items()):
             if one.fork == name:
-                await machine.commit(partial(decide_checkpoint_dropped, name=held))
+                await machine.commit(partial(decide_let_go, checkpoint=held))
         return found
 
     with patch.object(KeyedLogs, "fork", unheld):
