@@ -21,6 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from fuzz.byte_changes import change_bytes
+from fuzz.keyed_decoders import keyed_decoders
 from kit.shard_tables import schema_of, table_of
 from tidelog.collection.catalog.catalog import CollectionInfo, read_catalog, row_of
 from tidelog.collection.formats.packed.packed import decode_packed
@@ -203,6 +204,7 @@ def _decoders() -> dict[str, Decoder]:
         "cut": Decoder(encode_cut(first_cut(1, 5)), decode_cut),
         "json": Decoder(b'{"k": "a", "n": 1}\n{"k": null, "n": -7}\n' * 3, decoded("json")),
         "csv": Decoder(b'k,n\na,1\n"b,c",2\n' * 3, decoded("csv")),
+        **{name: Decoder(*one) for name, one in keyed_decoders().items()},
     }
 
 

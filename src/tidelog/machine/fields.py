@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, InvariantError
 
 Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 _MAP = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
@@ -27,13 +27,13 @@ def fields_of(
     """Return the fields that this version knows, and the others.
 
     Raises:
-        CorruptionError: it is no such map.
+        CorruptionError: it is no such map, or a field is none that there can be.
     """
     try:
         raw = _MAP.decode(data)
         found = {name: known[name].decode(raw[name]) for name in raw if name in known}
         extra = {name: msgspec.msgpack.decode(raw[name]) for name in raw if name not in known}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvariantError) as error:
         raise CorruptionError(f"the state of {of} cannot be read") from error
     return found, extra
 

@@ -18,6 +18,7 @@ import numpy as np
 from tidelog.keyed.format.records import SEQUENCE, TIMESTAMP, VALUE, Numbers
 
 PAGED: Final = (TIMESTAMP, SEQUENCE, VALUE)  # As they follow each other in a row group.
+UNPACKED_MAX: Final = 256 * 1024 * 1024  # Eight bytes of each page of the largest part are 128 MiB.
 _LEVEL: Final = 6
 
 
@@ -163,8 +164,12 @@ def pack(numbers: np.ndarray[Any, np.dtype[Any]]) -> bytes:
 
 def unpack(packed: bytes) -> Numbers:
     """Return the numbers of `pack`. Raises: ValueError: they are none."""
+    unpacking = zlib.decompressobj()
     try:
-        spelled = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(8, -1)
+        plain = unpacking.decompress(packed, UNPACKED_MAX)
     except zlib.error as error:
         raise ValueError("packed numbers are cut off, or others") from error
+    if not unpacking.eof:
+        raise ValueError("packed numbers are cut off, or far too many")
+    spelled = np.frombuffer(plain, np.uint8).reshape(8, -1)
     return np.ascontiguousarray(spelled.T).view("<i8").reshape(-1).astype(np.int64)

@@ -68,5 +68,5 @@ def _decoded(body: bytes) -> tuple[str, int] | None:
     """Return a mark's sink and number; None for what only begins as one does."""
     try:
         return msgspec.msgpack.decode(body[len(MAGIC) :], type=tuple[str, int])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None

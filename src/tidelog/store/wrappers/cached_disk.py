@@ -59,7 +59,7 @@ def decode_copy(data: bytes, *, store: str, key: str) -> Object | None:
     header_limit = _SIZE_BYTES + int.from_bytes(rest[:_SIZE_BYTES], "big")
     try:
         header = msgspec.msgpack.decode(rest[_SIZE_BYTES:header_limit], type=_Header)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     of_store, of_key, e_tag, modified_us, size_bytes = header
     body = bytes(rest[header_limit:])

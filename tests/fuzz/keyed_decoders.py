@@ -1,0 +1,184 @@
+"""The decoders of keyed logs: states, keys, marks, pages, directories, and messages of HTTP.
+
+Parts and directories are Parquet; those are changed byte by byte in ``tests/keyed``, under sums
+that tell. Here is what is ours of them, without the sums.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.http_api.messages import AppendRequest, RecordIn, encode_json
+from tidelog.http_api.protobuf_wire import decode_message, encode_message
+from tidelog.keyed.format.directory import HEAD, read_head
+from tidelog.keyed.format.layout import PAGED
+from tidelog.keyed.format.mark import MAGIC, encode_mark, marks_in
+from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.part import EncodedPart
+from tidelog.keyed.format.part_file import encode_part
+from tidelog.keyed.key_encoding import (
+    decode_draft,
+    decode_entry,
+    decode_listing,
+    encode_draft,
+    encode_entry,
+    encode_listing,
+)
+from tidelog.keyed.read.ranges import told_as_damage
+from tidelog.keyed.states.forking import decide_forked, decide_voided
+from tidelog.keyed.states.language import KeyedLanguage
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import ForkOrigin, KeyedDiff, apply_diff
+from tidelog.keyed.states.transition import (
+    Decided,
+    decide_checkpoint,
+    decide_compacted,
+    decide_made,
+    decide_sealed,
+)
+from tidelog.keyed.values import KEYED_RECORDS, Retention, Sealing
+from tidelog.server.asking import decode_json
+
+KeyedDecoders = dict[str, tuple[bytes, Callable[[bytes], object], bool]]
+
+LANGUAGE: Final = KeyedLanguage("k")
+ROWS: Final = 300
+
+
+def _part() -> EncodedPart:
+    columns = [
+        pa.array([b"k%03d" % (n // 3) for n in range(ROWS)], pa.binary()),
+        pa.array(range(1, ROWS + 1), pa.int64()),
+        pa.array(range(ROWS), pa.int64()),
+        pa.array([b"value %d" % n for n in range(ROWS)], pa.binary()),
+    ]
+    return encode_part(pa.table(columns, schema=KEYED_RECORDS), path="keyed/k/run/0/x-0.parquet")
+
+
+def _diffs(part: EncodedPart) -> list[KeyedDiff]:
+    """Return changes that have all that a state may have."""
+    run = Run(id="x", epoch=0, lower=1, upper=ROWS + 1, at_us=9, parts=(part.part,))
+    state, found = LANGUAGE.initial(), []
+
+    def then(decided: Any) -> None:
+        nonlocal state
+        found.append(decided.diff)
+        state = apply_diff(state, decided.diff)
+
+    then(decide_made(state, sealing=Sealing(bytes=9), retention=Retention(age_us=9, segments=2)))
+    then(decide_compacted(state, [run], sinks=marks_in(_marked(encode_mark("query:q", 3)))))
+    then(decide_sealed(state, ROWS + 1, 5))
+    then(decide_checkpoint(state, "c", next_sequence=ROWS + 1, at_us=7, fork="f"))
+    origin = ForkOrigin(log="k", checkpoint="c")
+    fork: Decided = decide_forked(
+        LANGUAGE.initial(), state.checkpoints["c"], origin,
+        sealing=state.sealing, retention=state.retention,
+    )  # fmt: skip
+    return [*found, cast("KeyedDiff", fork.diff), _voided()]
+
+
+def _voided() -> KeyedDiff:
+    diff = decide_voided(LANGUAGE.initial(), "fork.f.0").diff
+    assert diff is not None
+    return diff
+
+
+def _marked(body: bytes) -> pa.Table:
+    columns = {
+        "key": pa.array([None], pa.binary()),
+        "timestamp_us": pa.array([1], pa.int64()),
+        "body": pa.array([body], pa.binary()),
+    }
+    return pa.table(columns)
+
+
+def _state(data: bytes) -> object:
+    state = LANGUAGE.decode_state(data)
+    return LANGUAGE.encode_state(state)
+
+
+def _diff(data: bytes) -> object:
+    diff = LANGUAGE.decode_diff(data)
+    return LANGUAGE.encode_diff(diff), LANGUAGE.vanished(diff)
+
+
+def _page(rows: int, of: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def decode(data: bytes) -> object:
+        with told_as_damage("x", "a part of a keyed log"):
+            return of(decode_page(data, rows))
+
+    return decode
+
+
+def _pages(part: EncodedPart, head: Any) -> KeyedDecoders:
+    found: KeyedDecoders = {}
+    for column, name in enumerate(PAGED):
+        place = head.layout.page(column, 0)
+        stored = part.data[place.span.start : place.span.limit]
+        is_value = name == "value"
+
+        def of(plain: bytes, is_value: bool = is_value, rows: int = place.rows) -> object:
+            # As they are read, under sums: a page is ours, or it is told.
+            return values_of(plain, 0, rows) if is_value else integers_of(plain, rows)
+
+        found[f"page of {name}"] = stored, _page(place.rows, of), False
+        plain = decode_page(stored, place.rows)
+        found[f"plain page of {name}"] = plain, _plain(of), False
+    return found
+
+
+def _plain(of: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def decode(data: bytes) -> object:
+        with told_as_damage("x", "a part of a keyed log"):
+            return of(data)
+
+    return decode
+
+
+def _head(data: bytes) -> object:
+    told: Any = SimpleNamespace(metadata={HEAD.encode(): base64.b64encode(data)})
+    with told_as_damage("x", "a directory of a keyed log"):
+        return read_head(told)
+
+
+def keyed_decoders() -> KeyedDecoders:
+    """Return by name what each reads, the call, and whether it is msgpack."""
+    part = _part()
+    state = LANGUAGE.initial()
+    diffs = _diffs(part)
+    for diff in diffs[:4]:
+        state = apply_diff(state, diff)
+    footer = pq.read_metadata(pa.BufferReader(part.directory))
+    packed = base64.b64decode((footer.metadata or {})[HEAD.encode()])
+    records = [RecordIn(key="YQ==", value="YmM="), RecordIn(key_text="a", value_text="b")]
+    asked = AppendRequest(records=records, await_durable=True, timestamp_us=5)
+    sent = AppendRequest(records=records[:1], await_durable=True, timestamp_us=5)
+    found: KeyedDecoders = {
+        f"keyed diff {n}": (LANGUAGE.encode_diff(one), _diff, True) for n, one in enumerate(diffs)
+    }
+    return found | _pages(part, read_head(footer)) | {
+        "keyed state": (LANGUAGE.encode_state(state), _state, True),
+        "head of a directory": (packed, _head, True),
+        "mark": (encode_mark("query:q", 7), lambda d: marks_in(_marked(d)), False),
+        "mark's pair": (
+            msgspec.msgpack.encode(["query:q", 7]),
+            lambda d: marks_in(_marked(MAGIC + d)),
+            True,
+        ),
+        "entry of a key": (encode_entry(3, b"a\x00b\x01", 9), decode_entry, False),
+        "listing of a key": (encode_listing(3, b"a\x00b\x01"), decode_listing, False),
+        "draft of a key": (encode_draft(b"a\x00b\x01", 2**40), decode_draft, False),
+        "append in JSON": (
+            encode_json(asked), lambda d: decode_json(d, AppendRequest, items_max=9), False
+        ),
+        "append in protobuf": (
+            encode_message(sent), lambda d: decode_message(d, AppendRequest, items_max=9), False
+        ),
+    }  # fmt: skip
