@@ -1,0 +1,108 @@
+"""What was stored of keyed logs by an earlier tidelog is read for ever, checked, and written on.
+
+tests/golden/keyed_location.zip was made by `kit.golden_keyed`: segments sealed and retired, runs
+merged and not, loose records, a checkpoint, marks of a sink, a fork, one that was given up and one
+that nobody finished, and a log that was dropped.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kit.golden_keyed import FORK, KEYS, LOG, UNFINISHED, make
+from tidelog.errors import NoSuchLog, UsageError
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.values import Retention, Sealing
+from tidelog.location import Location, open_location
+
+ARCHIVE = Path(__file__).resolve().parents[1] / "golden" / "keyed_location.zip"
+
+
+@pytest.fixture
+async def golden(tmp_path: Path) -> Location:
+    with zipfile.ZipFile(ARCHIVE) as packed:
+        packed.extractall(tmp_path)
+    return await open_location(tmp_path)
+
+
+def stored_in(folder: Path) -> dict[str, bytes]:
+    """Return what a location's objects are, by key."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".tidelog" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+async def values(log: KeyedLog | KeyedReader, key: bytes) -> list[bytes]:
+    """Return a key's values, without the key that ends each."""
+    found = (await log.scan(key).to_arrow()).column("value").to_pylist()
+    return [(one or b"").removesuffix(key) for one in found]
+
+
+async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
+    """What is left of it, at its checkpoint and now, with all that is known of it."""
+    log = await golden.keyed(LOG, upkeep=False)
+    kept = await golden.keyed_reader(LOG, checkpoint="month")
+    for key in KEYS:
+        assert await values(log, key) == [b"2", b"3", b"4", b"5", b"7"]
+        assert await values(kept, key) == [b"0", b"1", b"2", b"3", b"4"]
+        assert await log.count(key) == 5
+    info = await log.describe()
+    assert (info.sealing, info.retention) == (
+        Sealing(bytes=10**9, age_us=10**15),
+        Retention(age_us=10**15, segments=9),
+    )
+    assert [one.id for one in await log.segments()] == [1, 2]
+    assert sorted((one.name.split(".")[0], one.fork) for one in info.checkpoints) == [
+        ("fork", UNFINISHED),
+        ("fork", FORK),
+        ("month", ""),
+    ]
+    assert {name: one.number for name, one in log.standing.state.sinks.items()} == {
+        "query:golden": 7
+    }
+
+
+async def test_forks_of_then_go_on(golden: Location) -> None:
+    """Each reads what it shares, and is written; and what was not finished holds nothing long."""
+    fork = await golden.keyed(FORK, upkeep=False)
+    assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6"]
+    await fork.append([(b"a", b"8a")])
+    assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6", b"8"]
+    await fork.close()
+    with pytest.raises(UsageError, match="forks"):
+        await golden.drop_keyed(LOG)
+    await golden.drop_keyed(FORK)
+    await golden.drop_keyed(LOG)
+    for name in (FORK, LOG, "gone"):
+        with pytest.raises(NoSuchLog):
+            await golden.keyed(name)
+
+
+async def test_it_is_scrubbed_tended_and_written_on(golden: Location) -> None:
+    """As if it had been made today."""
+    log = await golden.keyed(LOG, upkeep=False)
+    assert (await log.scrub()).is_clean
+    await log.append([(b"a", b"8a")])
+    await log.seal()
+    await log.compact(everything=True)
+    await log.collect(after_us=0)
+    assert {one.fork for one in await log.checkpoints()} >= {FORK, ""}
+    assert await values(log, b"a") == [b"2", b"3", b"4", b"5", b"7", b"8"]
+    assert (await log.scrub()).is_clean
+    await log.close()
+
+
+async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
+    """Byte for byte, but for Parquet: whoever changes a form by accident is told here."""
+    await make(tmp_path)
+    with zipfile.ZipFile(ARCHIVE) as packed:
+        then = {name: packed.read(name) for name in packed.namelist()}
+    now = stored_in(tmp_path)
+    assert sorted(now) == sorted(then)
+    # A library of another version writes other Parquet, whose checksum is in the states, too.
+    parts = [name for name in now if name.endswith(".parquet")]
+    if all(now[name] == then[name] for name in parts):
+        assert [name for name in now if now[name] != then[name]] == []

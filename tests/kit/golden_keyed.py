@@ -1,0 +1,107 @@
+"""A small location with all that is stored of keyed logs, made the same each time.
+
+What lies in tests/golden/keyed_location.zip was made by this, and is never made again: a later
+tidelog reads it. Where a stored form changes before the first release, or comes to be beside
+another:
+
+    python -m kit.golden_keyed tests/golden/keyed_location.zip
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from kit.golden_location import MOMENT_US, GoldenClock, pack
+from tidelog.errors import LocationError
+from tidelog.keyed.format.mark import encode_mark
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.upkeep.forks import Forks
+from tidelog.keyed.values import Retention, Sealing
+from tidelog.location import open_location
+
+LOG: Final = "orders"
+FORK: Final = "trial"
+UNFINISHED: Final = "never"
+KEYS: Final = (b"", b"a", b"a\x00\xff", b"b")
+
+
+class _Clock(GoldenClock):
+    """One whose ids differ in their first digits, too: those are what some things are called by."""
+
+    def unique(self) -> str:
+        return 2 * super().unique()[16:]
+
+
+class _Died(Exception):
+    """A process that ended in the middle."""
+
+
+async def append(log: KeyedLog, *values: bytes) -> None:
+    """Append a record of each key for each value, and wait for it."""
+    for number, value in enumerate(values):
+        at_us = MOMENT_US + number
+        await log.append([(key, value + key) for key in KEYS], timestamp_us=at_us)
+
+
+async def make(folder: Path) -> None:
+    """Make the location in a folder."""
+    location = await open_location(folder, create=True, clock=_Clock())
+    logs = KeyedLogs(
+        store=location.store,
+        consensus=location.consensus,
+        clock=location.clock,
+        writer="golden",
+    )
+    settings = Sealing(bytes=10**9, age_us=10**15), Retention(age_us=10**15, segments=9)
+    await (await logs.create(LOG, sealing=settings[0], retention=settings[1])).close()
+    log = await logs.open(LOG, upkeep=False)
+    await append(log, b"0", b"1")
+    await log.seal()
+    await append(log, b"2")
+    await log.compact(everything=True)
+    await log.seal()
+    for value in (b"3", b"4"):
+        await append(log, value)
+        await log.compact(everything=True)
+    mark = pa.array([encode_mark("query:golden", 7)], pa.binary())
+    await log.wal.append_arrow(mark, timestamp_us=MOMENT_US)
+    await log.compact(everything=True)
+    await log.checkpoint("month")
+    await log.retire(Retention(segments=2))
+    await append(log, b"5")
+    fork = await logs.fork(LOG, FORK)
+    await append(fork, b"6")
+    await fork.compact(everything=True)
+    await fork.close()
+    with patch.object(Forks, "_fork_wal", side_effect=_Died), suppress(_Died):
+        await logs.fork(LOG, UNFINISHED)
+    stuck = LocationError("the store is away")
+    with patch.object(Forks, "_fork_wal", side_effect=stuck), suppress(LocationError):
+        await logs.fork(LOG, "void")
+    await append(log, b"7")
+    await log.close()
+    await (await logs.create("gone")).close()
+    await logs.drop("gone")
+
+
+def main(archive: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="tidelog-golden-"))
+    try:
+        asyncio.run(make(folder))
+        pack(folder, archive)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
