@@ -24,7 +24,7 @@ from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.reader import KeyedReader
-from tidelog.keyed.states.describing import checkpoint_infos, segments_of
+from tidelog.keyed.states.describing import checkpoint_info
 from tidelog.keyed.states.state import KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import (
     decide_checkpoint,
@@ -155,8 +155,11 @@ class KeyedLog(KeyedReader, KeyedWrites):
             limit, now_us = standing.tail.next, wall_us(standing.clock)
             if limit <= standing.state.active_start:
                 return None
-            if await standing.machine.commit(partial(decide_sealed, limit=limit, at_us=now_us)):
-                return next(one for one in segments_of(standing.state) if one.limit == limit)
+            sealed = await standing.machine.commit(
+                partial(decide_sealed, limit=limit, at_us=now_us)
+            )
+            if sealed is not None:
+                return sealed
             await standing.clock.sleep(backoff_us(attempt, standing.clock))
         raise ContentionError("others sealed or compacted first at every try: try again")
 
@@ -229,7 +232,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 partial(decide_checkpoint, name=name, next_sequence=limit, at_us=now_us)
             )
             if made is not None:
-                return next(one for one in checkpoint_infos(standing.state) if one.name == name)
+                return checkpoint_info(name, made)
             await self.compact(everything=True)
             await standing.clock.sleep(backoff_us(attempt, standing.clock))
         raise ContentionError("others compacted first at every try: try again")

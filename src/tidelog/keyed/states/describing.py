@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.states.state import KeyedCheckpoint, KeyedState
 from tidelog.keyed.values import CheckpointInfo, Segment
 
 
@@ -41,13 +41,15 @@ def segments_of(state: KeyedState) -> list[Segment]:
 
 def checkpoint_infos(state: KeyedState) -> list[CheckpointInfo]:
     """Return the checkpoints, by name."""
-    return [
-        CheckpointInfo(
-            name=name,
-            oldest=one.retired,
-            next_sequence=one.next,
-            made_us=one.made_us,
-            fork=one.fork,
-        )
-        for name, one in sorted(state.checkpoints.items())
-    ]
+    return [checkpoint_info(name, one) for name, one in sorted(state.checkpoints.items())]
+
+
+def checkpoint_info(name: str, one: KeyedCheckpoint) -> CheckpointInfo:
+    """Return what a checkpoint shows to people."""
+    return CheckpointInfo(
+        name=name,
+        oldest=one.retired,
+        next_sequence=one.next,
+        made_us=one.made_us,
+        fork=one.fork,
+    )

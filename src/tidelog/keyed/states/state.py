@@ -56,10 +56,11 @@ class KeyedState:
     """A keyed log's state.
 
     ``seals`` are those of the segments that are left, of which the first has the id
-    ``first_segment``. ``write_epoch`` rises with each sweep; see `decide_epoch`. ``sinks``
-    are the newest batches that were written once, and are compacted; see `mark`. ``wal`` is where
-    its wal lies, if not under its own name. ``voided`` are the checkpoints, of whichever logs, with
-    which this one is never to begin: whoever was to fork it took too long.
+    ``first_segment``. ``write_epoch`` rises with sweeps, and rose at ``write_epoch_us``; see
+    `decide_epoch`. ``sinks`` are the newest batches that were written once, and are compacted; see
+    `mark`. ``wal`` is where its wal lies, if not under its own name. ``voided`` are the
+    checkpoints, of whichever logs, with which this one is never to begin: whoever was to fork it
+    took too long.
     """
 
     is_made: bool = False
@@ -74,6 +75,7 @@ class KeyedState:
     checkpoints: dict[str, KeyedCheckpoint] = field(default_factory=dict)
     origin: ForkOrigin | None = None
     write_epoch: int = 0
+    write_epoch_us: int = 0
     sinks: dict[str, SinkMark] = field(default_factory=dict)
     wal: str = ""
     voided: tuple[str, ...] = ()
@@ -111,6 +113,7 @@ class KeyedDiff:
     dropped_checkpoints: tuple[str, ...] = ()
     origin: tuple[ForkOrigin | None] | None = None
     write_epoch: int | None = None
+    write_epoch_us: int | None = None
     sinks: dict[str, SinkMark] = field(default_factory=dict)
     wal: str | None = None
     voided: tuple[str, ...] = ()
@@ -149,6 +152,7 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         checkpoints={**checkpoints, **diff.checkpoints},
         origin=state.origin if diff.origin is None else diff.origin[0],
         write_epoch=_or(diff.write_epoch, state.write_epoch),
+        write_epoch_us=_or(diff.write_epoch_us, state.write_epoch_us),
         sinks=newest_of(state.sinks, diff.sinks) if diff.sinks else state.sinks,
         wal=state.wal if diff.wal is None else diff.wal,
         # A log that is there never begins again.

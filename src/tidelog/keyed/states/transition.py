@@ -1,8 +1,9 @@
 """What may become of a keyed log: each command as a decision over its state. Pure.
 
 A run is written first, and named by a decision after; between the two others may have named the
-same window, and then ours is not named, and is swept. Sweeps need no clock: each raises the write
-epoch, and a run that was begun two epochs ago is not taken any more.
+same window, and then ours is not named, and is swept. Sweeps trust no clock: they raise the write
+epoch, and a run that was begun two epochs ago is not taken any more. A clock only keeps them from
+raising it more often than who writes a run can bear.
 Source: design page 5; persist, "Garbage Collection".
 """
 
@@ -20,6 +21,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.states.describing import segments_of
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import (
     KeyedCheckpoint,
@@ -29,7 +31,7 @@ from tidelog.keyed.states.state import (
     SegmentSeal,
     apply_diff,
 )
-from tidelog.keyed.values import Retention, Sealing
+from tidelog.keyed.values import Retention, Sealing, Segment
 from tidelog.machine.language import Decision
 
 Decided = Decision[KeyedDiff, bool]
@@ -85,13 +87,17 @@ def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
     return Decision(True, with_vanished(state, diff))
 
 
-def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decided:
-    """Decide that the active segment ends before a sequence; False if it has no records."""
+def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDiff, Segment | None]:
+    """Decide that the active segment ends before a sequence; None if it has no records.
+
+    The segment is told as it is right after: others may let go of it at once.
+    """
     check_living(state)
     if limit <= state.active_start or limit < state.compacted:
         # Where runs were made past it meanwhile, one may reach over it: seal further on.
-        return Decision(False)
-    return Decision(True, KeyedDiff(seals=(SegmentSeal(limit=limit, at_us=at_us),)))
+        return Decision(None)
+    diff = KeyedDiff(seals=(SegmentSeal(limit=limit, at_us=at_us),))
+    return Decision(segments_of(apply_diff(state, diff))[-2], diff)
 
 
 def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
@@ -161,11 +167,18 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
     return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
 
 
-def decide_epoch(state: KeyedState, known: int) -> Decided:
-    """Decide that the write epoch rises, unless it has since ``known`` was read."""
+def decide_epoch(state: KeyedState, known: int, *, at_us: int, after_us: int) -> Decided:
+    """Decide that the write epoch rises, unless it has since ``known`` was read.
+
+    Nor does it within ``after_us`` of the last time: whoever writes a run has so long to have it
+    named, however many collect meanwhile. Where clocks differ by more, it may be less: what is late
+    is written again.
+    """
     if state.write_epoch != known or state.is_dropped:
         return Decision(False)
-    return Decision(True, KeyedDiff(write_epoch=known + 1))
+    if 0 <= at_us - state.write_epoch_us < after_us:
+        return Decision(False)
+    return Decision(True, KeyedDiff(write_epoch=known + 1, write_epoch_us=at_us))
 
 
 def decide_dropped(state: KeyedState) -> Decided:

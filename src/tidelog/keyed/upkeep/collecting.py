@@ -3,7 +3,7 @@
 The wal is erased up to where all was in runs ``after_us`` ago, by a cursor of its own; so who reads
 by a state that is not older finds what that names. Objects of runs that were written and never
 named are found by a listing, and told from those that are being written by the write epoch in their
-path: no clock is involved.
+path; it rises at most once in ``after_us``, so that who writes a run, or a batch, has that long.
 Source: design page 5; anchors (1.8); persist, "Garbage Collection".
 """
 
@@ -90,7 +90,10 @@ class KeyedCollector:
         if dead:
             await standing.store.delete(dead)
         if len(dead) < len(loose):
-            await standing.machine.commit(lambda state: decide_epoch(state, epoch))
+            now_us = wall_us(standing.clock)
+            await standing.machine.commit(
+                partial(decide_epoch, known=epoch, at_us=now_us, after_us=self.after_us)
+            )
         return len(dead)
 
     async def _leave_origin(self) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.clock import backoff_us, wall_us
-from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, require
+from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, ObjectNotFound, require
 from tidelog.keyed.format.mark import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
@@ -76,17 +76,20 @@ class Compactor:
 
     standing: KeyedStanding
     merger: RunMerger = field(default_factory=lambda: HERE)
+    _refused: bool = field(init=False, default=False)
 
     async def compact(self, *, everything: bool = False) -> int:
         """Do what is due, or all that can be done; return how many runs were written.
 
         Raises:
             NoSuchLog: the log is gone. CorruptionError: something is not what was written.
-            LocationError: the store failed; what is named is whole.
+            LocationError: the store failed; what is named is whole. ContentionError: what was
+            written came too late at every try; what was named before stays.
         """
-        written = missed = 0
+        written = missed = late = 0
         for _ in range(ROUNDS_MAX):
             await self.standing.refresh()
+            self._refused = False
             try:
                 await self._seal_if_due()
                 found = await self._compact_loose(everything)
@@ -101,8 +104,18 @@ class Compactor:
                     ) from error
                 await self.standing.clock.sleep(backoff_us(missed, self.standing.clock))
                 continue
-            if not found and not merged:
+            if found or merged:
+                late = 0
+                continue
+            if not self._refused:
                 break
+            # Others did the same, which the next look shows, or sealed or collected meanwhile.
+            if (late := late + 1) == TRIES:
+                raise ContentionError(
+                    "others sealed, compacted or collected while runs were written, at every try: "
+                    "compact again"
+                )
+            await self.standing.clock.sleep(backoff_us(late, self.standing.clock))
         return written
 
     async def _seal_if_due(self) -> None:
@@ -204,6 +217,7 @@ class Compactor:
             await self._discard(run)
             raise
         await self._discard(run)
+        self._refused = True
         return False
 
     async def _discard(self, run: Run) -> None:

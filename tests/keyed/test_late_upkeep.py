@@ -1,0 +1,158 @@
+"""Upkeep that is overtaken: what others seal, retire, drop and collect while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kit.keyed_engine import FAST, keyed_logs, rows_of
+from tidelog.errors import ContentionError
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.states.transition import decide_sealed
+from tidelog.keyed.upkeep import compactor
+from tidelog.keyed.values import Retention
+from tidelog.machine.machine import Machine
+
+ONE = Retention(segments=1)
+
+
+async def _two() -> tuple[KeyedLog, KeyedLog]:
+    """Return two handles of a log of five records, each of which may be another process's."""
+    logs = keyed_logs()
+    await logs.create("log")
+    log = await _handle(logs)
+    for number in range(5):
+        await log.append([(b"k", b"%d" % number)])
+    return log, await _handle(logs)
+
+
+async def _handle(logs: KeyedLogs) -> KeyedLog:
+    return await logs.open("log", batching=FAST, upkeep=False)
+
+
+def _after_commit(
+    monkeypatch: pytest.MonkeyPatch, log: KeyedLog, work: Callable[[], Awaitable[object]]
+) -> None:
+    """Have something done, once, between a handle's next change and its look at what it made."""
+    real = Machine.commit
+
+    async def commit(self: Machine[Any, Any], decide: Any) -> Any:
+        found = await real(self, decide)
+        if self is log.standing.machine and found:
+            monkeypatch.undo()
+            await work()
+            await log.refresh()
+        return found
+
+    monkeypatch.setattr(Machine, "commit", commit)
+
+
+async def test_a_segment_that_is_retired_as_soon_as_it_is_sealed_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the handle knows of it a moment later is that there is none."""
+    log, other = await _two()
+
+    async def retire() -> None:
+        await log.append([(b"k", b"5")])
+        await other.seal()
+        await other.compact(everything=True)
+        assert await other.retire(ONE) == 2
+
+    _after_commit(monkeypatch, log, retire)
+    sealed = await log.seal()
+    assert sealed is not None
+    assert (sealed.id, sealed.start, sealed.limit, sealed.is_compacted) == (0, 1, 6, False)
+    assert (await log.describe()).oldest == 7
+    await log.close()
+
+
+async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever made it is told what it kept."""
+    log, other = await _two()
+    await log.compact(everything=True)
+    _after_commit(monkeypatch, log, lambda: other.drop_checkpoint("c"))
+    made = await log.checkpoint("c")
+    assert (made.name, made.oldest, made.next_sequence) == ("c", 1, 6)
+    assert await log.checkpoints() == []
+    await log.close()
+
+
+def _slow(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]], times: int
+) -> list[int]:
+    """Have others do something while a part is written, so many times; return the times."""
+    real, done = compactor.__dict__["_store"], list[int]()
+
+    async def store(*given: Any) -> Any:
+        part = await real(*given)
+        if len(done) < times:
+            done.append(len(done))
+            await work()
+        return part
+
+    monkeypatch.setattr(compactor, "_store", store)
+    return done
+
+
+async def test_whoever_compacts_slowly_is_not_thrown_back_by_each_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many may collect at once, and often: what is being written has its while all the same."""
+    log, other = await _two()
+
+    async def collect() -> None:
+        for _ in range(5):
+            await other.collect()
+
+    done = _slow(monkeypatch, collect, 100)
+    assert await log.compact(everything=True) == 1
+    assert len(done) == 1
+    assert (await log.describe()).compacted == 6
+    await log.close()
+
+
+async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the while is over; who was slower than that writes it again, and says how often."""
+    log, other = await _two()
+
+    async def collect() -> None:
+        for _ in range(3):
+            await other.collect(after_us=0)
+
+    done = _slow(monkeypatch, collect, 2)
+    assert await log.compact(everything=True) == 1
+    assert len(done) == 2
+    assert (await other.scrub()).is_clean
+    await log.append([(b"k", b"5")])
+    monkeypatch.undo()
+    monkeypatch.setattr(compactor, "TRIES", 3)
+    done = _slow(monkeypatch, collect, 1_000)
+    with pytest.raises(ContentionError, match="at every try: compact again"):
+        await log.compact(everything=True)
+    assert len(done) == 3
+    assert [row[-1] for row in await rows_of(log.scan(b"k"))] == [b"%d" % n for n in range(6)]
+    await log.close()
+
+
+async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that reaches over the end of a segment is not taken: it is written again as two."""
+    log, other = await _two()
+
+    async def seal() -> None:
+        # By somebody who had looked when there were three records.
+        assert await other.standing.machine.commit(partial(decide_sealed, limit=4, at_us=1))
+
+    done = _slow(monkeypatch, seal, 1)
+    assert await log.compact(everything=True) == 2
+    assert len(done) == 1
+    assert [(run.lower, run.upper) for run in log.standing.state.runs] == [(1, 4), (4, 6)]
+    await log.close()
