@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.keyed_engine import FAST, keyed_logs, small_keyed
+from kit.keyed_engine import rows_of as rows_read
 from kit.keyed_parts import EVER, Parts, Record, encoded, rows_of, table_of
 from tidelog.errors import InvariantError
 from tidelog.keyed.format import part_file
@@ -22,6 +24,7 @@ from tidelog.keyed.format.pages import decode_page
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
+from tidelog.keyed.upkeep import compactor
 from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
 
 MEBIBYTE = 1024 * 1024
@@ -230,6 +233,48 @@ def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.Monkey
         writer.write(table.slice(writer.rows, 80))
 
     assert decode_directory(writer.finish().directory)[0].layout.groups <= 20
+
+
+async def test_keys_are_listed_by_bytes_where_they_are_large() -> None:
+    """A page of 8,192 keys of 16 KiB is 128 MiB, and a merge holds some of each run."""
+    keys = [b"%05d" % number + bytes(16_379) for number in range(100)]
+    records: list[Record] = [(key, number + 1, 1, b"v") for number, key in enumerate(keys)]
+    parts = Parts()
+    part = await parts.put(encoded(records))
+    head, whole = decode_directory((await parts.inner.get(part.directory)).data)
+    pages = [page async for page in parts.reader.keys(part, b"", None)]
+
+    assert head.groups == 7
+    assert head.first_keys == [b"0", b"00016", b"00032", b"00048", b"00064", b"0008", b"00096"]
+    assert [whole.key(number) for number in range(100)] == keys
+    assert [page.num_rows for page in pages] == [16] * 6 + [4]
+    assert [key for page in pages for key in page.column("key").to_pylist()] == keys
+    for key in (keys[0], keys[50], keys[99]):
+        assert await parts.reader.count_key(part, key, 0, EVER) == 1
+
+
+async def test_what_would_be_too_many_row_groups_is_another_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a run of large records could never be merged: it has few bytes, and few rows."""
+    for name, value in (("GROUPS_MAX", 40), ("GROUP_ROWS", 4), ("PIECE_ROWS", 8)):
+        monkeypatch.setattr(part_file, name, value)
+    logs = keyed_logs()
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    with small_keyed():
+        monkeypatch.setattr(compactor, "PART_ROWS", 10_000)
+        for number in range(8):
+            await log.append([(b"k%03d" % (40 * number + n), b"v") for n in range(40)])
+            await log.compact()
+        await log.compact(everything=True)
+        (run,) = log.standing.state.runs
+        found = await rows_read(log.scan_prefix(b""))
+
+    assert [part.rows for part in run.parts] == [115, 115, 90]
+    assert len(found) == 320
+    assert (await log.scrub()).is_clean
+    await log.close()
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "keyed"

@@ -4,8 +4,8 @@ One small object tells whether a key is there, where its rows are, how many, and
 sequences; in its footer it has where pages and row groups of the part lie, so that a part is read
 without a request for what it says of itself.
 
-Shape: Parquet of `DIRECTORY`, sorted by key, a row group for each `GROUP_KEYS` keys. Its metadata
-    has `HEAD`: base64 of a msgpack array, see `_StoredHead`.
+Shape: Parquet of `DIRECTORY`, sorted by key, a row group for each `GROUP_KEYS` keys, or fewer that
+    have `GROUP_BYTES`. Its metadata has `HEAD`: base64 of a msgpack array, see `_StoredHead`.
 Invariants: the rows of keys follow each other from 0 on, and are all rows of the part.
 Source: rfc-0001, "Count API"; design page 5, "Key directory".
 """
@@ -35,7 +35,7 @@ from tidelog.keyed.format.layout import (
     unpack,
 )
 from tidelog.keyed.format.part import KeyRows
-from tidelog.keyed.format.records import KEY, int64_of, one_chunk
+from tidelog.keyed.format.records import KEY, int64_of, lengths_of, one_chunk
 from tidelog.wal.format.parquet_meta import footer_bytes
 
 FIRST_ROW: Final = "first_row"
@@ -48,6 +48,7 @@ DIRECTORY: Final = pa.schema(
     + [pa.field(name, pa.int64(), nullable=False) for name in COUNTS]
 )
 GROUP_KEYS: Final = 8_192
+GROUP_BYTES: Final = 256 * 1024  # Of keys: who merges runs holds some groups of each.
 HEAD: Final = "tidelog.keys"
 FORMAT: Final = 1
 
@@ -177,7 +178,7 @@ class DirectoryWriter:
             sorting_columns=[pq.SortingColumn(0)],
         )
         self._waiting: list[pa.Table] = []
-        self._waiting_keys = 0
+        self._waiting_keys = self._waiting_bytes = 0
         self._last_key = b""
         self._first_keys: list[bytes] = []
         self._group_keys: list[int] = []
@@ -190,14 +191,15 @@ class DirectoryWriter:
             return
         self._waiting.append(keys)
         self._waiting_keys += keys.num_rows
-        if self._waiting_keys >= GROUP_KEYS:
-            self._write_groups(GROUP_KEYS)
+        self._waiting_bytes += int(keys.column(KEY).nbytes)
+        if self._waiting_keys >= GROUP_KEYS or self._waiting_bytes >= GROUP_BYTES:
+            self._write_groups(is_last=False)
 
     def finish(
         self, *, path: str, num_bytes: int, part_footer: bytes, layout: PartLayout
     ) -> tuple[bytes, int]:
         """Return the directory's bytes, and how many of them at its end are its footer."""
-        self._write_groups(1)
+        self._write_groups(is_last=True)
         head = _StoredHead(
             format=FORMAT,
             path=path,
@@ -217,13 +219,16 @@ class DirectoryWriter:
         data = self._sink.getvalue()
         return data, footer_bytes(data)
 
-    def _write_groups(self, least: int) -> None:
-        """Write row groups while as many keys wait as one has at least."""
+    def _write_groups(self, *, is_last: bool) -> None:
+        """Write the row groups that are full, and, at the end, the last one."""
         waiting = pa.concat_tables([DIRECTORY.empty_table(), *self._waiting]).combine_chunks()
-        while waiting.num_rows >= least:
-            self._write(waiting.slice(0, GROUP_KEYS))
-            waiting = waiting.slice(GROUP_KEYS)
-        self._waiting, self._waiting_keys = [waiting], waiting.num_rows
+        *full, rest = groups_of(waiting)
+        for group in full:
+            self._write(group)
+        if is_last and rest.num_rows:
+            self._write(rest)
+        self._waiting, self._waiting_keys = [rest], rest.num_rows
+        self._waiting_bytes = int(rest.column(KEY).nbytes)
 
     def _write(self, keys: pa.Table) -> None:
         ends = one_chunk(keys.column(KEY))
@@ -234,6 +239,19 @@ class DirectoryWriter:
         self._places.append(self._sink.tell())
         with self._sink.getbuffer() as written:
             self._sums.append(xxhash.xxh3_64_intdigest(written[self._places[-2] :]))
+
+
+def groups_of(keys: pa.Table) -> list[pa.Table]:
+    """Cut a table of keys into as many at once as a row group has; the last may have none."""
+    ends = np.cumsum(lengths_of(one_chunk(keys.column(KEY))))
+    found, at, before = list[pa.Table](), 0, 0
+    while True:
+        # As many as have the bytes, the one with which they have among them.
+        limit = min(int(np.searchsorted(ends, before + GROUP_BYTES)) + 1, at + GROUP_KEYS)
+        if limit > len(ends):
+            return [*found, keys.slice(at)]
+        found.append(keys.slice(at, limit - at))
+        at, before = limit, int(ends[limit - 1])
 
 
 def _separator(before: bytes, key: bytes) -> bytes:

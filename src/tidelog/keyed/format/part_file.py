@@ -104,8 +104,11 @@ class RunPartWriter:
 
     @property
     def is_full(self) -> bool:
-        """Say whether more records belong into another part."""
-        return len(self._group_rows) > GROUPS_MAX - PIECE_ROWS // GROUP_ROWS
+        """Say whether more records belong into another part: a table may come yet.
+
+        One that is no larger than what is sorted at once has far fewer groups than a quarter.
+        """
+        return len(self._group_rows) > GROUPS_MAX - GROUPS_MAX // 4 - PIECE_ROWS // GROUP_ROWS
 
     def write(self, records: pa.Table) -> None:
         """Add records in order, all of them after those before; see `sort_records`."""

@@ -18,11 +18,11 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.directory import (
-    GROUP_KEYS,
     MAX_SEQUENCE,
     MIN_SEQUENCE,
     ROWS,
     KeyPiece,
+    groups_of,
 )
 from tidelog.keyed.format.key_plan import Edges, PartRows, edges_of, rows_to_read
 from tidelog.keyed.format.layout import PartLayout
@@ -214,7 +214,8 @@ def _listed(piece: KeyPiece, first: bytes, last: bytes | None) -> list[pa.Table]
     begin = piece.index_of(first)
     limit = len(piece) if last is None else piece.index_of(last)
     table = piece.table.select([KEY, ROWS, MIN_SEQUENCE, MAX_SEQUENCE])
-    return [table.slice(at, min(GROUP_KEYS, limit - at)) for at in range(begin, limit, GROUP_KEYS)]
+    # What is read whole, as it is stored in few bytes, may be many keys.
+    return [one for one in groups_of(table.slice(begin, limit - begin)) if one.num_rows]
 
 
 def _of_sequences(table: pa.Table, start: int, limit: int) -> pa.Table:

@@ -258,7 +258,8 @@ async def write_parts(
                 path = part_path(standing.name, run, f"{within}{len(parts):04x}")
                 writer = RunPartWriter(path)
             await offload(partial(writer.write, table))
-            if writer.rows >= PART_ROWS or writer.num_bytes >= PART_BYTES:
+            is_large = writer.rows >= PART_ROWS or writer.num_bytes >= PART_BYTES
+            if is_large or writer.is_full:
                 parts.append(await _store(standing, await offload(writer.finish)))
                 writer = None
     if writer is not None:
