@@ -24,6 +24,7 @@ from tidelog.keyed.format.pages import decode_page
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
+from tidelog.keyed.read import directory_reader
 from tidelog.keyed.upkeep import compactor
 from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
 
@@ -235,12 +236,19 @@ def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.Monkey
     assert decode_directory(writer.finish().directory)[0].layout.groups <= 20
 
 
-async def test_keys_are_listed_by_bytes_where_they_are_large() -> None:
-    """A page of 8,192 keys of 16 KiB is 128 MiB, and a merge holds some of each run."""
+@pytest.mark.parametrize("most", [6, 7])
+async def test_keys_are_listed_by_bytes_where_they_are_large(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of 8,192 keys of 16 KiB is 128 MiB, and a merge holds some of each run.
+
+    Nor is a directory held whole that is small in the store because its keys compress well.
+    """
     keys = [b"%05d" % number + bytes(16_379) for number in range(100)]
     records: list[Record] = [(key, number + 1, 1, b"v") for number, key in enumerate(keys)]
     parts = Parts()
     part = await parts.put(encoded(records))
+    monkeypatch.setattr(directory_reader, "WHOLE_GROUPS_MAX", most)
     head, whole = decode_directory((await parts.inner.get(part.directory)).data)
     pages = [page async for page in parts.reader.keys(part, b"", None)]
 
@@ -251,6 +259,8 @@ async def test_keys_are_listed_by_bytes_where_they_are_large() -> None:
     assert [key for page in pages for key in page.column("key").to_pylist()] == keys
     for key in (keys[0], keys[50], keys[99]):
         assert await parts.reader.count_key(part, key, 0, EVER) == 1
+    asked = [span for name, span in parts.asked() if name == part.directory]
+    assert len(asked) == (1 if most == 7 else 1 + 7 + 3)
 
 
 async def test_what_would_be_too_many_row_groups_is_another_part(

@@ -34,6 +34,7 @@ from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls
 
 WHOLE_BYTES_MAX: Final = 1024 * 1024  # Of a directory: some 100,000 keys.
+WHOLE_GROUPS_MAX: Final = 16  # Large keys that compress well are few bytes in the store alone.
 CACHE_BYTES: Final = 256 * 1024 * 1024
 ENTRY_BYTES: Final = 512
 METADATA_RATIO: Final = 6  # About how many times as large a footer is once it is decoded.
@@ -202,6 +203,9 @@ class DirectoryReader:
 def _whole(part: RunPart, data: bytes) -> OpenDirectory:
     check_sum(part.directory_xxh3, xxhash.xxh3_128_digest(data), part.directory, _WHAT)
     with told_as_damage(part.directory, _WHAT):
+        metadata = read_metadata(data)
+        if metadata.num_row_groups > WHOLE_GROUPS_MAX:
+            return OpenDirectory(read_head(metadata), None, metadata)
         head, piece = decode_directory(data)
         return OpenDirectory(head, piece, None)
 

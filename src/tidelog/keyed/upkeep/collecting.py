@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCursor
