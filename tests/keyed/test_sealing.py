@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from kit.keyed_engine import FAST, keyed_logs
 from tidelog.clock import wall_us
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.states import transition
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.states.transition import decide_sealed
 from tidelog.keyed.upkeep import compactor
-from tidelog.keyed.values import Sealing
+from tidelog.keyed.upkeep.plan import retired_by
+from tidelog.keyed.values import Retention, Sealing
 
 HOUR_US = 3_600_000_000
 
@@ -63,3 +69,28 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
     assert done[:4] == ["decide_sealed", "decide_compacted"] * 2
     monkeypatch.undo()
     await log.close()
+
+
+async def test_young_records_stay_though_a_clock_that_is_behind_sealed_them() -> None:
+    """It says that the segment is ten hours old; its records say that they came a minute ago.
+
+    Times that are still to come, as a user may give them, do not keep it for ever.
+    """
+    log = await _log(HOUR_US)
+    now_us = wall_us(log.standing.clock)
+    seal = partial(decide_sealed, at_us=now_us - 10 * HOUR_US)
+    for time_us in (now_us - 60_000_000, now_us - 3 * HOUR_US, now_us + 9 * HOUR_US):
+        first = await log.append([(b"k", b"v")] * 3, timestamp_us=time_us)
+        assert await log.standing.machine.commit(partial(seal, limit=first + 3))
+    await log.compact()
+    by_age = Retention(age_us=HOUR_US)
+    state = log.standing.state
+    assert retired_by(state, by_age, now_us=now_us) == 10
+    assert retired_by(_without_last(state, 2), by_age, now_us=now_us) == 1
+    assert retired_by(_without_last(state, 2), by_age, now_us=now_us + HOUR_US) == 4
+    await log.close()
+
+
+def _without_last(state: KeyedState, count: int) -> KeyedState:
+    runs, seals = state.runs[:-count], state.seals[:-count]
+    return replace(state, runs=runs, seals=seals, compacted=runs[-1].upper)

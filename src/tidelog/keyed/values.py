@@ -44,9 +44,10 @@ class Retention:
     """What is kept at least; of each that is set, older sealed segments go whole.
 
     Units: records as young as ``age_us`` are kept, so a segment goes once it was sealed so long
-    ago; the newest segments that have ``bytes`` stored together; the newest ``segments``, the
-    active one among them. The active segment never goes. A segment goes once any of the settings
-    lets it go, when the log is retired: by `retire`, or by the upkeep of whoever writes.
+    ago, and no record of it is younger; the newest segments that have ``bytes`` stored together;
+    the newest ``segments``, the active one among them. The active segment never goes. A segment
+    goes once any of the settings lets it go, when the log is retired: by `retire`, or by the upkeep
+    of whoever writes.
     """
 
     age_us: int | None = None

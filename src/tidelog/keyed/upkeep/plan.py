@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tidelog.keyed.states.describing import segments_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState
-from tidelog.keyed.values import Retention
+from tidelog.keyed.values import Retention, Segment
 
 LOOSE_MAX: Final = 16  # Fragments that may be loose before they become a run.
 LOOSE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -105,17 +106,24 @@ def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
         surplus = len(state.seals) + 1 - retention.segments
         if surplus > 0 and limits:
             retired = max(retired, limits[min(surplus, len(limits)) - 1])
-    kept, runs = 0, list(state.runs)
-    for limit, at_us in reversed([(one.limit, one.at_us) for one in state.seals]):
-        while runs and runs[-1].lower >= limit:
-            kept += runs.pop().bytes
-        if limit > state.compacted:
-            continue
-        if retention.age_us is not None and at_us <= now_us - retention.age_us:
-            retired = max(retired, limit)
-        if retention.bytes is not None and kept >= retention.bytes:
-            retired = max(retired, limit)
+    kept = 0
+    for one in reversed(segments_of(state)):
+        if one.limit is not None and one.is_compacted:
+            if retention.age_us is not None and _told_us(one, now_us) <= now_us - retention.age_us:
+                retired = max(retired, one.limit)
+            if retention.bytes is not None and kept >= retention.bytes:
+                retired = max(retired, one.limit)
+        kept += one.bytes
     return retired
+
+
+def _told_us(segment: Segment, now_us: int) -> int:
+    """Return when a segment was sealed at the earliest, also if whose clock was behind sealed it.
+
+    Times of records may be anything that was given: those that are still to come tell nothing.
+    """
+    last_us = segment.last_us or 0
+    return max(segment.sealed_us or 0, last_us if last_us <= now_us else 0)
 
 
 def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
