@@ -14,6 +14,7 @@ from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.states.transition import decide_sealed
 from tidelog.keyed.upkeep import compactor
+from tidelog.keyed.upkeep.plan import LOOSE_MAX
 from tidelog.keyed.values import Retention
 from tidelog.machine.machine import Machine
 
@@ -156,3 +157,32 @@ async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
     assert len(done) == 1
     assert [(run.lower, run.upper) for run in log.standing.state.runs] == [(1, 4), (4, 6)]
     await log.close()
+
+
+async def test_what_many_append_who_each_append_little_is_compacted() -> None:
+    """As by a command that runs each minute; nobody else compacts, and reads would take longer."""
+    logs = keyed_logs()
+    await logs.create("log")
+    most = 0
+    for number in range(100):
+        log = await logs.open("log", batching=FAST)
+        await log.append([(b"k%d" % (number % 3), b"%d" % number)])
+        await log.close()
+        reader = await logs.reader("log")
+        most = max(most, (await reader.describe()).loose_fragments)
+    log = await _handle(logs)
+    found = await rows_of(log.scan_prefix(b""))
+    assert sorted(int(row[-1]) for row in found) == [*range(100)]
+    assert most <= LOOSE_MAX + LOOSE_MAX // 2
+    await log.close()
+
+
+async def test_whoever_wants_no_upkeep_ends_without() -> None:
+    """A process that is to be quick leaves it to others."""
+    logs = keyed_logs()
+    await logs.create("log")
+    for number in range(40):
+        log = await logs.open("log", batching=FAST, upkeep=False)
+        await log.append([(b"k", b"%d" % number)])
+        await log.close()
+    assert (await (await logs.reader("log")).describe()).loose_fragments == 40

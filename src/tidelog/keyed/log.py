@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES: Final = 100
+OPENING_SLOTS: Final = 2  # A fence, and the first batch.
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -74,6 +75,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     _pending: PendingAppends = field(init=False)
     _wrote: bool = False
     _loose: int = 0  # Appends since the last upkeep: at most so many fragments.
+    _first_slot: int | None = None  # Where the log was when this handle began to write.
     _tending: asyncio.Task[int] | None = None
 
     def __post_init__(self) -> None:
@@ -242,8 +244,11 @@ class KeyedLog(KeyedReader, KeyedWrites):
         await self.standing.machine.commit(lambda state: decide_checkpoint_dropped(state, name))
 
     async def close(self) -> None:
+        slots = self.wal.slots()
         try:
             await self.wal.close()
+            if self._is_due(slots):
+                await self._tend()
         finally:
             if self._tending is not None:
                 await asyncio.wait({self._tending})
@@ -299,9 +304,20 @@ class KeyedLog(KeyedReader, KeyedWrites):
         tail.add(piece)
         self._feed.push(piece)
         self._loose += 1
+        if self._first_slot is None:
+            self._first_slot = max(0, self.wal.slots() - OPENING_SLOTS)
         if self.upkeep and self._loose >= LOOSE_MAX and self._tending is None:
             self._loose = 0
             self._tending = asyncio.create_task(self._tend(), name="keyed upkeep")
+
+    def _is_due(self, slots: int) -> bool:
+        """Say whether who ends is to look what is due: some one of those who append little each.
+
+        It is whoever's slots have one of a round number among them.
+        """
+        if not self.upkeep or self._tending is not None or self._first_slot is None:
+            return False
+        return slots // LOOSE_MAX > self._first_slot // LOOSE_MAX
 
     def _failed(self, error: BaseException) -> None:
         """Read as others do from now on: another may write, or what was sent may be there."""

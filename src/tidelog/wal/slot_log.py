@@ -111,6 +111,13 @@ class SlotLog(Log):
         """
         return self._writer.durable_position()
 
+    def slots(self) -> int:
+        """Return how many slots the log has had, by all writers; 0 if this handle does not write.
+
+        Each is an object: a batch, or the fence by which another writer began.
+        """
+        return self._writer.slots
+
     def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
         """Have a function called with each new `durable_position`; return what ends that.
 

@@ -78,6 +78,11 @@ class SlotWriter(BatchWriter):
             interval_us=self.shape.rollup_interval_us,
         )
 
+    @property
+    def slots(self) -> int:
+        """Return how many slots the log has had, as this writer knows; 0 if it does not write."""
+        return 0 if self._pipeline is None else self._pipeline.tail.slot
+
     async def append(
         self,
         records: Sequence[bytes],
