@@ -6,16 +6,20 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from tidelog.errors import CorruptionError
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read import listing
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.sources import KEY_ROWS
 from tidelog.keyed.states.describing import segments_of
+from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState, SegmentSeal
+from tidelog.keyed.states.transition import decide_checkpoint, decide_retired
 from tidelog.keyed.upkeep.collecting import needed_from
 from tidelog.keyed.upkeep.plan import retired_by
 from tidelog.keyed.values import Retention
@@ -111,3 +115,55 @@ def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
     ahead = replace(state, runs=(replace(state.runs[0], at_us=10**15), *state.runs[1:]))
     assert needed_from(state, 2) == needed_from(ahead, 2) == 7
     assert needed_from(ahead, -1) == 1
+
+
+def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
+    """Else a checkpoint each night makes a state of megabytes, and each change that makes one."""
+    language = KeyedLanguage("log")
+    plain = _state(MANY)
+    state = replace(plain, runs=tuple(plain.runs))
+    for number in range(20):
+        name = f"night-{number}"
+        made = decide_checkpoint(state, name, next_sequence=state.compacted, at_us=number)
+        assert made.result is not None
+        assert made.result.runs == state.runs
+        assert made.diff is not None
+        told = language.encode_diff(made.diff)
+        assert len(told) < 200
+        state = language.apply(state, language.decode_diff(told))
+        assert state.checkpoints[name] == made.result
+        gone = decide_retired(state, state.seals[0].limit).diff
+        assert gone is not None
+        state = language.apply(state, gone)
+    stored = language.encode_state(state)
+
+    assert language.decode_state(stored) == state
+    assert [len(one.runs) for one in state.checkpoints.values()] == [*range(MANY, MANY - 20, -1)]
+    assert stored.count(b"directory_xxh3") == MANY
+
+
+def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
+    """It is damaged: whoever went on would collect what the checkpoint keeps."""
+    state = replace(_state(2), runs=tuple(_state(2).runs))
+    made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
+    assert made is not None
+    language = KeyedLanguage("log")
+    fields = msgspec.msgpack.decode(
+        language.encode_state(replace(state, runs=(), checkpoints={"c": made}))
+    )
+    del fields["kept"]["1"]
+    with pytest.raises(CorruptionError, match="the state of a keyed log cannot be read"):
+        language.decode_state(msgspec.msgpack.encode(fields))
+
+
+def test_a_checkpoint_that_says_its_runs_itself_is_read() -> None:
+    """As states and changes did at first."""
+    state = replace(_state(2), runs=tuple(_state(2).runs))
+    made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
+    assert made is not None
+    told = msgspec.msgpack.encode({"is_made": True, "checkpoints": {"c": made}})
+    language = KeyedLanguage("log")
+
+    assert language.decode_state(told).checkpoints == {"c": made}
+    change = language.decode_diff(msgspec.msgpack.encode({"checkpoints": {"c": made}}))
+    assert language.apply(KeyedState(), change).checkpoints == {"c": made}

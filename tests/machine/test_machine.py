@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -366,6 +367,31 @@ async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
     assert await other == 2
     assert cancelled.cancelled()
     assert await place.machine().refresh() == ("a", "b")
+
+
+async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None:
+    """Else a traceback is shown to who has long turned to something else."""
+    place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
+
+    class Failing(MemoryConsensus):
+        async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+            begun.set()
+            await go_on.wait()
+            raise LocationError("the store failed")
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    cancelled = asyncio.create_task(place.machine(consensus=Failing()).commit(say("a")))
+    await begun.wait()
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    go_on.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    del cancelled
+    gc.collect()
+
+    assert told == []
 
 
 async def test_processes_that_commit_once_have_rollups_named() -> None:

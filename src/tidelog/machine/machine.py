@@ -110,6 +110,7 @@ class Machine(Generic[S, D]):
             LocationError, OutcomeUnknown: see `tidelog.consensus.port.Consensus`.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_noticed)
         self._waiting.append(_Job(decide, answer, self.clock.monotonic_us()))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
@@ -291,6 +292,11 @@ class Machine(Generic[S, D]):
         if record.rollup is not None and not record.rollup.path.startswith(f"{self.prefix}/"):
             raise state_of_another(self.key)
         return record
+
+
+def _noticed(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # Whoever cancelled the call is not to be told at the end.
 
 
 def _fail(jobs: list[_Job], error: BaseException) -> None:

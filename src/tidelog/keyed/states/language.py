@@ -1,18 +1,19 @@
 """The bytes of keyed logs' states and changes: a machine's `Language`.
 
 Shape: msgpack maps of the fields of `KeyedState` and `KeyedDiff`; those that this version does not
-    know survive a round trip.
+    know survive a round trip. In a state, checkpoints have no runs: ``kept_ids`` says by name which
+    they are, and ``kept`` has those that are not among the state's own, each once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from tidelog.errors import UsageError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import (
@@ -31,6 +32,8 @@ FORMAT: Final = 1
 _OF: Final = "a keyed log"
 _STATE: Final[dict[str, Any]] = {
     "format": int,
+    "kept": dict[str, Run],
+    "kept_ids": dict[str, tuple[str, ...]],
     "is_made": bool,
     "is_dropped": bool,
     "sealing": Sealing,
@@ -69,6 +72,7 @@ _DIFF: Final[dict[str, Any]] = {
     "voided": tuple[str, ...],
     "vanished": tuple[str, ...],
 }
+_NOT_OF_STATE: Final = ("format", "kept", "kept_ids")
 _STATE_FIELDS: Final = decoders_of(_STATE)
 _DIFF_FIELDS: Final = decoders_of(_DIFF)
 _ABSENT: Final[dict[str, Any]] = {name: getattr(KeyedDiff(), name) for name in _DIFF}
@@ -100,8 +104,10 @@ class KeyedLanguage:
         return made_of(KeyedDiff, {**found, "extra": extra}, of=_OF)
 
     def encode_state(self, state: KeyedState) -> bytes:
-        fields = {name: getattr(state, name) for name in _STATE if name != "format"}
-        return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
+        fields = {name: getattr(state, name) for name in _STATE if name not in _NOT_OF_STATE}
+        return msgspec.msgpack.encode(
+            {**state.extra, "format": FORMAT, **fields, **_checkpoints_apart(state)}
+        )
 
     def decode_state(self, data: bytes) -> KeyedState:
         found, extra = fields_of(data, _STATE_FIELDS, of=_OF)
@@ -110,6 +116,7 @@ class KeyedLanguage:
             raise UsageError(
                 "a newer tidelog wrote this keyed log: upgrade tidelog to use it", format=form
             )
+        _join_checkpoints(found)
         return made_of(KeyedState, {**found, "extra": extra}, of=_OF)
 
     def vanished(self, diff: KeyedDiff) -> Sequence[str]:
@@ -118,3 +125,33 @@ class KeyedLanguage:
 
     def seqno_since(self, state: KeyedState) -> int | None:
         return None
+
+
+def _checkpoints_apart(state: KeyedState) -> dict[str, Any]:
+    """Return the checkpoints of a state without their runs, and those, each once.
+
+    A night's checkpoint of a log of years has nearly the runs of the one before.
+    """
+    own = {run.id for run in state.runs}
+    made = state.checkpoints
+    return {
+        "checkpoints": {name: replace(one, runs=()) for name, one in made.items()},
+        "kept": {r.id: r for one in made.values() for r in one.runs if r.id not in own},
+        "kept_ids": {name: tuple(run.id for run in one.runs) for name, one in made.items()},
+    }
+
+
+def _join_checkpoints(found: dict[str, Any]) -> None:
+    """Give the checkpoints of a state that was read their runs.
+
+    Raises:
+        CorruptionError: one has a run that is not there.
+    """
+    ids, kept = found.pop("kept_ids", {}), found.pop("kept", {})
+    known = {**kept, **{run.id: run for run in found.get("runs", ())}}
+    try:
+        for name, its in ids.items():
+            runs = tuple(known[one] for one in its)
+            found["checkpoints"][name] = replace(found["checkpoints"][name], runs=runs)
+    except KeyError as error:
+        raise CorruptionError(f"the state of {_OF} cannot be read", missing=error) from error

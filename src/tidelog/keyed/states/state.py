@@ -97,7 +97,10 @@ class MergedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDiff:
-    """A change. ``vanished`` are the objects that the state named before, and does not after."""
+    """A change. ``vanished`` are the objects that the state named before, and does not after.
+
+    Checkpoints have no runs and seals in it: theirs are those of the state that it changes.
+    """
 
     made: bool = False
     dropped: bool = False
@@ -139,6 +142,7 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
     checkpoints = {
         name: one for name, one in state.checkpoints.items() if name not in diff.dropped_checkpoints
     }
+    made = {name: _of_state(one, state) for name, one in diff.checkpoints.items()}
     return replace(
         state,
         is_made=state.is_made or diff.made,
@@ -149,7 +153,7 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         compacted=_or(diff.compacted, state.compacted),
         runs=tuple(run for run in runs if run.upper > retired),
         seals=tuple(seal for seal in (*state.seals, *diff.seals) if seal.limit > retired),
-        checkpoints={**checkpoints, **diff.checkpoints},
+        checkpoints={**checkpoints, **made},
         origin=state.origin if diff.origin is None else diff.origin[0],
         write_epoch=_or(diff.write_epoch, state.write_epoch),
         write_epoch_us=_or(diff.write_epoch_us, state.write_epoch_us),
@@ -159,6 +163,12 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         voided=() if diff.made else (*state.voided, *diff.voided),
         extra={**state.extra, **diff.extra},
     )
+
+
+def _of_state(checkpoint: KeyedCheckpoint, state: KeyedState) -> KeyedCheckpoint:
+    if checkpoint.runs:
+        return checkpoint
+    return replace(checkpoint, runs=state.runs, seals=state.seals)
 
 
 def _with_merged(runs: Sequence[Run], merged: MergedRuns) -> tuple[Run, ...]:

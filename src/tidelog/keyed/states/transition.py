@@ -10,6 +10,7 @@ Source: design page 5; persist, "Garbage Collection".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tidelog.errors import (
@@ -146,7 +147,8 @@ def decide_checkpoint(
         first_segment=state.first_segment,
         fork=fork,
     )
-    return Decision(made, with_vanished(state, KeyedDiff(checkpoints={name: made})))
+    diff = KeyedDiff(checkpoints={name: replace(made, runs=(), seals=())})
+    return Decision(made, with_vanished(state, diff))
 
 
 def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
