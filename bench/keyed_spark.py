@@ -2,9 +2,10 @@
 
 ``to_spark`` has Spark read runs by itself; ``format("tidelog")`` reads them by tasks, as it does
 elsewhere than on a disk. Rows and bytes of the former are what Spark says that its scan read; of
-bytes it counts those of the task's own thread alone, so of a full scan hardly any. Each
-figure is the least of warm rounds, in a session of two cores. Keys and values are summed up by
-their lengths, so that each is read.
+bytes it counts those of the task's own thread alone, so of a full scan hardly any. Beside them is
+Spark's scan of the same rows, in the same order, as Arrow writes Parquet by itself: what there is
+to be had. Each figure is the least of warm rounds, in a session of two cores. Keys and values are
+summed up by their lengths, so that each is read.
 
     python bench/keyed_spark.py [--records N] [--keys N] [--rounds N]
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelog
@@ -86,6 +88,15 @@ def figures(
         yield asked("absent key", lambda: log.to_spark(spark, key + b"-"), is_all=False)
 
 
+def plain_scan(spark: SparkSession, folder: Path) -> Callable[[], Any]:
+    """Return Spark's scan of the same rows as Arrow writes them, all in one file."""
+    with tidelog.connect(str(folder / "lake")) as location, location.keyed_reader("log") as log:
+        rows = log.scan_prefix(b"").to_arrow().sort_by([("key", "ascending")])
+    pq.write_table(rows, folder / "plain.parquet")
+    frame = spark.read.parquet(str(folder / "plain.parquet"))
+    return lambda: frame.selectExpr("count(*) AS rows", READ_ALL).collect()
+
+
 def slate_scan(spark: SparkSession, folder: Path, made: MadeRecords) -> Callable[[], Any]:
     """Return a full scan of SlateDB by two tasks, each of half the keys, through a checkpoint.
 
@@ -136,12 +147,14 @@ def main() -> None:
         found = figures(spark, lake, made.keys[0], told.rounds, told.records)
         head = ("", "rows", "ms", "rows/s", "rows scanned", "bytes scanned")
         rows = list(found)
+        others = {"all, plain Parquet": plain_scan(spark, Path(folder))}
         if told.slatedb:
-            scan = slate_scan(spark, Path(folder), made)
+            others["all, SlateDB"] = slate_scan(spark, Path(folder), made)
+        for name, scan in others.items():
             assert scan()[0]["rows"] == told.records
             taken = seconds_of(scan, told.rounds)
             each = f"{told.records / taken:,.0f}"
-            rows.append(("all, SlateDB", f"{told.records:,}", f"{taken * 1000:,.0f}", each, "", ""))
+            rows.append((name, f"{told.records:,}", f"{taken * 1000:,.0f}", each, "", ""))
         print_table(head, rows)
         by_spark(spark, lake, made)
         stop(spark)
