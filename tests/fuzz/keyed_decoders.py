@@ -120,7 +120,7 @@ def _page(rows: int, of: Callable[[bytes], object]) -> Callable[[bytes], object]
 def _pages(part: EncodedPart, head: Any) -> KeyedDecoders:
     found: KeyedDecoders = {}
     for column, name in enumerate(PAGED):
-        place = head.layout.page(column, 0)
+        place = head.layout.pages(column, 0, 1)[0]
         stored = part.data[place.span.start : place.span.limit]
         is_value = name == "value"
 

@@ -80,12 +80,14 @@ def test_pages_are_where_the_directory_says() -> None:
     head, _ = decode_directory(made.directory)
     layout, footer = head.layout, read_footer(made.data)
     for group, (rows, chunks) in enumerate(footer.groups):
-        first = int(layout.first_pages[group])
+        first, limit = (int(row) for row in layout.group_rows[group : group + 2])
         assert layout.group_span(group, group + 1) == (chunks[0].start, chunks[-1].limit)
         for column in range(len(PAGED)):
             at = chunks[column + 1].start
-            for number, page in enumerate(pages_of(made.data, chunks[column + 1])):
-                place = layout.page(column, first + number)
+            places = layout.pages(column, first, limit)
+            found = list(pages_of(made.data, chunks[column + 1]))
+            assert [place.first_row for place in places[:1]] == [first]
+            for place, page in zip(places, found, strict=True):
                 at = place.span.limit
                 assert page.values == place.rows
                 assert page.encoding == PLAIN

@@ -50,7 +50,7 @@ DIRECTORY: Final = pa.schema(
 GROUP_KEYS: Final = 8_192
 GROUP_BYTES: Final = 256 * 1024  # Of keys: who merges runs holds some groups of each.
 HEAD: Final = "tidelog.keys"
-FORMAT: Final = 1
+FORMAT: Final = 2  # In 1, all columns of a part had pages of as many rows.
 
 
 class _StoredHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -275,7 +275,7 @@ def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
         head = _HEADS.decode(base64.b64decode(stored, validate=True))
     except (msgspec.MsgspecError, binascii.Error) as error:
         raise ValueError("its metadata is damaged") from error
-    if head.format != FORMAT:
+    if not 1 <= head.format <= FORMAT:
         raise ValueError(f"it is of format {head.format}, which a later version of tidelog wrote")
     return DirectoryHead(
         path=head.path,

@@ -1,7 +1,7 @@
 """Which rows of a part can have what is asked of a key, by its directory alone. Pure.
 
-Within a key rows are in the order of sequences. Where a key has more rows than a page, the first
-sequence of each of its pages is known, but that of the page in which it begins.
+Within a key rows are in the order of sequences. Where a key has more rows than a stride, the first
+sequence of each of its strides is known, but that of the stride in which it begins.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def _row_of(layout: PartLayout, found: KeyRows, sequence: int) -> tuple[int, int
     # Neither the first row nor the end: these two are known.
     if found.rows <= layout.page_rows:
         return first + 1, limit - 1
-    page, last = layout.page_of(first), layout.page_of(limit - 1)
-    known = layout.first_sequences[page + 1 : last + 1]
-    page += int(np.searchsorted(known, sequence, side="left"))
-    # This page's first row is before it, and the next one's is not.
+    stride, last = layout.stride_of(first), layout.stride_of(limit - 1)
+    known = layout.first_sequences[stride + 1 : last + 1]
+    stride += int(np.searchsorted(known, sequence, side="left"))
+    # This stride's first row is before it, and the next one's is not.
     return (
-        max(first, layout.first_row_of(page)) + 1,
-        min(limit - 1, layout.first_row_of(page + 1)),
+        max(first, layout.first_row_of(stride)) + 1,
+        min(limit - 1, layout.first_row_of(stride + 1)),
     )

@@ -25,11 +25,12 @@ _SPELLED: Final = (0x16, None, 0x15, None, 0x16, None, 0)
 
 
 class IndexedChunk(NamedTuple):
-    """A column of a row group: where its pages begin, and the places and sizes of all of them."""
+    """A column of a row group: where its pages begin; each one's place, size, first row."""
 
     start: int
     places: Numbers
     page_bytes: Numbers
+    first_rows: Numbers
 
 
 class IndexedGroup(NamedTuple):
@@ -56,11 +57,11 @@ def read_page_index(data: bytes) -> list[IndexedGroup]:
 def _chunk(data: bytes, chunk: dict[int, Any]) -> IndexedChunk:
     if 4 not in chunk:
         raise ValueError("a file has no page index")
-    places, sizes = _locations(data[chunk[4] : chunk[4] + chunk[5]])
-    return IndexedChunk(chunk[3].get(11) or chunk[3][9], places, sizes)
+    pages = _locations(data[chunk[4] : chunk[4] + chunk[5]])
+    return IndexedChunk(chunk[3].get(11) or chunk[3][9], *pages)
 
 
-def _locations(index: bytes) -> tuple[Numbers, Numbers]:
+def _locations(index: bytes) -> tuple[Numbers, Numbers, Numbers]:
     """Read a list of locations, all at once: each is seven numbers, kinds and end among them."""
     if index[0] != _LOCATIONS << 4 | 9 or index[1] & 15 != _STRUCTS:
         raise ValueError("a page index begins with something else")
@@ -77,7 +78,7 @@ def _locations(index: bytes) -> tuple[Numbers, Numbers]:
     for column, expected in enumerate(_SPELLED):
         if expected is not None and not (rows[:, column] == expected).all():
             raise ValueError("a page index has something else in it")
-    return rows[:, 1] >> 1, rows[:, 3] >> 1
+    return rows[:, 1] >> 1, rows[:, 3] >> 1, rows[:, 5] >> 1
 
 
 def _varints(data: np.ndarray[Any, np.dtype[np.uint8]], count: int) -> Numbers:

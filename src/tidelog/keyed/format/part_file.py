@@ -5,9 +5,11 @@ Shape: Parquet of `PART_RECORDS`, zstd; row groups of at most `GROUP_ROWS` rows 
     page checksums, statistics of key and sequence alone (those of values would be five times as
     large as all else in the index); numbers and values are PLAIN, so that a page is read by a few
     lines. Times and sequences stand side by side, since each read needs both.
-Invariants: all pages of a part but the last of each row group have the same number of rows. A page
-    of values has about `PAGE_BYTES` before compression: 256 rows where values have 128 to 255
-    bytes, 1,024 where they are small, fewer where they are large.
+Invariants: a page ends after a multiple of as many rows, or with its row group. A page of values
+    has about `PAGE_BYTES` before compression: 256 rows where values have 128 to 255 bytes, 1,024
+    where they are small, fewer where they are large. One of numbers has `NUMBERS_BYTES` at least,
+    and those of keys are as large as row groups: each page costs whoever scans all of it, such as
+    Spark, some ten microseconds, and keys are not read page by page.
 Source: rfc-0001, "Physical organization"; design page 5, "Run".
 """
 
@@ -25,7 +27,7 @@ import xxhash
 
 from tidelog.errors import require
 from tidelog.keyed.format.directory import DIRECTORY, DirectoryWriter
-from tidelog.keyed.format.layout import PartLayout, first_pages_of
+from tidelog.keyed.format.layout import PartLayout
 from tidelog.keyed.format.page_index import read_page_index
 from tidelog.keyed.format.part import EncodedPart, RunPart, directory_path
 from tidelog.keyed.format.records import (
@@ -48,6 +50,7 @@ GROUP_ROWS: Final = 8_192
 GROUP_BYTES: Final = 8 * 1024 * 1024  # Of keys and values, before compression.
 GROUPS_MAX: Final = 4_096  # 33 million rows: a footer beyond that is too large to be read.
 PAGE_BYTES: Final = 64 * 1024
+NUMBERS_BYTES: Final = 8 * 1024
 PAGE_ROWS_MAX: Final = 1_024
 PAGE_ROWS_MIN: Final = 8
 PIECE_ROWS: Final = 65_536
@@ -199,11 +202,10 @@ class RunPartWriter:
         page_rows = self._page_rows or PAGE_ROWS_MAX
         groups = read_page_index(data)
         group_rows = np.array(self._group_rows, np.int64)
-        pages = np.diff(first_pages_of(group_rows, page_rows)).tolist()
-        for group, pages_count in zip(groups, pages, strict=True):
-            counts = {len(chunk.page_bytes) for chunk in group.columns[1:]}
-            require(counts == {pages_count}, "Arrow made other pages than it was told")
         columns = list(zip(*(group.columns[1:] for group in groups), strict=True))
+        for each in columns:
+            is_told = all(not (chunk.first_rows % page_rows).any() for chunk in each)
+            require(is_told, "Arrow made other pages than it was told")
         return PartLayout(
             page_rows=page_rows,
             group_rows=group_rows,
@@ -212,6 +214,15 @@ class RunPartWriter:
             group_xxh3=np.array(self._sums, np.uint64),
             chunk_places=tuple(np.array([one.start for one in each], np.int64) for each in columns),
             page_bytes=tuple(np.concatenate([one.page_bytes for one in each]) for each in columns),
+            page_counts=tuple(
+                np.concatenate(
+                    [
+                        np.diff(chunk.first_rows, append=group.rows)
+                        for chunk, group in zip(each, groups, strict=True)
+                    ]
+                )
+                for each in columns
+            ),
             first_sequences=self._first_sequences(group_rows, page_rows),
         )
 
@@ -248,9 +259,9 @@ def _writer_of(sink: io.BytesIO, page_rows: int) -> pq.ParquetWriter:
         write_statistics=[KEY, SEQUENCE],
         write_page_index=True,
         write_page_checksum=True,
-        # A page is ended once it has a byte, which is looked at after each so many rows.
+        # A page is ended once it has so many bytes, which is looked at after each so many rows.
         write_batch_size=page_rows,
-        data_page_size=1,
+        data_page_size=NUMBERS_BYTES,
         store_schema=False,
         sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(2)],
     )

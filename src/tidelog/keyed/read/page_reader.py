@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -100,7 +100,11 @@ class PageReader:
         decode: Callable[[_Fetched], T],
     ) -> T:
         """Return what ``decode`` makes of pages, read again if a copy was damaged."""
-        spans = [place.span for column in columns for place in _places(layout, column, rows)]
+        spans = [
+            place.span
+            for column in columns
+            for place in layout.pages(column, rows.first, rows.limit)
+        ]
         try:
             return await self._tried(part, spans, decode)
         except CorruptionError:
@@ -123,16 +127,9 @@ class PageReader:
         return await self._clock.offload(work)
 
 
-def _places(layout: PartLayout, column: int, rows: PartRows) -> Iterator[PagePlace]:
-    """Yield the pages of a column that have some of the rows."""
-    if rows.rows:
-        for page in range(layout.page_of(rows.first), layout.page_of(rows.limit - 1) + 1):
-            yield layout.page(column, page)
-
-
 def _records(fetched: _Fetched, *, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
     values: list[bytes] = []
-    for place in _places(layout, _VALUES, rows):
+    for place in layout.pages(_VALUES, rows.first, rows.limit):
         start = max(rows.first - place.first_row, 0)
         limit = min(rows.limit - place.first_row, place.rows)
         values += values_of(fetched.page(place), start, limit)
@@ -146,7 +143,7 @@ def _records(fetched: _Fetched, *, layout: PartLayout, rows: PartRows, key: byte
 
 def _integers(fetched: _Fetched, column: int, layout: PartLayout, rows: PartRows) -> Numbers:
     found = [np.empty(0, np.int64)]
-    for place in _places(layout, column, rows):
+    for place in layout.pages(column, rows.first, rows.limit):
         start = max(rows.first - place.first_row, 0)
         limit = min(rows.limit - place.first_row, place.rows)
         found.append(integers_of(fetched.page(place), place.rows)[start:limit])
