@@ -23,7 +23,7 @@ from tidelog.keyed.port import KeyedWrites
 from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.view import KeyedView
-from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.reader import REFRESH_US, KeyedReader
 from tidelog.keyed.states.describing import checkpoint_info
 from tidelog.keyed.states.state import KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import (
@@ -65,15 +65,20 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     ``visibility`` says whether reads show what is ordered (``memory``), or what is ``durable``.
     While it writes, it compacts beside, as that becomes due, unless ``upkeep`` is False.
+
+    Units: what it has appended it knows; ``quiet_us`` after the last append that was acknowledged
+        it looks what is new all the same, for another may have taken the log over.
     """
 
     wal: SlotLog
     visibility: str = MEMORY
     upkeep: bool = True
     refresh_us: int = 0
+    quiet_us: int = REFRESH_US
     merger: RunMerger = field(default_factory=lambda: HERE)
     _pending: PendingAppends = field(init=False)
     _wrote: bool = False
+    _heard_us: int = 0  # When an append was acknowledged last: until then nobody else wrote.
     _loose: int = 0  # Appends since the last upkeep: at most so many fragments.
     _first_slot: int | None = None  # Where the log was when this handle began to write.
     _tending: asyncio.Task[int] | None = None
@@ -94,10 +99,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
     ) -> int:
         keys, values = records_table(records)
         try:
-            one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+            one = await self._place(keys, values, timestamp_us, timeout_us)
         except BusyError as error:
             raise LogFull(error.sentence, records=records, outcome=error.outcome) from error
-        return await one.position() if durable else one.placed.position
+        return (await self._pending.positions([one]))[0] if durable else one.placed.position
 
     async def append_arrow(
         self,
@@ -112,8 +117,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
         placed: list[Ordered] = []
         for keys, values in batches:
             try:
-                one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+                one = await self._place(keys, values, timestamp_us, timeout_us)
             except BusyError as error:
+                if durable:
+                    await self._pending.positions(placed)  # What is told as taken is durable.
                 rows = sum(len(done.values) for done in placed)
                 raise LogFull(
                     "too much is waiting to be appended: append the rest of the table later",
@@ -123,8 +130,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             placed.append(one)
         assert first is not None
         if durable:
-            positions = [await one.position() for one in placed]
-            first = positions[0]
+            first = (await self._pending.positions(placed))[0]
         return first
 
     async def try_append(
@@ -249,6 +255,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             await self.wal.close()
             if self._is_due(slots):
                 await self._tend()
+            await self._pending.end()
         finally:
             if self._tending is not None:
                 await asyncio.wait({self._tending})
@@ -258,7 +265,6 @@ class KeyedLog(KeyedReader, KeyedWrites):
         self,
         keys: pa.BinaryArray,
         values: pa.BinaryArray,
-        durable: bool,
         timestamp_us: int | None,
         timeout_us: int | None,
     ) -> Ordered:
@@ -291,7 +297,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             except TidelogError as error:
                 self._failed(error)
                 raise
-        one = Ordered(placed, keys, values, time_us, durable)
+        one = Ordered(placed, keys, values, time_us)
         if not self._wrote:
             self.standing.tail.lag()  # Others may have appended up to now.
         self._wrote = True
@@ -301,6 +307,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     def _settled(self, piece: LoosePiece) -> None:
         """Take what has become durable."""
         tail = self.standing.tail
+        self._heard_us = self.standing.clock.monotonic_us()
         tail.add(piece)
         self._feed.push(piece)
         self._loose += 1
@@ -350,9 +357,15 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     async def _refresh(self, fresh: bool) -> None:
         self._check_open()
-        if fresh or not self._wrote or self.standing.tail.is_behind:
-            # Who writes knows what there is: nobody else appends.
+        if fresh or not self._wrote or self.standing.tail.is_behind or self._is_quiet:
             await KeyedReader._refresh(self, fresh)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Say whether so long nothing told that nobody else appends."""
+        since_us = self.standing.clock.monotonic_us() - self.quiet_us
+        known_us = max(self._heard_us, self.standing.refreshed_us or 0)
+        return known_us <= since_us
 
 
 def _check(keys: pa.BinaryArray) -> None:

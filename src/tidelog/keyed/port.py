@@ -182,7 +182,11 @@ class KeyedReads(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """End what runs for this handle; all that was appended is answered first."""
+        """End what runs for this handle; all that was appended is answered first.
+
+        Raises:
+            LocationError: something that nobody waited for is not known to be in the log.
+        """
 
 
 class KeyedWrites(KeyedReads):

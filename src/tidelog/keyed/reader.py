@@ -124,7 +124,8 @@ class KeyedReader(KeyedReads):
             feed=self._feed,
             wanted=wanted,
             scan=lambda reached: ViewScan(
-                look=self._look_now,
+                # By what is known a follower could stand still: what follows it may be collected.
+                look=lambda _: self._look_now(True),
                 wanted=replace(wanted, start=reached),
                 clock=self.standing.clock,
             ),

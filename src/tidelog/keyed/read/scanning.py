@@ -2,7 +2,8 @@
 
 A scan shows what there was when it began. If an object of it was compacted away and collected
 meanwhile, it goes on by what there is now: of one key, after the last record that was given; of
-several, at the source that it stood at, unless some of that was given.
+several, at the source that it stood at, unless some of that was given. It leaves no gap: where what
+it had still to read was retired, it says so.
 """
 
 from __future__ import annotations
@@ -77,15 +78,18 @@ class ViewScan(KeyedScan):
     async def _run(self) -> AsyncGenerator[pa.Table, None]:
         wanted = self.wanted
         start, limit = wanted.start, wanted.limit
+        begun = start
         for attempt in range(TRIES):
             view = await self.look(attempt > 0)
             self.seen = view.next
-            check_readable(view.state, start if attempt == 0 else 0)
+            # Where it goes on from somewhere, what was retired meanwhile would be a gap.
+            check_readable(view.state, start if start > begun else wanted.start)
             if limit is None or limit > view.next:
                 limit = max(start, view.next)  # What comes later is of another scan.
             if wanted.newest_first and attempt == 0:
                 self._frontier = limit
             run = _Run(self, view, max(start, view.oldest), limit)
+            begun = run.start if attempt == 0 else begun
             try:
                 async with aclosing(run.tables()) as tables:
                     async for table in tables:

@@ -111,6 +111,7 @@ class KeyedStanding:
                 if self.tail.oldest <= state.compacted:
                     self.refreshed_us, self._done = begun_us, begun
                     return
+                self.tail.lag()  # It may have a gap, until the state is as new.
         raise ContentionError(
             "the log was compacted and collected faster than it could be read: try again"
         )
@@ -121,8 +122,14 @@ class KeyedStanding:
         runs: list[Source] = [
             RunSource(run, self.parts) for run in state.runs if run.upper > state.retired
         ]
-        pieces = [piece for piece in self.tail.pieces if piece.limit > compacted]
-        following = max(compacted, self.tail.next)
+        pieces: list[LoosePiece] = []
+        following = compacted
+        for piece in self.tail.pieces:
+            if piece.start > following:
+                break  # What is between is in runs, and the state that names them is on its way.
+            if piece.limit > compacted:
+                pieces.append(piece)
+                following = piece.limit
         for piece in pending:
             if piece.limit <= following:
                 continue  # It was read from the store before its writer was told of it.

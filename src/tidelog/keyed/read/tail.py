@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.errors import ObjectNotFound
 from tidelog.keyed.format.mark import marks_in
-from tidelog.keyed.read.piece import LoosePiece, keyed_records
+from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
 from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls
 from tidelog.wal.format.fragment import Fragment
@@ -139,6 +139,9 @@ class LooseTail:
     async def _fetch(self, piece: LoosePiece, fragment: Fragment) -> pa.Table:
         found = await self.reader.records.fetch(fragment)
         records = await self.clock.offload(partial(keyed_records, found))
+        # Its first records may be another piece's: of several appends in one fragment, some may be
+        # known from memory.
+        records = in_range(records, piece.start, piece.limit)
         piece.marks = await self.clock.offload(partial(marks_in, found))
         if piece.records is None:
             piece.records = records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidelog.errors import LocationError, Outcome
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.wal.append.telling import copy_of
 from tidelog.wal.append.work import Placed
 
 
@@ -20,14 +22,16 @@ from tidelog.wal.append.work import Placed
 class Ordered:
     """Records that have a place in the log; it may be another one once they are durable.
 
-    ``is_awaited``: whoever appended them waits for that, and hears if it comes to nothing.
+    ``number`` counts them. ``is_awaited``: whoever appended them waits for that, and hears if it
+    comes to nothing.
     """
 
     placed: Placed
     keys: pa.BinaryArray
     values: pa.BinaryArray
     timestamp_us: int
-    is_awaited: bool
+    number: int = 0
+    is_awaited: bool = False
     durable: asyncio.Future[int] = field(init=False)
     _settled: asyncio.Future[None] = field(init=False)
 
@@ -39,10 +43,12 @@ class Ordered:
         """Wait until it is durable or failed, and until reads show it so."""
         await asyncio.shield(self._settled)
 
-    async def position(self) -> int:
-        """Wait until it is durable, and read so; return where it is."""
-        await self.settled()
-        return self.durable.result()
+    @property
+    def loss(self) -> BaseException | None:
+        """Return why it is not in the log, if that is known."""
+        if not self.durable.done() or self.durable.cancelled():
+            return None
+        return self.durable.exception()
 
     def settle(self) -> None:
         """Let all go on who wait for it."""
@@ -69,16 +75,20 @@ class PendingAppends:
     """The appends of one handle that are not settled, in their order.
 
     ``settled`` takes each that has become durable, as a piece; ``failed`` hears of each that came
-    to nothing, or of which nothing is known.
+    to nothing, or of which nothing is known. What of them nobody waited for is told by the next
+    flush, or at the end.
     """
 
     settled: Callable[[LoosePiece], None]
     failed: Callable[[BaseException], None]
     _held: dict[Ordered, LoosePiece] = field(default_factory=dict)
-    _lost: list[BaseException] = field(default_factory=list)
+    _lost: dict[int, BaseException] = field(default_factory=dict)
+    _count: int = 0
 
     def add(self, one: Ordered) -> None:
         """Take records that were just ordered."""
+        self._count += 1
+        one.number = self._count
         self._held[one] = one.piece(one.placed.position)
         one.durable.add_done_callback(partial(self._settle, one))
 
@@ -86,17 +96,66 @@ class PendingAppends:
         """Return all that is ordered and not durable, where it was ordered."""
         return [*self._held.values()]
 
+    async def positions(self, appended: Sequence[Ordered]) -> list[int]:
+        """Wait until all of these are durable, and read so; return where they are.
+
+        Whoever stops waiting leaves what comes of them to the next flush.
+
+        Raises:
+            What became of the first of them that is not in the log.
+        """
+        for one in appended:
+            one.is_awaited = True
+        try:
+            for one in appended:
+                await one.settled()
+        except asyncio.CancelledError:
+            for one in appended:
+                one.is_awaited = False
+                self._note(one)
+            raise
+        for one in appended:
+            self._lost.pop(one.number, None)
+        return [one.durable.result() for one in appended]
+
     async def flush(self) -> None:
         """Wait until all that is here now is settled.
 
         Raises:
             What became of the first that nobody waited for, and that is not in the log.
         """
+        last, waited = self._count, list(self._held)
+        for one in waited:
+            await one.settled()
+        # Of two who flush at once the first takes the loss: the other saw it, too. What was ordered
+        # since is another flush's to tell.
+        seen = {one.number: one.loss for one in waited if one.loss and not one.is_awaited}
+        lost = seen | {number: error for number, error in self._lost.items() if number <= last}
+        for number in lost:
+            self._lost.pop(number, None)
+        for number in sorted(lost):
+            raise copy_of(lost[number])
+
+    async def end(self) -> None:
+        """Wait until all is settled, and tell what nobody was told of.
+
+        Raises:
+            LocationError: not all is known to be in the log.
+        """
         for one in list(self._held):
             await one.settled()
-        if self._lost:
-            lost, self._lost = self._lost, []
-            raise lost[0]
+        lost, self._lost = self._lost, {}
+        if lost:
+            is_sure = all(
+                getattr(error, "outcome", None) is Outcome.NOT_APPLIED for error in lost.values()
+            )
+            raise LocationError(
+                "not all that was appended is known to be in the log, and nobody waited for it: "
+                "read the log, and append what is missing",
+                outcome=Outcome.NOT_APPLIED if is_sure else Outcome.UNKNOWN,
+                appends=len(lost),
+                reason=lost[min(lost)],
+            )
 
     def _settle(self, one: Ordered, durable: asyncio.Future[int]) -> None:
         try:
@@ -109,11 +168,15 @@ class PendingAppends:
         if durable.cancelled():
             return
         if (error := durable.exception()) is not None:
-            if not one.is_awaited:
-                self._lost.append(error)
+            self._note(one)
             self.failed(error)
             return
         position = durable.result()
         if piece.start != position:
             piece = one.piece(position)
         self.settled(piece)
+
+    def _note(self, one: Ordered) -> None:
+        """Keep for the next flush what came to nothing, unless somebody hears of it."""
+        if not one.is_awaited and (error := one.loss) is not None:
+            self._lost[one.number] = error

@@ -1,0 +1,142 @@
+"""What was ordered and is not in the log is told, by whichever call comes next: no loss is silent.
+
+Another process takes over while puts are held up: so all that this one has ordered comes to
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from kit.keyed_engine import keyed_logs, rows_of
+from kit.stores import Interposed
+from tidelog.errors import Fenced, LocationError, LogFull, Outcome
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.batching import Batching
+
+FIRST = b"sure"
+
+
+@dataclass
+class Takeover:
+    """A log, the handle that is taken over, and the gate at which its puts stand."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    store: MemoryStore = field(default_factory=MemoryStore)
+
+    async def open(self, pending_bytes: int = 64 * 1024 * 1024) -> KeyedLog:
+        """Return the handle; what it appends from now on waits at the gate."""
+        self.there = keyed_logs(self.store)
+        await (await self.there.create("log")).close()
+        logs = KeyedLogs(
+            store=Interposed(self.store, before=self._before),
+            consensus=self.there.consensus,
+            clock=self.there.clock,
+            writer="taken over",
+        )
+        self.gate.set()
+        batching = Batching(interval_us=0, pending_bytes=pending_bytes)
+        log = await logs.open("log", batching=batching, upkeep=False)
+        await log.append([(b"k", FIRST)])
+        self.gate.clear()
+        return log
+
+    async def take_over(self) -> None:
+        """Have another append; and then the puts of the first go on."""
+        other = await self.there.open("log", upkeep=False)
+        await other.append([(b"k", b"another")])
+        await other.close()
+        self.gate.set()
+
+    async def values(self) -> list[bytes]:
+        reader = await self.there.reader("log")
+        return [row[3] for row in await rows_of(reader.scan(b"k"))]
+
+    async def _before(self, op: str, key: str) -> None:
+        if op == "put" and "/epoch/" in key:
+            await self.gate.wait()
+
+
+@pytest.fixture
+def taken() -> Takeover:
+    return Takeover()
+
+
+async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeover) -> None:
+    """At the end of a ``with`` nobody else would say so; and it is said once."""
+    log = await taken.open()
+    await log.append([(b"k", b"lost")], durable=False)
+    await taken.take_over()
+
+    with pytest.raises(LocationError) as told:
+        await log.close()
+    assert told.value.outcome is Outcome.NOT_APPLIED
+    assert await taken.values() == [FIRST, b"another"]
+    await log.close()
+
+
+@pytest.mark.parametrize("tell", [KeyedLog.flush, KeyedLog.close])
+async def test_what_nobody_waits_for_any_more_is_told(
+    taken: Takeover, tell: Callable[[KeyedLog], Awaitable[object]]
+) -> None:
+    """An append that is cancelled may be written all the same; if it is not, somebody hears."""
+    log = await taken.open()
+    late = asyncio.create_task(log.append([(b"k", b"lost")]))
+    while await log.next_sequence() < 3:  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0.001)
+    late.cancel()
+    await asyncio.wait({late})
+    await taken.take_over()
+
+    with pytest.raises((Fenced, LocationError)):
+        await tell(log)
+    assert await taken.values() == [FIRST, b"another"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
+    taken: Takeover, durable: bool
+) -> None:
+    """Whoever appends the rest of the table later misses none of them."""
+    log = await taken.open(pending_bytes=9 << 20)
+    large = pa.array([b"v" * (4 << 20)] * 6, pa.binary())
+    table = pa.table({"key": pa.array([b"k"] * 6, pa.binary()), "value": large})
+    appending = asyncio.create_task(log.append_arrow(table, durable=durable, timeout_us=50_000))
+    while await log.next_sequence() < 4:  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0.001)
+    if not durable:
+        with pytest.raises(LogFull) as full:
+            await appending
+        assert full.value.facts == {"rows_taken": 2}
+    await asyncio.sleep(0.06)  # Until there was no room for so long.
+    await taken.take_over()
+
+    with pytest.raises(Fenced):
+        await (appending if durable else log.flush())
+    assert await taken.values() == [FIRST, b"another"]
+
+
+async def test_each_flush_tells_of_what_it_waited_for(taken: Takeover) -> None:
+    """Two at once are both told; and what was ordered meanwhile is told by the one after."""
+    log = await taken.open()
+    await log.append([(b"k", b"lost")], durable=False)
+    flushes = [asyncio.create_task(log.flush()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await log.append([(b"k", b"lost later")], durable=False)
+    await taken.take_over()
+
+    for one in flushes:
+        with pytest.raises(Fenced):
+            await one
+    with pytest.raises(Fenced):
+        await log.flush()
+    assert await log.flush() == 3  # All was told.
+    await log.close()
+    assert await taken.values() == [FIRST, b"another"]

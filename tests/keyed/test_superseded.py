@@ -1,0 +1,200 @@
+"""Handles that wrote, and were taken over: what they read is what is there, without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.keyed_engine import rows_of
+from kit.stores import Interposed
+from tidelog.consensus.memory import MemoryConsensus
+from tidelog.errors import LocationError, Outcome, SequenceRetired
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.port import KeyedReads, KeyedScan
+from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.reader import REFRESH_US
+from tidelog.keyed.values import Retention
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.batching import Batching
+
+KEY = b"k"
+
+
+class Disk:
+    """One store, and processes over it; ``before`` is awaited before each request of the first."""
+
+    def __init__(self) -> None:
+        self.store, self.consensus, self.clock = MemoryStore(), MemoryConsensus(), SwiftClock()
+        self.before: Callable[[str, str], Awaitable[None]] | None = None
+        self.asked = 0
+
+    def logs(self, *, first: bool = False) -> KeyedLogs:
+        store = Interposed(self.store, before=self._before) if first else self.store
+        consensus = _Told(self.consensus, self) if first else self.consensus
+        return KeyedLogs(store=store, consensus=consensus, clock=self.clock, writer="test")  # type: ignore[arg-type]
+
+    async def _before(self, op: str, key: str) -> None:
+        self.asked += 1
+        if self.before is not None:
+            await self.before(op, key)
+
+
+@dataclass
+class _Told:
+    """Consensus whose reads are told to the disk, too."""
+
+    consensus: MemoryConsensus
+    disk: Disk
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.consensus, name)
+
+    async def scan(self, *given: object) -> object:
+        await self.disk._before("consensus", "")
+        return await self.consensus.scan(*given)  # type: ignore[arg-type]
+
+
+async def _appended(log: KeyedLog, *values: bytes) -> None:
+    for value in values:
+        await log.append([(KEY, value)])
+
+
+async def _values(scan: KeyedScan) -> list[bytes]:
+    return [row[3] for row in await rows_of(scan)]
+
+
+async def _taken_over(disk: Disk) -> tuple[KeyedLog, KeyedLog]:
+    """Return a handle that wrote and has read, and another that has appended since."""
+    old = await disk.logs(first=True).create("log")
+    await _appended(old, b"1", b"2")
+    assert len(await _values(old.scan(KEY))) == 2
+    new = await disk.logs().open("log", upkeep=False)
+    await _appended(new, b"3", b"4", b"5")
+    return old, new
+
+
+async def test_a_handle_that_was_taken_over_comes_to_show_what_others_wrote() -> None:
+    """As late as one that only reads: it is not for ever what it knew itself."""
+    disk = Disk()
+    old, new = await _taken_over(disk)
+    disk.clock.slept_us += REFRESH_US
+
+    assert await _values(old.scan(KEY)) == [b"1", b"2", b"3", b"4", b"5"]
+    assert (await old.count(KEY), await old.next_sequence()) == (5, 6)
+    await new.close()
+
+
+async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() -> None:
+    """An append that is acknowledged says that nobody else wrote."""
+    disk = Disk()
+    log = await disk.logs(first=True).create("log")
+    await _appended(log, b"0")
+    assert len(await _values(log.scan(KEY))) == 1
+    for number in range(5):
+        disk.clock.slept_us += 2 * REFRESH_US
+        await _appended(log, b"v")
+        before = disk.asked
+        assert len(await _values(log.scan(KEY))) == number + 2
+        assert disk.asked == before
+
+
+async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
+    """What the other wrote is in runs, and gone from the wal: only a new look finds it."""
+    disk = Disk()
+    old, new = await _taken_over(disk)
+    await new.compact(everything=True)
+    await new.collect(after_us=0)
+    found: list[bytes | None] = []
+    async with asyncio.timeout(10), old.follow(KEY, start=0) as following:
+        async for table in following:
+            found += table.column("value").to_pylist()
+            if len(found) == 5:
+                break
+
+    assert found == [b"1", b"2", b"3", b"4", b"5"]
+    assert disk.asked < 100
+
+
+async def test_a_read_beside_a_look_leaves_no_gap() -> None:
+    """Others compact and collect between its look at the state and at the wal, and it fails then.
+
+    What the handle knows in its own memory ends before what it has just found in the wal.
+    """
+    disk = Disk()
+    old, new = await _taken_over(disk)
+    looks, is_done = 0, False
+
+    async def before(op: str, key: str) -> None:
+        nonlocal looks, is_done
+        if op == "consensus":
+            looks += 1
+            if looks > 1:
+                raise LocationError("it is away", outcome=Outcome.NOT_APPLIED)
+        elif looks and not is_done:
+            is_done = True
+            await new.compact(everything=True)
+            await new.collect(after_us=0)
+            await _appended(new, b"6")
+
+    disk.before = before
+    with pytest.raises(LocationError):
+        await old.refresh()
+    disk.before = None
+    view = old.standing.view()
+    found = [
+        row
+        for one in view.sources
+        for row in (await one.of_key(KEY, 0, None, rows=None, newest_first=False)).to_pylist()
+    ]
+
+    assert [row["sequence"] for row in found] == [*range(1, view.next)]
+    assert await _values(old.scan(KEY)) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: bool) -> None:
+    """Several appends are one fragment; a look comes between what the handle is told of them."""
+    disk = Disk()
+    await (await disk.logs().create("log")).close()
+    writer = await disk.logs().open("log", batching=Batching(interval_us=100_000), upkeep=False)
+    reader = await disk.logs().reader("log", refresh_us=10**12)
+    await reader.refresh()
+    await writer.append([(KEY, b"1")])
+    await asyncio.gather(*(writer.append([(KEY, b"%d" % n)]) for n in (2, 3)))
+    records = await writer.scan(KEY, 0, 3).to_arrow()
+    reader.standing.tail.add(LoosePiece(start=1, limit=3, records=records))
+
+    await reader.refresh()
+    found = await _values(reader.scan(KEY, newest_first=newest_first))
+    assert sorted(found) == [b"1", b"2", b"3"]
+    assert await reader.count(KEY) == 3
+    assert [len(piece.records) for piece in reader.standing.tail.pieces if piece.records] == [2, 1]
+    await writer.close()
+
+
+@pytest.mark.parametrize("start", [0, 1])
+async def test_a_scan_says_what_was_retired_before_it_came_there(start: int) -> None:
+    """It would else go on past that as if nothing had been there."""
+    disk = Disk()
+    writer = await disk.logs().create("log")
+    for number in range(4):
+        await writer.append([(KEY, b"%d" % number), (KEY, b"v" * 100)])
+        await writer.seal()
+        await writer.compact()
+    reader: KeyedReads = await disk.logs(first=True).reader("log")
+    scan = reader.scan(KEY, start)
+    tables = aiter(scan)
+    assert (await anext(tables)).column("sequence").to_pylist() == [1, 2]
+    before = scan.next_sequence
+    await writer.retire(Retention(segments=2))
+    await writer.collect(after_us=0)
+
+    with pytest.raises(SequenceRetired):
+        [table async for table in tables]
+    assert scan.next_sequence == before
+    await writer.close()
