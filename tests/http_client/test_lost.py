@@ -63,6 +63,11 @@ def asleep(_: socket.socket) -> None:
 LOST: list[tuple[Answers, type[TidelogError], Outcome]] = [
     (lambda _: None, OutcomeUnknown, Outcome.UNKNOWN),
     (half, OutcomeUnknown, Outcome.UNKNOWN),
+    (
+        lambda client: client.sendall(b"HTTP/1.1 200 OK\r\nContent-Ty"),
+        OutcomeUnknown,
+        Outcome.UNKNOWN,
+    ),
     (plain("502 Bad", "<html>"), LocationError, Outcome.UNKNOWN),
     (plain("200 OK", "hello"), TidelogError, Outcome.UNKNOWN),
     (plain("200 OK", '{"status": "success"}'), TidelogError, Outcome.UNKNOWN),

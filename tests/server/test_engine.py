@@ -55,6 +55,29 @@ def test_whoever_takes_a_log_over_has_it(lake: tidelog.Location, tmp_path: Path)
             assert other.append([(b"a", b"4")]) == 3
 
 
+def test_who_follows_goes_on_though_the_log_was_taken_over(
+    lake: tidelog.Location, tmp_path: Path
+) -> None:
+    """An append that is refused ends nobody who waits for what the other writes."""
+    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+        at = log.append([(b"a", b"1")]) + 1
+        told: list[list[bytes | None]] = []
+
+        def wait() -> None:
+            told.append(log.poll(b"a", start=at + 1)[0]["value"].to_pylist())
+
+        with lake.keyed(NAME) as other:
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            wait_until(lambda: server.sample("log_followers") == 1)
+            other.append([(b"a", b"2")])
+            with pytest.raises(Fenced):
+                log.append([(b"a", b"3")])
+            other.append([(b"a", b"4")])
+            waiting.join(30)
+            assert told == [[b"4"]]
+
+
 def test_a_server_that_only_reads_follows_what_others_write(
     lake: tidelog.Location, tmp_path: Path
 ) -> None:

@@ -151,6 +151,8 @@ class Exchange:
             connection.request(method, self.address.path + path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
+        if not data and answer.getheader("Content-Length") is None:
+            raise http.client.IncompleteRead(data)  # Its head was cut off: a server tells a length.
         return answer.status, data, not answer.will_close
 
     def _connected(self) -> http.client.HTTPConnection:

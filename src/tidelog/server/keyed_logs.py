@@ -36,7 +36,7 @@ class ServedLogs:
 
     A server whose log another process took over takes no more appends for it until it is started
     again: of two servers that took over from each other in turn, neither would get anything done.
-    It goes on reading.
+    It goes on reading, by another handle; those who follow by the old one stay with it.
 
     Reads show what is durable, unless ``visibility`` says otherwise: a follower whose cursor passed
     a record that was then lost would never see the one that takes its sequence.
@@ -50,6 +50,7 @@ class ServedLogs:
         self._opened: dict[str, KeyedReads] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._fenced: set[str] = set()
+        self._taken_over: list[KeyedReads] = []  # By which some may still follow: one a log.
 
     async def names(self) -> list[str]:
         """Return the names of all logs."""
@@ -95,17 +96,23 @@ class ServedLogs:
         """Let go of a handle that is over, and return what is to be told of an error."""
         if isinstance(error, HandleError | NoSuchLog) and self._opened.get(name) is handle:
             del self._opened[name]
-            try:
-                await handle.close()
-            except TidelogError:
-                # Whoever appended by it was told already.
-                _logger.info("a handle that was over could not be closed, name=%s", name)
+            if isinstance(error, Fenced):
+                self._taken_over.append(handle)
+            else:
+                await self._close(name, handle)
         if not isinstance(error, Fenced):
             return error
         if name not in self._fenced:
             _logger.warning("another process took over a keyed log, name=%s", name)
             self._fenced.add(name)
         return _lost(name, error.outcome)
+
+    async def _close(self, name: str, handle: KeyedReads) -> None:
+        try:
+            await handle.close()
+        except TidelogError:
+            # Whoever appended by it was told already.
+            _logger.info("a handle that was over could not be closed, name=%s", name)
 
     def check_ready(self) -> None:
         """Refuse to be called ready once a log was lost to another process.
@@ -120,6 +127,8 @@ class ServedLogs:
         """Close all handles; what was appended is answered first."""
         handles = list(self._opened.values())
         self._opened.clear()
+        for handle in self._taken_over:
+            await self._close(handle.name, handle)
         for handle in handles:
             try:
                 await handle.close()
