@@ -79,7 +79,7 @@ def _diffs(part: EncodedPart) -> list[KeyedDiff]:
     origin = ForkOrigin(log="k", checkpoint="c")
     fork: Decided = decide_forked(
         LANGUAGE.initial(), state.checkpoints["c"], origin,
-        sealing=state.sealing, retention=state.retention,
+        sealing=state.sealing, retention=state.retention, sinks=state.sinks,
     )  # fmt: skip
     return [*found, cast("KeyedDiff", fork.diff), _voided()]
 

@@ -93,3 +93,23 @@ async def test_marks_go_into_the_state_and_are_no_records() -> None:
     assert (await log.scan_prefix(b"").to_arrow()).num_rows == 1
     assert log.standing.state.sinks["q"].number == 3
     await log.close()
+
+
+async def test_a_fork_knows_the_batches_that_it_begins_with() -> None:
+    """Those that were compacted, and those that were not: none is taken a second time."""
+    logs = keyed_logs()
+    source = await logs.create("log")
+    keys: Any = pa.array([b"k", None], pa.binary())
+    for number, is_compacted in ((3, True), (4, False)):
+        for sink in ("compacted", "both") if is_compacted else ("both",):
+            values: Any = pa.array([b"v", encode_mark(sink, number)], pa.binary())
+            await source.wal.append_arrow(values, key=keys, timestamp_us=number)
+        if is_compacted:
+            await source.compact(everything=True)
+    fork = await logs.fork("log", "fork")
+    await fork.compact(everything=True)
+
+    found = {sink: mark.number for sink, mark in fork.standing.state.sinks.items()}
+    assert found == {"compacted": 3, "both": 4}
+    await fork.close()
+    await source.close()

@@ -11,7 +11,10 @@ Source: docs/decisions/0025.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidelog.errors import ContentionError
+from tidelog.keyed.format.mark import SinkMark
 from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint, KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import Decided, with_vanished
 from tidelog.keyed.values import Retention, Sealing
@@ -35,8 +38,11 @@ def decide_forked(
     *,
     sealing: Sealing,
     retention: Retention,
+    sinks: Mapping[str, SinkMark],
 ) -> Decided:
     """Decide that a log begins as another was at a point; False if it has begun otherwise.
+
+    ``sinks`` are the marks of what was compacted then: batches that are there are not taken again.
 
     Raises:
         ContentionError: others gave this try up.
@@ -56,6 +62,7 @@ def decide_forked(
         first_segment=point.first_segment,
         origin=(origin,),
         wal=wal_of_try(origin.checkpoint),
+        sinks=dict(sinks),
     )
     return Decision(True, diff)
 

@@ -86,6 +86,7 @@ class Forks:
                     origin,
                     sealing=before[-1].sealing,
                     retention=before[-1].retention,
+                    sinks=before[-1].sinks,
                 )
             )
         except TidelogError:
