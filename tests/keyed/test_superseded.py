@@ -12,7 +12,7 @@ from kit.clocks import SwiftClock
 from kit.keyed_engine import rows_of
 from kit.stores import Interposed
 from tidelog.consensus.memory import MemoryConsensus
-from tidelog.errors import LocationError, Outcome, SequenceRetired
+from tidelog.errors import LocationError, NoSuchLog, Outcome, SequenceRetired
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedReads, KeyedScan
@@ -198,3 +198,25 @@ async def test_a_scan_says_what_was_retired_before_it_came_there(start: int) -> 
         [table async for table in tables]
     assert scan.next_sequence == before
     await writer.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durable: bool) -> None:
+    """And not that some log below it was sealed."""
+    disk = Disk()
+    log = await disk.logs(first=True).create("log")
+    await _appended(log, b"1")
+    following = log.follow(KEY)
+    waiting = asyncio.ensure_future(anext(aiter(following)))
+    while not log._feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
+        await asyncio.sleep(0)
+    await disk.logs().drop("log")
+
+    async def append() -> None:
+        await log.append([(KEY, b"2")], durable=durable)
+        await log.flush()
+
+    with pytest.raises(NoSuchLog):
+        await append()
+    with pytest.raises(NoSuchLog):
+        await waiting

@@ -19,11 +19,18 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock, backoff_us
-from tidelog.errors import HandleError, LocationError, PositionCollected, TidelogError
+from tidelog.errors import (
+    HandleError,
+    LocationError,
+    NoSuchLog,
+    PositionCollected,
+    TidelogError,
+)
 from tidelog.keyed.port import KeyedScan
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
 from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
 from tidelog.keyed.read.sources import with_keys
+from tidelog.keyed.states.transition import DROPPED
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
@@ -74,7 +81,7 @@ class KeyedFeed:
         """Begin to poll from a sequence on, unless it has begun.
 
         Raises:
-            HandleError: the keyed log was closed, or the log that feeds it was sealed.
+            HandleError: the keyed log was closed. NoSuchLog: it was dropped.
         """
         if self._error is not None:
             raise self._error
@@ -160,7 +167,7 @@ class KeyedFeed:
         for attempt in range(TRIES):
             try:
                 await self._poll()
-                self._end(HandleError("the log that feeds this keyed log was sealed"))
+                self._end(NoSuchLog(DROPPED))  # Nothing else seals what feeds a keyed log.
                 return
             except LocationError as error:
                 if attempt + 1 == TRIES:

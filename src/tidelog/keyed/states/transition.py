@@ -36,6 +36,7 @@ from tidelog.keyed.values import Retention, Sealing, Segment
 from tidelog.machine.language import Decision
 
 Decided = Decision[KeyedDiff, bool]
+DROPPED = "the keyed log was dropped: list those that there are"
 EPOCHS_LATE: int = 1  # In so many sweeps, a run that is being written is not swept.
 
 
@@ -207,9 +208,10 @@ def check_living(state: KeyedState) -> None:
     Raises:
         NoSuchLog: it was never made, or was dropped.
     """
-    if not state.is_made or state.is_dropped:
-        told = "was dropped" if state.is_dropped else "is not there"
-        raise NoSuchLog(f"the keyed log {told}: list those that there are")
+    if state.is_dropped:
+        raise NoSuchLog(DROPPED)
+    if not state.is_made:
+        raise NoSuchLog("the keyed log is not there: list those that there are")
 
 
 def no_checkpoint(name: str) -> NoSuchCheckpoint:

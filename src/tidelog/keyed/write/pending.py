@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import LocationError, Outcome
+from tidelog.errors import LocationError, LogSealed, NoSuchLog, Outcome
 from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.states.transition import DROPPED
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.append.telling import copy_of
 from tidelog.wal.append.work import Placed
@@ -48,7 +49,10 @@ class Ordered:
         """Return why it is not in the log, if that is known."""
         if not self.durable.done() or self.durable.cancelled():
             return None
-        return self.durable.exception()
+        error = self.durable.exception()
+        if isinstance(error, LogSealed):
+            return NoSuchLog(DROPPED, outcome=error.outcome)  # Nothing else seals a keyed log's.
+        return error
 
     def settle(self) -> None:
         """Let all go on who wait for it."""
@@ -116,6 +120,8 @@ class PendingAppends:
             raise
         for one in appended:
             self._lost.pop(one.number, None)
+        if lost := next((loss for one in appended if (loss := one.loss) is not None), None):
+            raise copy_of(lost)
         return [one.durable.result() for one in appended]
 
     async def flush(self) -> None:
