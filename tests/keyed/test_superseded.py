@@ -220,3 +220,25 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
         await append()
     with pytest.raises(NoSuchLog):
         await waiting
+
+
+async def test_two_who_collect_for_the_first_time_are_in_nobody_s_way() -> None:
+    """One looks for the wal's cursor, and the other makes it, and collects, before it makes one."""
+    disk = Disk()
+    log = await disk.logs(first=True).create("log")
+    await _appended(log, b"1", b"2", b"3")
+    await log.compact(everything=True)
+    other = await disk.logs().open("log")
+    looked = 0
+
+    async def before(op: str, key: str) -> None:
+        nonlocal looked
+        looked += key.endswith("/cursor/compacted.json") or bool(looked)
+        if looked == 2:
+            await other.collect(after_us=0)
+
+    disk.before = before
+    await log.collect(after_us=0)
+
+    assert looked > 2
+    assert await _values(log.scan(KEY)) == [b"1", b"2", b"3"]

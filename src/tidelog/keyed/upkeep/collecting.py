@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog.clock import wall_us
-from tidelog.errors import CursorMoved, NoSuchCursor
+from tidelog.errors import CursorMoved, NoSuchCursor, PositionCollected
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
@@ -64,7 +64,8 @@ class KeyedCollector:
         try:
             cursor = await self.wal.load_cursor(CURSOR)
         except NoSuchCursor:
-            with suppress(CursorMoved):
+            # Others who collect may have made it meanwhile, and collected.
+            with suppress(CursorMoved, PositionCollected):
                 await self.wal.create_cursor(CURSOR, self.standing.tail.oldest)
             cursor = await self.wal.load_cursor(CURSOR)
         if position > cursor.position:
