@@ -90,11 +90,12 @@ class Forks:
                 )
             )
         except TidelogError:
-            # Where it is not known whether it has begun, that shows now.
+            # Where it is not known whether it has begun, that shows now; and who made it otherwise
+            # may just have erased what was made here.
             with suppress(TidelogError):
                 await self._settle(target, name, gives_up=True)
-                if is_begun_with(target.state, origin):
-                    return True
+                if target.state.is_made:
+                    return is_begun_with(target.state, origin)
             raise
 
     async def _fork_wal(self, name: str, point: KeyedCheckpoint) -> None:
