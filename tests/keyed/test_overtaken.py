@@ -35,6 +35,7 @@ from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.admin.fork import Fork
+from tidelog.wal.slot_protocol.reader import SlotReader
 
 KEY = b"k"
 
@@ -289,6 +290,30 @@ async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> No
     assert await fork.count(KEY) == 1
     assert len(await log.checkpoints()) == 1
     await fork.close()
+    await log.close()
+
+
+async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the look began before it, and so did not find it in the store."""
+    logs = keyed_logs(MemoryStore())
+    await (await logs.create("log")).close()
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.next_sequence()
+    reader, end = log.standing.tail.reader, SlotReader.end
+    looks = 0
+
+    async def then_append(self: SlotReader) -> Any:
+        nonlocal looks
+        found = await end(self)
+        if self is reader:
+            looks += 1
+            if looks == 1:
+                await log.append([(KEY, b"meanwhile")])
+        return found
+
+    monkeypatch.setattr(SlotReader, "end", then_append)
+    assert (await log.scan(KEY).to_arrow()).column("value").to_pylist() == [b"meanwhile"]
+    assert looks == 2
     await log.close()
 
 

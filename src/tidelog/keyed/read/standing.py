@@ -97,21 +97,28 @@ class KeyedStanding:
         """
         asked = self._begun
         async with self._lock:
-            known_us = self.refreshed_us
-            if known_us is not None and unless_since_us is not None and known_us > unless_since_us:
-                return
-            if self._done > asked:
-                return
+            tail, known_us = self._tail, self.refreshed_us
+            # What was appended here while the tail was behind is in no view until it is not.
+            if tail is not None and not tail.is_behind:
+                if (
+                    known_us is not None
+                    and unless_since_us is not None
+                    and known_us > unless_since_us
+                ):
+                    return
+                if self._done > asked:
+                    return
             self._begun += 1
             begun, begun_us = self._begun, self.clock.monotonic_us()
             for _ in range(TRIES):
                 state = await self.machine.refresh()
                 check_living(state)
                 await self.tail.refresh(state.compacted)
-                if self.tail.oldest <= state.compacted:
+                if self.tail.oldest > state.compacted:
+                    self.tail.lag()  # It may have a gap, until the state is as new.
+                if not self.tail.is_behind:
                     self.refreshed_us, self._done = begun_us, begun
                     return
-                self.tail.lag()  # It may have a gap, until the state is as new.
         raise ContentionError(
             "the log was compacted and collected faster than it could be read: try again"
         )
