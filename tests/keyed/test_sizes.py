@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from kit.keyed_engine import FAST, keyed_logs, rows_of
+from tidelog.keyed.format import part_file
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.read import sources
 from tidelog.keyed.upkeep import compactor, merge, plan
 
 AT_ONCE = 64 * 1024
@@ -80,4 +82,38 @@ async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorte
     told = [(row["key"], row["sequence"]) for row in together]
     assert told == sorted(told)
     assert len(told) == 80 + 5 * (KEYS + 1)
+    await log.close()
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups(
+    monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    """65,536 rows of a mebibyte each would be 64 GiB, before the first of them is given."""
+    monkeypatch.setattr(part_file, "GROUP_BYTES", 4 * len(VALUE))
+    log = await _filled(140)
+    await log.compact(everything=True)
+    (run,) = log.standing.state.runs
+    assert len(run.parts) == 1
+    scans = (
+        log.scan(b"k1", newest_first=newest_first),
+        log.scan_prefix(b"k", newest_first=newest_first),
+        log.scan(b"k1", 5, rows=18, newest_first=newest_first),
+    )
+    for scan, count in zip(scans, (20, 140, 18), strict=True):
+        tables = [table async for table in scan]
+        found = pa.concat_tables(tables)
+        rows: list[dict[str, Any]] = found.select(["key", "sequence"]).to_pylist()
+        sequences = [row["sequence"] for row in rows if row["key"] == b"k1"]
+        assert found.num_rows == count
+        assert sequences == sorted(sequences, reverse=newest_first)
+        # Of many keys, oldest first, a table has about 8 MiB as it is.
+        most = 8 * 4 if newest_first or scan is not scans[1] else 140
+        assert max(table.num_rows for table in tables) <= most
+    limited = [table async for table in log.scan(b"k1", newest_first=newest_first)]
+    monkeypatch.setattr(sources, "GROUPS_AT_ONCE", 2)
+    fewer = [table async for table in log.scan(b"k1", newest_first=newest_first)]
+    assert len(fewer) > len(limited)
+    assert max(table.num_rows for table in fewer) <= 2 * 4
+    assert pa.concat_tables(fewer).equals(pa.concat_tables(limited))
     await log.close()

@@ -44,6 +44,7 @@ from tidelog.store.port import Store
 ReaderChoice = Literal["auto", "pages", "groups"]
 
 PAGED_ROWS_MAX: Final = 2_048  # Of more rows, a row group is decoded sooner than its pages.
+GROUPS_AT_ONCE: Final = 8  # Row groups of one key: 64 MiB at the most, unless values are larger.
 _TIMES_AHEAD: Final = 8
 
 
@@ -72,10 +73,13 @@ class RunPartReader:
         limit: int,
         *,
         rows_max: int | None = None,
+        groups_max: int | None = None,
         newest_first: bool = False,
         reader: ReaderChoice = "auto",
     ) -> pa.Table:
         """Return a key's records of the sequences ``[start, limit)``; of many, the first ones.
+
+        With ``groups_max`` they are those of as many row groups: fewer, but some.
 
         Shape: `KEYED_RECORDS`, in the order of sequences, or with ``newest_first`` in the reverse.
         """
@@ -86,6 +90,8 @@ class RunPartReader:
         rows = rows_to_read(
             head.layout, found, start, limit, rows_max=rows_max, newest_first=newest_first
         )
+        if groups_max is not None:
+            rows = _first_groups(head.layout, rows, groups_max, newest_first=newest_first)
         if reader == "pages" or (reader == "auto" and rows.rows <= PAGED_ROWS_MAX):
             table = await self._pages.read(part, head.layout, rows, key)
         else:
@@ -97,6 +103,10 @@ class RunPartReader:
         if newest_first:
             table = table.take(int64_array(np.arange(table.num_rows - 1, -1, -1)))
         return table if rows_max is None else table.slice(0, rows_max)
+
+    async def rows_at_once(self, part: RunPart) -> int:
+        """Return about how many rows are so many bytes as are read of a key at once."""
+        return GROUPS_AT_ONCE * part.rows // (await self._directories.layout(part)).groups
 
     async def scan_keys(
         self, part: RunPart, first: bytes, last: bytes | None, start: int, limit: int
@@ -200,6 +210,19 @@ class RunPartReader:
         found = await self._pages.sequences(part, layout, PartRows(least, most))
         _check_rising(found, part)
         return least + int(np.searchsorted(found, sequence, side="left"))
+
+
+def _first_groups(
+    layout: PartLayout, rows: PartRows, groups: int, *, newest_first: bool
+) -> PartRows:
+    """Return the first of some rows, or the last, that are in so many row groups."""
+    places = layout.group_rows
+    if newest_first:
+        last = int(np.searchsorted(places, rows.limit, side="left"))
+        return PartRows(max(rows.first, int(places[max(last - groups, 0)])), rows.limit)
+    first = int(np.searchsorted(places, rows.first, side="right")) - 1
+    limit = int(places[min(first + groups, layout.groups)])
+    return PartRows(rows.first, max(rows.first, min(rows.limit, limit)))
 
 
 def _bounds(edges: Edges, found: KeyRows, start: int, limit: int) -> tuple[int, int]:

@@ -165,7 +165,9 @@ class _Run:
                     kept = table if left is None else table.slice(0, left)
                     self._pass_row(kept)
                     yield kept
-                    if table.num_rows < CHUNK_ROWS:
+                    if table.num_rows < CHUNK_ROWS and not one.in_parts:
+                        break
+                    if self.scan.left() == 0 or self.start >= self.limit:
                         break
                     table = await read(one)
                 self._pass(one.lower if wanted.newest_first else one.upper)

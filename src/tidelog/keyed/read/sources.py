@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.key_ranges import key_ranges
-from tidelog.keyed.read.part_reader import RunPartReader
+from tidelog.keyed.read.part_reader import GROUPS_AT_ONCE, RunPartReader
 from tidelog.keyed.read.piece import LoosePiece, in_range
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.values import KEYED_RECORDS, SEQUENCE_MAX
@@ -44,12 +44,17 @@ class Source(Protocol):
         """Return about how many bytes it has."""
         ...
 
+    @property
+    def in_parts(self) -> bool:
+        """Say whether `of_key` may return fewer records than there are, and than were asked for."""
+        ...
+
     def may_hold(self, key: bytes) -> bool: ...
 
     async def of_key(
         self, key: bytes, start: int, limit: int | None, *, rows: int | None, newest_first: bool
     ) -> pa.Table:
-        """Return the records of a key in a range, at most so many."""
+        """Return the first records of a key in a range, at most so many; none if there are none."""
         ...
 
     def of_range(
@@ -97,6 +102,10 @@ class RunSource:
     def weight(self) -> int:
         return 65_536
 
+    @property
+    def in_parts(self) -> bool:
+        return True
+
     def may_hold(self, key: bytes) -> bool:
         return any(_holds(part, key) for part in self.run.parts)
 
@@ -106,14 +115,19 @@ class RunSource:
         found: list[pa.Table] = []
         parts = [part for part in self.run.parts if _holds(part, key)]
         for part in reversed(parts) if newest_first else parts:
-            left = None if rows is None else rows - sum(table.num_rows for table in found)
-            if left == 0:
-                break
             table = await self.reader.read_key(
-                part, key, start, _limit(limit), rows_max=left, newest_first=newest_first
+                part,
+                key,
+                start,
+                _limit(limit),
+                rows_max=rows,
+                groups_max=None if rows is None else GROUPS_AT_ONCE,
+                newest_first=newest_first,
             )
             if table.num_rows:
                 found.append(table)
+                if rows is not None:
+                    break  # There may be more of it in this part, which comes before others.
         return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
 
     async def of_range(
@@ -136,7 +150,9 @@ class RunSource:
 
         Some keys are read together, and a key of many records by itself, some at once.
         """
-        ranges = key_ranges(self.keys(first, last, start, limit), first, last, ROWS_AT_ONCE)
+        rows = [await self.reader.rows_at_once(part) for part in self.run.parts]
+        at_once = max(1, min([ROWS_AT_ONCE, *rows]))
+        ranges = key_ranges(self.keys(first, last, start, limit), first, last, at_once)
         async with aclosing(ranges):
             async for begin, end, is_large in ranges:
                 if is_large:
@@ -153,9 +169,9 @@ class RunSource:
     ) -> AsyncGenerator[pa.Table, None]:
         while True:
             table = await self.of_key(key, start, limit, rows=ROWS_AT_ONCE, newest_first=True)
-            yield table
-            if table.num_rows < ROWS_AT_ONCE:
+            if not table.num_rows:
                 return
+            yield table
             limit = table.column("sequence")[-1].as_py()
 
     async def _of_parts(
@@ -221,6 +237,10 @@ class PieceSource:
     @property
     def weight(self) -> int:
         return self.piece.nbytes
+
+    @property
+    def in_parts(self) -> bool:
+        return False
 
     def may_hold(self, key: bytes) -> bool:
         return self.piece.may_hold(key)
