@@ -222,11 +222,16 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
         await waiting
 
 
-async def test_two_who_collect_for_the_first_time_are_in_nobody_s_way() -> None:
-    """One looks for the wal's cursor, and the other makes it, and collects, before it makes one."""
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_two_who_collect_at_once_are_in_nobody_s_way(is_first: bool) -> None:
+    """One looks for the wal's cursor, and the other makes or moves it, and collects, before it."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
-    await _appended(log, b"1", b"2", b"3")
+    await _appended(log, b"1", b"2")
+    await log.compact(everything=True)
+    if not is_first:
+        await log.collect(after_us=0)
+    await _appended(log, b"3")
     await log.compact(everything=True)
     other = await disk.logs().open("log")
     looked = 0
@@ -235,10 +240,12 @@ async def test_two_who_collect_for_the_first_time_are_in_nobody_s_way() -> None:
         nonlocal looked
         looked += key.endswith("/cursor/compacted.json") or bool(looked)
         if looked == 2:
+            await _appended(other, b"4")
+            await other.compact(everything=True)
             await other.collect(after_us=0)
 
     disk.before = before
     await log.collect(after_us=0)
 
     assert looked > 2
-    assert await _values(log.scan(KEY)) == [b"1", b"2", b"3"]
+    assert await _values(log.scan(KEY)) == [b"1", b"2", b"3", b"4"]

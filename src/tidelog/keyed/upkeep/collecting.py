@@ -69,7 +69,7 @@ class KeyedCollector:
                 await self.wal.create_cursor(CURSOR, self.standing.tail.oldest)
             cursor = await self.wal.load_cursor(CURSOR)
         if position > cursor.position:
-            with suppress(CursorMoved):  # Others collect as well.
+            with suppress(CursorMoved, PositionCollected):  # Others collect as well, and further.
                 await self.wal.save_cursor(cursor, position)
         # All of it may go at once: that is how a log looks that is compacted.
         await self.wal.collect(keep=Keep(share_max=1.0), grace_us=0)

@@ -106,7 +106,8 @@ class Cursors:
         for attempt in range(LOOKS_MAX):
             planned, oldest = await self._look()
             if oldest > witness.position:
-                raise _collected(witness.position, oldest)
+                witness = await self._moved_on(witness, oldest)
+                continue
             if planned <= witness.position:
                 return witness
             await self.clock.sleep(backoff_us(attempt, self.clock, first_us=50_000))
@@ -251,6 +252,20 @@ class Cursors:
         with suppress(CursorMoved, OutcomeUnknown):
             await self._replace(witness, kept if back_to is None else back_to)
         raise _collected(witness.position, kept)
+
+    async def _moved_on(self, witness: Witness, oldest: int) -> Witness:
+        """Read a cursor again, past which the log was collected: others may just have moved it.
+
+        Raises:
+            PositionCollected: they have not. NoSuchCursor: they have deleted it.
+        """
+        try:
+            newer = await self._read(witness.name)
+        except ObjectNotFound:
+            raise NoSuchCursor("the log has no such cursor: make it", name=witness.name) from None
+        if newer.position <= witness.position:
+            raise _collected(witness.position, oldest)
+        return newer
 
     async def _look(self) -> tuple[int, int]:
         """Return from where on nothing is planned to be collected, and where the log begins.
