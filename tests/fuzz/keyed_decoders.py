@@ -109,14 +109,6 @@ def _diff(data: bytes) -> object:
     return LANGUAGE.encode_diff(diff), LANGUAGE.vanished(diff)
 
 
-def _page(rows: int, of: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    def decode(data: bytes) -> object:
-        with told_as_damage("x", "a part of a keyed log"):
-            return of(decode_page(data, rows))
-
-    return decode
-
-
 def _pages(part: EncodedPart, head: Any) -> KeyedDecoders:
     found: KeyedDecoders = {}
     for column, name in enumerate(PAGED):
@@ -128,13 +120,16 @@ def _pages(part: EncodedPart, head: Any) -> KeyedDecoders:
             # As they are read, under sums: a page is ours, or it is told.
             return values_of(plain, 0, rows) if is_value else integers_of(plain, rows)
 
-        found[f"page of {name}"] = stored, _page(place.rows, of), False
+        def whole(data: bytes, of: Any = of, rows: int = place.rows) -> object:
+            return of(decode_page(data, rows))
+
+        found[f"page of {name}"] = stored, _told(whole), False
         plain = decode_page(stored, place.rows)
-        found[f"plain page of {name}"] = plain, _plain(of), False
+        found[f"plain page of {name}"] = plain, _told(of), False
     return found
 
 
-def _plain(of: Callable[[bytes], object]) -> Callable[[bytes], object]:
+def _told(of: Callable[[bytes], object]) -> Callable[[bytes], object]:
     def decode(data: bytes) -> object:
         with told_as_damage("x", "a part of a keyed log"):
             return of(data)

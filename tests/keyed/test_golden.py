@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.golden_keyed import FORK, KEYS, LOG, UNFINISHED, make
+from kit.golden_location import check_stored_as_then
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.reader import KeyedReader
@@ -27,12 +28,6 @@ async def golden(tmp_path: Path) -> Location:
     with zipfile.ZipFile(ARCHIVE) as packed:
         packed.extractall(tmp_path)
     return await open_location(tmp_path)
-
-
-def stored_in(folder: Path) -> dict[str, bytes]:
-    """Return what a location's objects are, by key."""
-    files = (path for path in folder.rglob("*") if path.is_file() and ".tidelog" not in path.parts)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 async def values(log: KeyedLog | KeyedReader, key: bytes) -> list[bytes]:
@@ -97,12 +92,4 @@ async def test_it_is_scrubbed_tended_and_written_on(golden: Location) -> None:
 
 async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
     """Byte for byte, but for Parquet: whoever changes a form by accident is told here."""
-    await make(tmp_path)
-    with zipfile.ZipFile(ARCHIVE) as packed:
-        then = {name: packed.read(name) for name in packed.namelist()}
-    now = stored_in(tmp_path)
-    assert sorted(now) == sorted(then)
-    # A library of another version writes other Parquet, whose checksum is in the states, too.
-    parts = [name for name in now if name.endswith(".parquet")]
-    if all(now[name] == then[name] for name in parts):
-        assert [name for name in now if now[name] != then[name]] == []
+    await check_stored_as_then(tmp_path, ARCHIVE, make)

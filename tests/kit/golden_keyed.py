@@ -9,10 +9,7 @@ another:
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +17,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from kit.golden_location import MOMENT_US, GoldenClock, pack
+from kit.golden_location import MOMENT_US, GoldenClock, write
 from tidelog.errors import LocationError
 from tidelog.keyed.format.mark import encode_mark
 from tidelog.keyed.log import KeyedLog
@@ -94,14 +91,5 @@ async def make(folder: Path) -> None:
     await logs.drop("gone")
 
 
-def main(archive: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="tidelog-golden-"))
-    try:
-        asyncio.run(make(folder))
-        pack(folder, archive)
-    finally:
-        shutil.rmtree(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), make)

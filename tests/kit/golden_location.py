@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from unittest.mock import patch
@@ -147,7 +147,8 @@ def pack(folder: Path, archive: Path) -> None:
                 packed.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
-def main(archive: Path) -> None:
+def write(archive: Path, make: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
+    """Make a location, and put it into an archive."""
     folder = Path(tempfile.mkdtemp(prefix="tidelog-golden-"))
     try:
         asyncio.run(make(folder))
@@ -156,5 +157,26 @@ def main(archive: Path) -> None:
         shutil.rmtree(folder)
 
 
+def stored_in(folder: Path) -> dict[str, bytes]:
+    """Return what a location's objects are, by key."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".tidelog" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+async def check_stored_as_then(
+    folder: Path, archive: Path, make: Callable[[Path], Coroutine[Any, Any, None]]
+) -> None:
+    """Make a location, and demand that it is what is in an archive, byte for byte."""
+    await make(folder)
+    with zipfile.ZipFile(archive) as packed:
+        then = {name: packed.read(name) for name in packed.namelist()}
+    now = stored_in(folder)
+    assert sorted(now) == sorted(then)
+    # A library of another version writes other Parquet, whose checksum is in the states, too.
+    parts = [name for name in now if name.endswith(".parquet")]
+    if all(now[name] == then[name] for name in parts):
+        assert [name for name in now if now[name] != then[name]] == []
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), make)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 
+from tidelog.cli.keyed.opened import closing
 from tidelog.cli.output import say
 from tidelog.errors import (
     CorruptionError,
@@ -68,11 +69,8 @@ class TendedLog:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[KeyedLog]:
         """Yield it opened; it is closed in the end."""
-        log = await self.location.keyed(self.name)
-        try:
+        async with closing(await self.location.keyed(self.name)) as log:
             yield log
-        finally:
-            await log.close()
 
 
 async def tended(

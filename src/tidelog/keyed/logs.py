@@ -178,8 +178,7 @@ class KeyedLogs:
         standing = self._standing(name)
         if (await standing.machine.refresh()).is_dropped:
             await self._clear(standing)
-            await self._living(name)
-        await self._living(name)
+        standing = await self._living(name)
         await Forks(source=standing, writer=self.writer).settle(gives_up=True)
         await standing.machine.commit(decide_dropped)
         await self._clear(standing)
