@@ -66,9 +66,13 @@ def positions_from(start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]
         UsageError: the last of them is over 2^63-1, and no reader of logs could show it.
     """
     if start + count > POSITION_MAX + 1:
-        raise UsageError(
-            "the log has come to the last position that can be read: go on in another",
-            start=start,
-            count=count,
-        )
+        raise log_full("position", start + count)
     return np.arange(start, start + count, dtype=np.int64)
+
+
+def log_full(counter: str, count: int) -> UsageError:
+    """Return the error of a log whose counter has no next value."""
+    return UsageError(
+        f"the log is full, its {counter} counter has no next value: append to another log",
+        count=count,
+    )

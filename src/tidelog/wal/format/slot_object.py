@@ -27,11 +27,11 @@ from tidelog.errors import CorruptionError
 from tidelog.setsum import SHA_256, Setsum, setsum_of
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.json import U64_MAX, parse, render
 from tidelog.wal.format.key_set import KeyBloom, key_set_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
-from tidelog.wal.format.record_items import has_positions, items_of, positions_from
+from tidelog.wal.format.record_items import has_positions, items_of, log_full, positions_from
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
@@ -115,7 +115,13 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
 
 
 def encode_fence(link: FenceLink) -> bytes:
-    """Write a fence."""
+    """Write a fence.
+
+    Raises:
+        UsageError: its slot is so near to 2^64 that no reader accepts it.
+    """
+    if link.reach > U64_MAX:
+        raise log_full("slot", link.reach)
     return _encode(SLOT_RECORDS.empty_table(), link)
 
 

@@ -34,8 +34,10 @@ from tidelog.store.conditional import DEFAULT_RESEND, Resend, create
 from tidelog.store.port import Store
 from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.json import U64_MAX
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
+from tidelog.wal.format.record_items import log_full
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.format.wal3_records import (
     encode_fragment,
@@ -52,6 +54,7 @@ from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
+BYTES_MAX: Final = 2**63 - 1  # So far below what a manifest can say that no append comes by it.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,10 +119,13 @@ class Committer:
         They are in the log once it is published.
 
         Raises:
+            UsageError: the log is full, and nothing was stored.
             LocationError: the store failed; UNKNOWN if they may have been stored, and so be brought
             in by whoever opens the log next. Otherwise see `open`.
         """
         manifest = self._head.manifest if self._head else await self.open()
+        if manifest.acc_bytes > BYTES_MAX:
+            raise log_full("byte", manifest.acc_bytes)
         fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
         if fragment is None:
             self._head = None  # What the other wrote is to be brought in.
@@ -170,6 +176,8 @@ class Committer:
         return ManifestStore(store=self.store, clock=self.clock)
 
     async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
+        if seq_no >= U64_MAX:  # The manifest names the number after it, once all is collected.
+            raise log_full("fragment", seq_no)
         try:
             fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
         except (pa.ArrowException, OverflowError, MemoryError) as error:

@@ -20,6 +20,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import add_fragment
+from tidelog.wal.format.record_items import POSITION_MAX, log_full
 from tidelog.wal.format.streams import Controls, Streams, apply_controls
 
 Step: TypeAlias = Fragment | Epoch | Seal
@@ -40,6 +41,25 @@ def tail_of(manifest: Manifest) -> Tail:
         log_bytes=manifest.acc_bytes,
         streams=chain.streams,
     )
+
+
+def refuse_full(tail: Tail, *, epochs: int = 0) -> None:
+    """Refuse a log that has no room for one more record, in so many ``epochs`` after the last.
+
+    Slots, epochs and bytes end at 2^63, so that fences above them can still seal the log.
+
+    Raises:
+        UsageError: a counter is at its end. Nothing was stored.
+    """
+    counters = {
+        "slot": tail.slot,
+        "position": tail.position,
+        "epoch": tail.epoch.number + epochs - 1,
+        "byte": tail.log_bytes,
+    }
+    for name, count in counters.items():
+        if count > POSITION_MAX:
+            raise log_full(name, count)
 
 
 def chain_of(manifest: Manifest) -> Chain:

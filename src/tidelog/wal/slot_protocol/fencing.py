@@ -37,7 +37,13 @@ from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
-from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, tail_of
+from tidelog.wal.slot_protocol.chain import (
+    Step,
+    chain_of,
+    has_passed,
+    refuse_full,
+    tail_of,
+)
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.tail_listing import first_free_slot
@@ -92,7 +98,7 @@ class Fencer:
         Raises:
             NoSuchLog: there is none. LogSealed: it takes no more records. Fenced: the log's epoch
             is another than ``only_over`` allows. ContentionError: others were first every time.
-            CorruptionError, LocationError: as everywhere.
+            UsageError: the log is full. CorruptionError, LocationError: as everywhere.
         """
         check_shape(lanes=lanes, alpha=alpha)
         known = await self._look()
@@ -105,6 +111,7 @@ class Fencer:
                 if known.seal is None and known.tail.epoch.name not in only_over:
                     raise fenced_by(known.tail.epoch)
                 continue
+            refuse_full(known.tail, epochs=1)
             following = Epoch(
                 number=known.tail.epoch.number + 1,
                 id=self.clock.unique()[:16],

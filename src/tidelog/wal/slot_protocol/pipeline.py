@@ -29,7 +29,7 @@ from tidelog.wal.format.slot_object import decode_link, encode_data, place_slot_
 from tidelog.wal.format.streams import CONTROL
 from tidelog.wal.read.epoch_history import with_epochs_of
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import Step, chain_of, has_slot, step
+from tidelog.wal.slot_protocol.chain import Step, chain_of, has_slot, refuse_full, step
 from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
 
 READS_MAX: Final = 3
@@ -105,9 +105,11 @@ class Pipeline:
         upon what that would have opened, and is to be judged anew.
 
         Raises:
-            InvariantError: it cannot be encoded. Nothing was changed.
+            InvariantError: it cannot be encoded. UsageError: the log has no room for it. Nothing
+            was changed.
         """
         tail = self.tail
+        refuse_full(tail)
         work = partial(_encode, batch, tail, wall_us(self.clock), self.writer)
         try:
             link, data = await self.clock.offload(work)

@@ -26,6 +26,7 @@ from tidelog.errors import (
     LocationError,
     LogSealed,
     TidelogError,
+    UsageError,
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
@@ -248,7 +249,7 @@ class SlotWriter(BatchWriter):
             slot = await pipeline.place(batch) if batch else None
             if slot is None:
                 self._queue.give_back(batch)
-        except InvariantError as error:
+        except (InvariantError, UsageError) as error:
             self._queue.fail(batch, error)
         return slot
 
