@@ -26,11 +26,11 @@ from tidelog.persist.states.hold import (
 from tidelog.persist.states.holding import (
     Lease,
     decide_downgrade,
-    decide_expire,
     decide_hold,
     decide_lease,
     decide_release,
     decide_renew,
+    decide_watch,
     moved_by_append,
 )
 from tidelog.persist.states.language import ShardLanguage
@@ -75,9 +75,9 @@ def test_a_lease_that_is_over_is_over() -> None:
     """T33: who finds his lease gone is told so, and nothing is done in its name."""
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_hold(state, "kept", Frontier.at(3)))
-    assert not decide_expire(state, "r", 1).result
-    assert not decide_expire(state, "kept", 0).result
-    state = after(state, decide_expire(state, "r", 0))
+    assert not decide_watch(state, now_us=0, overdue=[("r", 1)]).result
+    assert not decide_watch(state, now_us=0, overdue=[("kept", 0)]).result
+    state = after(state, decide_watch(state, now_us=0, overdue=[("r", 0)]))
     assert set(state.holds) == {"kept"}
     with pytest.raises(HoldExpired, match="open another reader"):
         decide_renew(state, "r", at_us=0, seqno=None)
@@ -172,7 +172,7 @@ def decided(state: State, what: str, name: str, at: Frontier) -> Decision[Diff, 
         case "release":
             return decide_release(state, name)
         case _:
-            return decide_expire(state, name, 0)
+            return decide_watch(state, now_us=0, overdue=[(name, 0)])
 
 
 @given(data=st.data())

@@ -82,10 +82,8 @@ async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
     await clock.pass_us(LEASE_US)
     with pytest.raises(HoldExpired, match="term of this reader is over"):
         await reader.snapshot(5)
-    watcher = place.shard(clock=clock)
-    await watcher.end_leases()
-    await clock.pass_us(LEASE_US + 1)
-    assert await watcher.end_leases() == 1
+    # The process that merged has recorded it, a term ago.
+    assert await place.shard(clock=clock).end_leases() == 1
 
 
 async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
@@ -164,3 +162,33 @@ async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
     await shard.end_leases()
     await clock.pass_us(LEASE_US + 1)
     assert await shard.end_leases() == 1
+
+
+async def test_two_collectors_one_lease_apart_end_the_lease_of_a_dead_reader() -> None:
+    """Each run from cron is a new process: the first records the beat, the second ends the lease.
+
+    A reader that lives renews its lease between the two, and keeps it.
+    """
+    place, clock = in_memory(), HandClock()
+    shard = await written(place, count=2)
+    dead = await place.shard(clock=clock).lease(lease_us=LEASE_US)
+    await dead.stop()
+    term = await place.shard(clock=clock).lease(lease_us=LEASE_US, fixed=True)
+    living = await place.shard(clock=clock).lease(lease_us=LEASE_US)
+
+    await place.shard(clock=clock).collect()
+    assert {dead.name, term.name, living.name} <= (await shard.refresh()).holds.keys()
+    for _ in range(3):
+        await clock.pass_us(LEASE_US // 3)
+    await place.shard(clock=clock).collect()
+
+    holds = (await shard.refresh()).holds
+    assert living.name in holds
+    assert not {dead.name, term.name} & holds.keys()
+    assert shard.state.sightings.keys() == {living.name}
+    seqno = shard.machine.seqno
+    await place.shard(clock=clock).collect()
+    await shard.refresh()
+    assert shard.machine.seqno == seqno, "a beat is recorded once"
+    await living.close()
+    assert not (await shard.refresh()).sightings

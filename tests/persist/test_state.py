@@ -13,9 +13,18 @@ from tidelog.errors import CorruptionError, TidelogError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.hold import Hold
 from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
 from tidelog.persist.states.language import FORMAT, ShardLanguage
-from tidelog.persist.states.state import COMMITS_KEPT, Commit, Diff, Merged, State, apply_diff
+from tidelog.persist.states.state import (
+    COMMITS_KEPT,
+    Commit,
+    Diff,
+    Merged,
+    Sighting,
+    State,
+    apply_diff,
+)
 from tidelog.persist.states.transition import (
     CompareAndAppend,
     decide_append,
@@ -186,6 +195,23 @@ def test_fields_that_this_version_does_not_know_survive(place: tuple[str | int, 
     again: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(read))
 
     assert _found(again, place)["later"] == {"deep": [1, None]}
+
+
+def test_the_sightings_of_leases_survive_a_rollup_and_a_state_without_them_has_no_field() -> None:
+    """Fields of a later version survive in them; a state of an earlier version is read."""
+    held = {"r": Hold(0, lease_us=9, beat=4)}
+    written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(State(holds=held)))
+    assert "sightings" not in written
+    diff = Diff(sightings={"r": Sighting(4, 7), "gone": Sighting(1, 1)})
+    state = apply_diff(State(holds=held), LANGUAGE.decode_diff(LANGUAGE.encode_diff(diff)))
+    written = msgspec.msgpack.decode(LANGUAGE.encode_state(state))
+    assert written["sightings"].keys() == {"r"}
+    written["sightings"]["r"][-1]["later"] = 1
+
+    read = LANGUAGE.decode_state(msgspec.msgpack.encode(written))
+
+    assert read.sightings["r"] == Sighting(4, 7, {"later": 1})
+    assert LANGUAGE.encode_state(read) == msgspec.msgpack.encode(written)
 
 
 def test_fields_of_a_part_that_are_not_known_survive() -> None:

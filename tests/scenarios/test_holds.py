@@ -125,7 +125,7 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
     clock = HandClock()
     watcher = place.shard(clock=clock)
     assert await watcher.end_leases() == 0
-    await clock.pass_us(LEASE_US)
+    await clock.pass_us(LEASE_US - 1)
     assert await watcher.end_leases() == 0
     await clock.pass_us(1)
     assert await watcher.end_leases() == 1

@@ -22,7 +22,7 @@ from tidelog.clock import Clock, wall_us
 from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
-from tidelog.persist.states.holding import Lease, decide_expire, decide_lease, decide_renew
+from tidelog.persist.states.holding import Lease, decide_lease, decide_renew, decide_watch
 from tidelog.persist.states.state import Diff, State
 
 if TYPE_CHECKING:
@@ -214,13 +214,17 @@ async def open_lease(
 
 
 async def end_leases(shard: Shard) -> int:
-    """End the leases that nobody renews, as far as this handle has seen; return how many."""
+    """End the leases that no reader renews; return how many.
+
+    This handle has watched them for their whole length, or an earlier process recorded their beats
+    that long ago. Beats that no process has recorded are recorded for the next process.
+    """
     state = await shard.refresh()
+    now_us = wall_us(shard.clock)
     overdue = shard.beats.overdue(
-        state.holds, monotonic_us=shard.clock.monotonic_us(), now_us=wall_us(shard.clock)
+        state.holds, monotonic_us=shard.clock.monotonic_us(), now_us=now_us
     )
-    ended = 0
-    for name, beat in overdue:
-        decide = partial(decide_expire, name=name, beat=beat)
-        ended += await shard.machine.commit(decide)
-    return ended
+    watch = partial(decide_watch, now_us=now_us, overdue=overdue)
+    if watch(state).diff is None:
+        return 0
+    return await shard.machine.commit(watch)

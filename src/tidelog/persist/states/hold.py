@@ -140,7 +140,7 @@ class Beats:
             if beat != hold.beat:
                 self._seen[name] = (hold.beat, monotonic_us)
                 since_us = monotonic_us
-            waited = monotonic_us - since_us > hold.lease_us
+            waited = monotonic_us - since_us >= hold.lease_us
             if waited or now_us > hold.at_us + hold.lease_us + CLOCKS_APART_US:
                 found.append((name, hold.beat))
         return found

@@ -7,7 +7,7 @@ Source: persist, "Capabilities" and "Leasing"; design page 4, "Holds".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +16,7 @@ from tidelog.errors import UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.states.hold import Hold, check_token, find_hold, find_lease, least_since
-from tidelog.persist.states.state import Diff, State
+from tidelog.persist.states.state import Diff, Sighting, State
 
 
 def decide_hold(
@@ -146,15 +146,30 @@ def decide_renew(
     return _moved(state, name, renewed)
 
 
-def decide_expire(state: State, name: str, beat: int) -> Decision[Diff, bool]:
-    """Decide to end a lease that others have seen at one beat for too long; gives whether it ends.
+def decide_watch(
+    state: State, *, now_us: int, overdue: Collection[tuple[str, int]] = ()
+) -> Decision[Diff, int]:
+    """Decide to end the leases that are over, and to record the beats of the others.
 
-    It does not if it was renewed meanwhile, or is over.
+    A lease is over if its owner has not renewed it for its whole length since a collector recorded
+    its beat, or if ``overdue`` names it with the beat that it has. Return how many leases end.
+
+    Units: ``now_us`` is the collector's wall time.
     """
-    found = state.holds.get(name)
-    if found is None or not found.lease_us or found.beat != beat:
-        return Decision(False)
-    return Decision(True, Diff(released=(name,)))
+    over, seen = [], {}
+    for name, hold in state.holds.items():
+        if not hold.lease_us:
+            continue
+        last = state.sightings.get(name)
+        is_known = last is not None and last.beat == hold.beat and last.at_us <= now_us
+        waited_us = now_us - last.at_us if is_known and last is not None else -1
+        if (name, hold.beat) in overdue or waited_us >= hold.lease_us:
+            over.append(name)
+        elif not is_known:
+            seen[name] = Sighting(hold.beat, now_us)
+    if not over and not seen:
+        return Decision(0)
+    return Decision(len(over), Diff(released=tuple(over), sightings=seen))
 
 
 def moved_by_append(

@@ -27,6 +27,7 @@ from tidelog.persist.states.state import (
     Merged,
     Registered,
     Retired,
+    Sighting,
     State,
     Token,
     Totals,
@@ -42,6 +43,7 @@ _STATE: Final[dict[str, Any]] = {
     "upper": int | None,
     "batches": tuple[Batch, ...],
     "holds": dict[str, Hold],
+    "sightings": dict[str, Sighting],
     "writers": dict[str, LastWrite],
     "commits": tuple[Commit, ...],
     "commits_forgotten": bool,
@@ -56,6 +58,7 @@ _DIFF: Final[dict[str, Any]] = {
     "since": tuple[int | None] | None,
     "holds": dict[str, Hold],
     "released": tuple[str, ...],
+    "sightings": dict[str, Sighting],
     "batch": Batch | None,
     "sum_t": bytes,
     "token": Token | None,
@@ -100,6 +103,8 @@ class ShardLanguage:
     def encode_state(self, state: State) -> bytes:
         fields = {name: getattr(state, name) for name in _STATE if name != "format"}
         fields["batches"] = tuple(state.batches)
+        if not state.sightings:
+            del fields["sightings"]  # So the bytes are those of a version without this field.
         return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
 
     def decode_state(self, data: bytes) -> State:

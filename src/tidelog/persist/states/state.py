@@ -45,6 +45,14 @@ class Retired(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
 
+class Sighting(msgspec.Struct, frozen=True, array_like=True):
+    """The beat of a lease that a collector saw, and the wall time at which it first saw it."""
+
+    beat: int
+    at_us: int
+    extra: dict[str, Any] = {}
+
+
 class Registered(msgspec.Struct, frozen=True, array_like=True):
     """The transaction shard that a shard belongs to ("" for none), and which time it does so."""
 
@@ -83,7 +91,8 @@ class State:
     """All that is known of a shard.
 
     Shape: ``schema`` is the newest, and empty until the shard is first written; ``retired`` are
-        those before it. A schema's id is its place among them all, from 0.
+        those before it. A schema's id is its place among them all, from 0. ``sightings`` are of
+        leases, by the name of the hold.
     """
 
     schema: bytes = b""
@@ -92,6 +101,7 @@ class State:
     upper: int | None = 0
     batches: Spine = _NONE
     holds: dict[str, Hold] = field(default_factory=dict)
+    sightings: dict[str, Sighting] = field(default_factory=dict)
     writers: dict[str, LastWrite] = field(default_factory=dict)
     commits: tuple[Commit, ...] = ()
     commits_forgotten: bool = False
@@ -150,6 +160,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: tuple[int | None] | None = None
     holds: dict[str, Hold] = {}
     released: tuple[str, ...] = ()
+    sightings: dict[str, Sighting] = {}
     batch: Batch | None = None
     sum_t: bytes = bytes(16)
     token: Token | None = None
@@ -172,6 +183,10 @@ def apply_diff(state: State, diff: Diff) -> State:
     if diff.holds or diff.released:
         held = {**state.holds, **diff.holds}
         changed["holds"] = {name: at for name, at in held.items() if name not in diff.released}
+    if diff.sightings or (diff.released and state.sightings):
+        held = changed.get("holds", state.holds)
+        seen = {**state.sightings, **diff.sightings}
+        changed["sightings"] = {name: one for name, one in seen.items() if name in held}
     if diff.since is not None:
         changed["since"] = diff.since[0]
     if diff.upper is not None:
