@@ -13,9 +13,11 @@ from tidelog.errors import (
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    OutcomeUnknown,
     StoreRefused,
     TidelogError,
 )
+from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 
 PREFIX = "probe/"
@@ -34,43 +36,45 @@ async def probe_store(store: Store, *, clock: Clock) -> None:
     """
     key = PREFIX + clock.unique()
     try:
-        await _probe(store, key)
+        await _probe(store, key, clock=clock)
     finally:
         with suppress(TidelogError):
             await store.delete([key])
 
 
-async def _probe(store: Store, key: str) -> None:
-    first = await store.put(key, b"first " + key.encode(), if_absent=True)
-    await _must_not_create(store, key)
+async def _probe(store: Store, key: str, *, clock: Clock) -> None:
+    # These puts are sent again as those of a location are: one failure is no broken promise.
+    first = await create(store, key, b"first " + key.encode(), clock=clock)
+    await _must_not_create(store, key, clock=clock)
     latest_body = b"second " + key.encode()
     try:
-        latest = await store.put(key, latest_body, if_match=first)
+        latest = await replace(store, key, latest_body, e_tag=first, clock=clock)
     except ContentionError as error:
         raise _broken(
             store, "it does not replace an object whose e_tag is right (If-Match)"
         ) from error
-    await _must_not_replace(store, key, stale=first)
+    # Before the stale put: its refusal is checked by a read, which must not be stale itself.
     await _must_read_latest(store, key, latest, latest_body)
+    await _must_not_replace(store, key, stale=first, clock=clock)
     listed = [entry.key async for entry in store.list(key)]
     if listed != [key]:
         raise _broken(store, "a listing does not show an object that was just written")
     await _must_delete(store, key)
 
 
-async def _must_not_create(store: Store, key: str) -> None:
+async def _must_not_create(store: Store, key: str, *, clock: Clock) -> None:
     try:
-        await store.put(key, b"again " + key.encode(), if_absent=True)
+        await create(store, key, b"again " + key.encode(), clock=clock)
     except ObjectExists:
         return
     raise _broken(store, "it lets two writers create the same object (it ignores If-None-Match)")
 
 
-async def _must_not_replace(store: Store, key: str, *, stale: str) -> None:
+async def _must_not_replace(store: Store, key: str, *, stale: str, clock: Clock) -> None:
     try:
-        await store.put(key, b"stale " + key.encode(), if_match=stale)
-    except ObjectChanged:
-        return
+        await replace(store, key, b"stale " + key.encode(), e_tag=stale, clock=clock)
+    except (ObjectChanged, OutcomeUnknown):
+        return  # An answer was lost, and the object is the one before: no other process writes it.
     raise _broken(
         store, "it replaces an object by a writer with a stale e_tag (it ignores If-Match)"
     )
