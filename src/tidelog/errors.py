@@ -298,7 +298,7 @@ class SourceRewritten(CorruptionError):
 
 
 class HeaderDiffers(CorruptionError):
-    """A file's header lacks most of the columns that its source has."""
+    """A file lacks most of the columns that its source has, or all of them."""
 
 
 class SourceRowsRefused(TidelogError):

@@ -221,6 +221,23 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
     assert decoded.rows.column("price").null_count == decoded.rows.num_rows
 
 
+def test_parquet_rows_without_any_known_column_are_rows() -> None:
+    """A file that was bound before its columns were checked: no row of it may vanish."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"ID": [6, 7]}), sink)
+    file = sink.getvalue()
+    footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
+    first, last = group_span(read_footer(footer), 0, 1)
+    found = FileRange(path="f", start=0, limit=len(file))
+
+    decoded = decode_range(
+        pack_range(footer, file[first:last]), found, WANTED, format="parquet", required=["id"]
+    )
+
+    assert (decoded.rows.num_rows, dict(decoded.dropped)) == (0, {"ID": 2})
+    assert decoded.errors.column("text").to_pylist() == ["{'ID': 6}", "{'ID': 7}"]
+
+
 @given(st.lists(st.sampled_from([b"a", b" ", b"\t", b"\n", b"\r\n", b'"', b"x" * 40, b" " * 40])))
 def test_records_are_the_lines_that_are_not_blank(pieces: list[bytes]) -> None:
     """However much white space stands around them."""

@@ -298,7 +298,10 @@ async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
             raise CorruptionError("the footer of a parquet file is longer than the file")
         schema = read_footer((await store.get(entry.key, start=start)).data).schema
     except CorruptionError as error:
-        raise UsageError(f"{entry.key!r} cannot be read as parquet: correct --format") from error
+        raise UsageError(
+            f"{entry.key!r} cannot be read as parquet: {error.sentence}; correct the file, or "
+            "--format"
+        ) from error
     columns = schema.to_arrow_schema()
     types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
     return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])

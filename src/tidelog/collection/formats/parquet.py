@@ -25,6 +25,9 @@ from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC: Final = b"PARE"
+_SIGNATURE_BYTES: Final = 28  # A nonce and a tag behind a footer that is signed, not encrypted.
+_ENCRYPTED: Final = "the parquet file is encrypted, and no key can be given: write it in plain"
 _NO_GROUPS: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -32,19 +35,29 @@ def footer_bytes(tail: bytes) -> int:
     """Return how long a file's footer is, magic and length included, from its last 8 bytes.
 
     Raises:
-        CorruptionError: it is not a parquet file.
+        CorruptionError: it is not a parquet file, or an encrypted one.
     """
+    if tail[-4:] == _ENCRYPTED_MAGIC:
+        raise CorruptionError(_ENCRYPTED)
     if len(tail) < 8 or tail[-4:] != MAGIC:
         raise CorruptionError("the file is not parquet, or not written to its end")
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
 def read_footer(footer: bytes) -> pq.FileMetaData:
-    """Read a file's metadata from its footer alone."""
+    """Read a file's metadata from its footer alone.
+
+    Raises:
+        CorruptionError: it cannot be read, or some columns are encrypted.
+    """
     try:
-        return pq.read_metadata(pa.BufferReader(MAGIC + footer))
+        metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError("the footer of a parquet file cannot be read") from error
+    if len(footer) - 8 - metadata.serialized_size == _SIGNATURE_BYTES:
+        # Arrow aborts the process where the metadata of an encrypted column is asked for.
+        raise CorruptionError(_ENCRYPTED)
+    return metadata
 
 
 def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
@@ -142,7 +155,8 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     exact = opened("ns") if wide else file
     told = pa.schema([field.with_type(plain_type(field.type)) for field in file.schema_arrow])
     there = {*told.names}
-    present = [n for n in wanted.names if n in there]
+    # A table without columns has no rows: a file with none of them is read whole.
+    present = [n for n in wanted.names if n in there] or list(dict.fromkeys(told.names))
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
 

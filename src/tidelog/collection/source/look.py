@@ -425,3 +425,18 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
             f"the header of the file {path!r} lacks most of the source's columns "
             f"({', '.join(missing[:8])}): correct the file's first line, or move the file away"
         )
+
+
+def check_columns(metadata: pq.FileMetaData, columns: Sequence[str], *, path: str) -> None:
+    """Check that a parquet file has one of the source's columns, if it has rows.
+
+    Raises:
+        HeaderDiffers: it has none of them: each row would be all nulls.
+    """
+    names = metadata.schema.to_arrow_schema().names
+    if metadata.num_rows and not {*names} & {*columns}:
+        raise HeaderDiffers(
+            f"the parquet file {path!r} has none of the source's columns "
+            f"({', '.join(columns[:8])}); its columns are {', '.join(names[:8])}: "
+            "rename them in the file, or move the file away"
+        )

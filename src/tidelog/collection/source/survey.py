@@ -18,6 +18,7 @@ from tidelog.collection.source.kept import KeepRows
 from tidelog.collection.source.look import (
     ReadGroups,
     SurveyJob,
+    check_columns,
     check_header,
     end_of_groups,
     has_record_end,
@@ -227,6 +228,8 @@ async def _survey_groups(
         raise file.rewritten()
     footer_bytes(footer[-8:])
     metadata = read_footer(footer)
+    if before is None:
+        check_columns(metadata, job.data_schema.names, path=asked.path)
     if asked.start >= asked.limit:
         return Surveyed()
     if job.is_light(asked.path):
