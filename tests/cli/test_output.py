@@ -51,14 +51,44 @@ def test_a_grid_fits_its_terminal(rows: list[list[str]], width: int) -> None:
     assert max(cell_len(line) for line in grid([list(row) for row in rows], width=width)) <= width
 
 
-def test_later_rows_of_a_grid_go_on_below_and_are_not_shifted() -> None:
-    """Widths are settled by what is seen first, since rows are written as they come."""
+def test_a_grid_fits_later_rows_too() -> None:
+    """Rows are written as they come: wider ones get wider columns, below their names again."""
     out: list[str] = []
     table = Grid(["name", "n"], right=[False, True], width=None, out=out.append)
     table.write([["abc", "1"]])
-    table.write([["abcdefgh", "2"]])
+    table.write([["abcdefgh", "200"], ["b", "3"]])
+    table.write([["abcdefg", "20"]])
 
-    assert "".join(out[-2:]) == "abcd  2\nefgh\n"
+    assert "".join(out).splitlines() == [
+        *("name  n", "----  -", "abc   1"),
+        *("name        n", "--------  ---", "abcdefgh  200", "b           3"),
+        "abcdefg    20",
+    ]
+
+
+def test_later_rows_that_find_no_room_are_written_as_lines() -> None:
+    """A later time is as whole as a first one, and the rows are counted through."""
+    out: list[str] = []
+    table = Grid(
+        ["id", "at"], right=[False] * 2, whole=[True, True], width=30, out=out.append
+    )  # fmt: skip
+    table.write([["a", "1970-01-01"], ["b", "1970-01-02"]])
+    table.write([["abcdefgh", "1970-01-01T00:00:00.156Z"]])
+
+    lines = "".join(out).splitlines()
+    assert lines[-3:] == ["-- 3 --", "id  abcdefgh", "at  1970-01-01T00:00:00.156Z"]
+    assert max(map(cell_len, lines)) <= 30
+
+
+def test_names_are_repeated_only_where_widths_change() -> None:
+    """A text that goes on below its column does so in later rows, without a head for each."""
+    out: list[str] = []
+    table = Grid(["n", "text"], right=[True, False], width=20, out=out.append)
+    for length in (30, 40, 60):
+        table.write([["1", "x" * length]])
+
+    assert "".join(out).count("text") == 1
+    assert max(map(cell_len, "".join(out).splitlines())) <= 20
 
 
 def test_times_are_whole_where_text_can_give_way() -> None:

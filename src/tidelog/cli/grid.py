@@ -1,6 +1,7 @@
-"""Tables for people: columns aligned, as wide as their first rows need and the terminal allows.
+"""Tables for people: columns aligned, as wide as their rows need and the terminal allows.
 
-A cell that is wider than its column goes on below. Where a terminal has no room for all columns,
+Rows are written as they come. If later rows need wider columns, the names are written again above
+them. A cell that is wider than its column goes on below. If a terminal has no room for all columns,
 each row is written as lines of a name and a value.
 """
 
@@ -25,7 +26,7 @@ _GAP: Final = "  "
 
 
 class Grid:
-    """Writes lines of cells. Widths are settled by the first call of `write`; see the module.
+    """Writes lines of cells; see the module. Columns become wider, never narrower.
 
     ``width`` is how wide a line may be; None for any. Columns that are ``whole`` are not made
     narrower than their cells. A cell of None is written NULL.
@@ -45,8 +46,8 @@ class Grid:
         self._whole = whole or [False] * len(self._names)
         self._width = width
         self._out = out
-        self._widths: list[int] | None = None
-        self._begun = False
+        self._longest = [0] * len(self._names)
+        self._widths: list[int] = []
         least = len(self._names) * (WIDTH_MIN + len(_GAP)) - len(_GAP)
         self._is_too_narrow = width is not None and least > width
         self._rows_count = 0
@@ -54,21 +55,25 @@ class Grid:
     def write(self, rows: Sequence[Sequence[str | None]]) -> None:
         """Write rows; before the first, the names."""
         cleaned = [["NULL" if c is None else clean_text(c) for c in row] for row in rows]
-        if self._widths is None and not self._is_too_narrow:
-            self._settle([self._names, *cleaned])
-        if self._is_too_narrow:
-            for row in cleaned:
-                self._record(row)
-            return
-        if not self._begun:
-            self._begun = True
-            self._line(self._names)
-            self._out(_GAP.join("-" * w for w in self._widths or []) + "\n")
+        if not self._is_too_narrow:
+            self._fit(cleaned)
         for row in cleaned:
-            self._line(row)
+            self._rows_count += 1
+            if self._is_too_narrow:
+                self._record(row)
+            else:
+                self._line(row)
+
+    def _fit(self, rows: Sequence[Sequence[str]]) -> None:
+        """Widen the columns to the rows, and write the names if the widths change."""
+        before = self._widths
+        self._settle([self._names, *rows])
+        if self._widths != before and not self._is_too_narrow:
+            self._line(self._names)
+            self._out(_GAP.join("-" * width for width in self._widths) + "\n")
 
     def _line(self, cells: Sequence[str]) -> None:
-        widths = self._widths or []
+        widths = self._widths
         columns = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
         for lines in zip_longest(*columns, fillvalue=""):
             told = [
@@ -79,7 +84,6 @@ class Grid:
 
     def _record(self, row: Sequence[str]) -> None:
         """Write a row as lines of a name and a value, below its number."""
-        self._rows_count += 1
         room = self._width or 0
         narrow = max(1, min(max(map(cell_len, self._names)), room // 3))
         wide = max(1, room - narrow - len(_GAP))
@@ -91,9 +95,10 @@ class Grid:
                 self._out(f"{_aligned(told, narrow, right=False)}{_GAP}{text}".rstrip() + "\n")
 
     def _settle(self, rows: Sequence[Sequence[str]]) -> None:
-        """Choose the widths; where a number or a time would have to be cut, there is no room."""
+        """Choose the widths; if a number or a time would have to be cut, there is no room."""
         longest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-        self._widths = widths = list(longest)
+        self._longest = list(map(max, self._longest, longest))
+        self._widths = widths = list(self._longest)
         if self._width is None:
             return
         room = max(self._width - len(_GAP) * (len(widths) - 1), 0)
