@@ -150,6 +150,23 @@ def test_times_from_the_clock_move_on_though_nothing_comes(cli: Cli) -> None:
     assert idle["upper"] > first["upper"]
 
 
+def test_times_may_be_relative(events: Cli) -> None:
+    """Users type these first; now is never past the newest complete time, as -1h can be."""
+    events.ingest("events")
+
+    newest = events.done("read", "events").out
+    assert events.done("read", "events", "--as-of", "now").out == newest
+    late = events("read", "events", "--as-of", "-1h")
+    assert (late.status, "is complete up to 1970-01-01T00:00:05Z" in late.complaint) == (2, True)
+    since = events("changes", "events", "--since", "yesterday")
+    assert "nothing after that time is complete yet" in since.complaint
+    assert "now, yesterday or -1h" in events("read", "events", "--as-of", "noon").complaint
+    events.done("log", "create", "l")
+    events.done("log", "append", "l", given=b"a\n")
+    assert len(events.done("log", "scan", "l", "--since", "-1h").objects) == 1
+    assert events.done("log", "scan", "l", "--since", "now").out == ""
+
+
 def test_a_row_comes_as_often_as_it_is_there(cli: Cli) -> None:
     """Without a key, equal rows are so many rows; and a limit counts each of them."""
     cli.write_lines("raw/1.jsonl", *[{"x": 1}] * 3, {"x": 0})

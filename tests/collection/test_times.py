@@ -44,6 +44,30 @@ def test_a_time_is_read(text: str | int, time: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("now", 1_358_258_400_001),
+        (" NOW ", 1_358_258_400_001),
+        ("today", 1_358_208_000_000),
+        ("yesterday", 1_358_121_600_000),
+        ("-1h", 1_358_254_800_001),
+        ("-2d", 1_358_085_600_001),
+        ("-0s", 1_358_258_400_001),
+    ],
+)
+def test_a_time_may_be_relative_to_the_clock(text: str, time: int) -> None:
+    """A day is its midnight in UTC, as a date is."""
+    assert parse_time(text, now_us=1_358_258_400_001_999) == time
+
+
+@pytest.mark.parametrize("text", ["-1", "tomorrow", "1h", "-1x", "--1h", "-99999999d", "-1 h ago"])
+def test_the_refusal_of_a_relative_time_names_the_words(text: str) -> None:
+    """The user learns which words are taken, and none is guessed."""
+    with pytest.raises(UsageError, match=r"yesterday or -1h|1970-01-01T00:00:00Z"):
+        parse_time(text, now_us=1_358_258_400_001_999)
+
+
+@pytest.mark.parametrize(
     "text", ["", "now", "2013-13-01", "1.5", "-1", "1969-12-31T23:59:59Z", str(TIME_MAX + 1), "1e3"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:

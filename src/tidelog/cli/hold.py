@@ -34,7 +34,7 @@ IsShard = Annotated[
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Holds: what keeps times of collections and shards readable, whatever is merged.",
+    help="Holds: keep times of collections and shards readable.",
 )
 
 
@@ -199,7 +199,9 @@ class Held:
         from tidelog.frontier import Frontier
 
         return Frontier.at(
-            parse_time(text, what=what) if self.is_collection else time_of(text, what)
+            parse_time(text, what=what, now_us=self.shards[0].clock.now_us())
+            if self.is_collection
+            else time_of(text, what)
         )
 
     def text(self, time: int | None) -> str:

@@ -17,7 +17,7 @@ from tidelog.arguments import check_kind
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
 from tidelog.collection.catalog.lost import check_states
-from tidelog.collection.formats.times import When, format_time, parse_time
+from tidelog.collection.formats.times import When, format_time, is_now, parse_time
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.hold_all import (
     check_newest_stays,
@@ -123,7 +123,7 @@ class Collection:
         """
         check_not_own(name)
         await self.refresh()
-        since = None if at is None else Frontier.at(parse_time(at, what="at"))
+        since = None if at is None else Frontier.at(self._time(at, "at"))
         return await place_hold(self.all_shards, name, since, token=token)
 
     async def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
@@ -134,7 +134,7 @@ class Collection:
             up; or see `hold`. HoldFenced, LocationError: see `hold`.
         """
         check_not_own(name)
-        since = Frontier.at(parse_time(at, what="at"))
+        since = Frontier.at(self._time(at, "at"))
         await self.refresh()
         check_newest_stays(self.all_shards, since)
         return await move_hold(self.all_shards, name, since, token=token)
@@ -150,14 +150,15 @@ class Collection:
         return await release_hold(self.all_shards, name, token=token)
 
     async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
-        """Return the time to be read: the one asked for, or the newest that is complete.
+        """Return the time to read: the one asked for, or the newest complete time.
 
-        A time is what `parse_time` reads.
+        A time is as in `parse_time`, or relative: now, today, yesterday, -1h. ``now`` is the newest
+        complete time, or the clock's time if that is earlier.
 
         Raises:
             AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
         """
-        asked = None if as_of is None else parse_time(as_of, what=what)
+        asked = None if as_of is None else self._time(as_of, what)
         await self.refresh()
         self._check_there()
         upper = self.upper
@@ -169,6 +170,8 @@ class Collection:
             if upper.is_empty:
                 raise UsageError("the collection is finished: give the time to be read")
             return upper.time - 1
+        if is_now(as_of) and not upper.is_empty:
+            asked = min(asked, upper.time - 1)
         self._check_since(asked)
         if not upper.passed(asked):
             raise AsOfNotComplete(
@@ -177,6 +180,9 @@ class Collection:
                 asked=format_time(asked),
             )
         return asked
+
+    def _time(self, when: When, what: str) -> int:
+        return parse_time(when, what=what, now_us=self.clock.now_us())
 
     async def snapshot(
         self,
@@ -301,7 +307,7 @@ class Collection:
         Raises:
             AsOfBeforeSince, AsOfNotComplete, UsageError: the message says what can be asked for.
         """
-        first = parse_time(since, what="since")
+        first = self._time(since, "since")
         last = await self.resolve_as_of(until, what="until")
         self._check_since(first)
         if last < first and until is None:

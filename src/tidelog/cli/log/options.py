@@ -90,10 +90,11 @@ def time_us_of(text: str, what: str) -> int:
     Raises:
         UsageError: it is none.
     """
+    from tidelog.clock import SystemClock
     from tidelog.collection.formats.times import parse_time_us
     from tidelog.wal.read.limits import check_time_us
 
-    time_us = parse_time_us(text, what=what)
+    time_us = parse_time_us(text, what=what, now_us=SystemClock().now_us())
     check_time_us(time_us)
     return time_us
 

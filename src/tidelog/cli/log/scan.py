@@ -41,8 +41,8 @@ Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Start at the first record of this time or later: ISO 8601, or microseconds since "
-        "1970.",
+        help="Start at the first record of this time or later: ISO 8601, now, yesterday, -1h, or "
+        "microseconds since 1970.",
     ),
 ]
 Until = Annotated[

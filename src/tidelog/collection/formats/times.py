@@ -20,6 +20,8 @@ UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([0-9]{1,9}) ?(ms|s|m|h|d)")
+_DAY_US: Final = 86_400_000_000
+_DAYS_BACK: Final = {"today": 0, "yesterday": 1}
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 # A year that datetime cannot hold is printed as a number of milliseconds instead.
 _ISO_MAX_MS: Final = 253_402_300_799_999
@@ -29,15 +31,17 @@ _ISO_MAX_MS: Final = 253_402_300_799_999
 When: TypeAlias = "str | int | date | pa.Scalar[Any] | np.datetime64 | np.integer[Any]"
 
 
-def parse_time(when: When, *, what: str = "--as-of") -> int:
-    """Read a time: ISO 8601 or a date (UTC unless it says otherwise), or milliseconds since 1970.
+def parse_time(when: When, *, what: str = "--as-of", now_us: int | None = None) -> int:
+    """Return the milliseconds since 1970 of a time.
 
-    A moment between two milliseconds is the earlier of them; a day is its midnight.
+    A time is ISO 8601 text, a date (UTC without an offset), or a number of milliseconds since 1970.
+    With ``now_us``, it may also be relative: now, today, yesterday or -1h. A moment between two
+    milliseconds is the earlier of them; a day is its midnight.
 
     Raises:
-        UsageError: it is none of these, or lies before 1970.
+        UsageError: the value is not a time, or is before 1970.
     """
-    time = _time_of(when, what)
+    time = _time_of(when, what, now_us)
     if not 0 <= time <= TIME_MAX:
         raise UsageError(
             f"{what} {quoted(when)} is no time that a collection can have: those are from "
@@ -46,9 +50,14 @@ def parse_time(when: When, *, what: str = "--as-of") -> int:
     return time
 
 
-def _time_of(when: When, what: str) -> int:
+def is_now(when: object) -> bool:
+    """Return True if a time is the word ``now``."""
+    return isinstance(when, str) and when.strip().lower() == "now"
+
+
+def _time_of(when: When, what: str, now_us: int | None) -> int:
     if isinstance(when, str):
-        return _time_in(when, 1_000, "milliseconds", what)
+        return _time_in(when, 1_000, "milliseconds", what, now_us)
     if isinstance(when, int | np.integer) and not isinstance(when, bool):
         return int(when)
     if isinstance(when, date) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
@@ -57,14 +66,14 @@ def _time_of(when: When, what: str) -> int:
     if isinstance(when, np.datetime64) and not np.isnat(when):
         return int(when.astype("datetime64[ms]").astype(np.int64))
     if isinstance(when, pa.Scalar) and when.is_valid:
-        return _time_of_scalar(when, what)
+        return _time_of_scalar(when, what, now_us)
     raise UsageError(
         f"{what} {quoted(when)} is not a time: give ISO 8601 text, a datetime, a date, or a number "
         "of milliseconds since 1970"
     )
 
 
-def _time_of_scalar(when: pa.Scalar[Any], what: str) -> int:
+def _time_of_scalar(when: pa.Scalar[Any], what: str, now_us: int | None) -> int:
     dtype = when.type
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) or pa.types.is_integer(dtype):
         # By way of numbers: Python holds not every time, and a time zone needs a database.
@@ -74,30 +83,46 @@ def _time_of_scalar(when: pa.Scalar[Any], what: str) -> int:
             return int(times[0])
     found = when.as_py()
     if isinstance(found, str):
-        return _time_of(found, what)
+        return _time_of(found, what, now_us)
     raise UsageError(f"{what} is a value of type {dtype}, which is no time: give a timestamp")
 
 
-def parse_time_us(text: str, *, what: str) -> int:
-    """Read a time as records of logs have it, whose unit is the microsecond; see `parse_time`.
+def parse_time_us(text: str, *, what: str, now_us: int | None = None) -> int:
+    """Return the microseconds since 1970 of a time of a log's records; see `parse_time`.
 
     Raises:
-        UsageError: it is neither ISO 8601 nor a whole number of microseconds.
+        UsageError: the text is not a time.
     """
-    return _time_in(text, 1, "microseconds", what)
+    return _time_in(text, 1, "microseconds", what, now_us)
 
 
-def _time_in(text: str, unit_us: int, units: str, what: str) -> int:
+def _time_in(text: str, unit_us: int, units: str, what: str, now_us: int | None) -> int:
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
+    if now_us is not None:
+        relative_us = _relative_us(text.strip().lower(), now_us, what)
+        if relative_us is not None:
+            return relative_us // unit_us
+    also = "" if now_us is None else ", now, yesterday or -1h"
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise UsageError(
-            f"{what} {quoted(text)} is not a time: write 2013-01-15T14:00:00Z, or a number of "
-            f"{units} since 1970"
+            f"{what} {quoted(text)} is not a time: write 2013-01-15T14:00:00Z{also}, or a "
+            f"number of {units} since 1970"
         ) from error
     return micros_of(found) // unit_us
+
+
+def _relative_us(word: str, now_us: int, what: str) -> int | None:
+    """Return the time of a word or of ``-1h``; None for any other text."""
+    if word == "now":
+        return now_us
+    if word in _DAYS_BACK:
+        return now_us - now_us % _DAY_US - _DAYS_BACK[word] * _DAY_US
+    if word.startswith("-") and _DURATION.fullmatch(word[1:]):
+        return now_us - 1_000 * parse_duration_ms(word[1:], what=what)
+    return None
 
 
 def parse_duration_ms(text: str, *, what: str) -> int:
