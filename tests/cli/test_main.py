@@ -64,6 +64,45 @@ def test_help_and_version(cli: Cli) -> None:
     assert "Usage: tidelog" in alone.err
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_lists_of_verbs_are_not_cut(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """A sentence that ends in the middle says nothing: it goes on in the next line."""
+    monkeypatch.setenv("COLUMNS", columns)
+
+    groups = ((), *((name,) for name in module._GROUPS), ("log", "cursor"), ("log", "pin"))
+    for group in groups:
+        listed = cli.run(*group, "--help").out.partition("Commands:")[2]
+        assert listed.rstrip().endswith(".")
+        assert "..." not in listed, group
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        ("reed", "'read'"),
+        ("sorce list", "'source'"),
+        ("collection read", "'tidelog read'"),
+        ("collection lst", "'list'"),
+        ("seal", "'tidelog log seal' or 'tidelog keyed seal'"),
+        ("read x --colums a", "'--columns'"),
+        ("log read x", "'tidelog read'"),
+        ("source retane", None),
+        ("read x --last 5", None),
+        ("source reed", None),
+    ],
+)
+def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | None) -> None:
+    """A word that shares some letters is no help: then the help is named instead."""
+    complaint = cli(*typed.split()).complaint
+
+    hint = f"did you mean {suggested}?" if suggested else "--help"
+    assert complaint.endswith(hint), complaint
+    assert complaint.count("id you mean") == (suggested is not None)
+    assert "Possible" not in complaint
+
+
 @pytest.mark.parametrize(
     "command",
     ["ingest", "read", "changes", "demo", "collection list", "collection describe"]
@@ -347,9 +386,40 @@ def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
     ]
 
 
-def on_terminal(*arguments: str) -> str:
+def test_a_terminal_shows_the_first_rows_and_counts_the_others(many: Cli) -> None:
+    """Users want to see some rows, not 293,000 lines; with a limit or a file they get all."""
+    many.ingest("rows")
+    shown = on_terminal("--location", many.location, "read", "rows", "--columns", "n").splitlines()
+
+    assert shown[-3:] == [
+        "99",
+        "... 2,900 more: --limit N shows N rows, --output FILE writes all",
+        "100 rows as of 1970-01-01T00:00:03.999Z",
+    ]
+    assert len(shown) == 2 + 100 + 2
+    given = on_terminal(
+        "--location", many.location, "read", "rows", "--columns", "n", "--limit", "150"
+    )
+    assert len(given.splitlines()) == 2 + 150 + 1
+    piped = many.done("read", "rows", "--format", "table")
+    assert len(piped.out.splitlines()) == 2 + 3_000
+    assert "more" not in piped.err
+
+
+def test_the_end_of_input_at_a_question_is_no_interruption(many: Cli) -> None:
+    """Ctrl-D answers no, and nothing is dropped; only Ctrl-C interrupts."""
+    arguments = ("--location", many.location, "source", "drop", "rows")
+    shown = on_terminal(*arguments, typed=b"\x04", status=1)
+
+    assert "interrupted" not in shown
+    assert shown.splitlines()[-1] == "No answer. Nothing was dropped."
+    assert many.done("source", "list").object["name"] == "rows"
+
+
+def on_terminal(*arguments: str, typed: bytes = b"", status: int = 0) -> str:
     """Run a command on a terminal of 50 columns; return what it showed, without what steers it."""
     terminal, ours = pty.openpty()
+    os.write(terminal, typed)
     environment = {**os.environ, "COLUMNS": "120" if "ingest" in arguments else "50"}
     process = subprocess.Popen(
         [*COMMAND, *arguments], stdin=ours, stdout=ours, stderr=ours, env=environment
@@ -363,7 +433,7 @@ def on_terminal(*arguments: str) -> str:
         except OSError:  # The other side is closed: the process has ended.
             break
     os.close(terminal)
-    assert process.wait(120) == 0, shown.decode()
+    assert process.wait(120) == status, shown.decode()
     text = shown.decode().replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 

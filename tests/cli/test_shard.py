@@ -55,6 +55,9 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     assert len(cli.done("shard", "listen", "s", "--until", "5", "--json").objects) == 2
     cli.done("shard", "append", "s", "--upper", "end", given=b"")
     assert len(cli.done("shard", "listen", "s", "--follow", "--json").objects) == 3
+    for limit in ("1", "2"):
+        listened = cli.done("shard", "listen", "s", "--until", "5", "--limit", limit, "--json")
+        assert len(listened.objects) == int(limit)
     told = cli.done("shard", "downgrade", "s", "7", "--yes", "--json").object
     assert told == {"shard": "s", "since": 7, "holds": {"history": 7}}
     assert cli("shard", "snapshot", "s", "--as-of", "6").complaint.startswith(

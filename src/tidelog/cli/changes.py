@@ -35,12 +35,15 @@ def changes(
     name: CollectionName,
     *,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="After this time: what is read as of it, is had.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Show changes after this time (exclusive); as --as-of of read."
+        ),
     ],
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Up to this time; by default the newest that is complete."
+            metavar="TIME", help="Up to this time; the default is the newest complete time."
         ),
     ] = None,
     columns: Columns = None,
@@ -79,11 +82,13 @@ async def _changes(location: Location, asked: _Asked) -> None:
     from tidelog.collection.formats.times import format_time, parse_time
     from tidelog.persist.format.schema import DIFF, TIME
 
-    since = parse_time(asked.since, what="--since")
-    until = None if asked.until is None else parse_time(asked.until, what="--until")
+    now_us = location.clock.now_us()
+    parse_time(asked.since, what="--since", now_us=now_us)
+    if asked.until is not None:
+        parse_time(asked.until, what="--until", now_us=now_us)
     collection = await location.collection(asked.name)
     reading = collection.reading(asked.picked.selection())
-    first, last = await collection.resolve_between(since, until)
+    first, last = await collection.resolve_between(asked.since, asked.until)
     for option, text in (("--since", asked.since), ("--until", asked.until)):
         if text is not None:
             say_bare_time(text, option)
@@ -99,7 +104,8 @@ async def _changes(location: Location, asked: _Asked) -> None:
                 yield shown(piece)
 
     schema = shown(pa.Table.from_batches([], reading.narrow.updates)).schema
-    written = await write_all(rows(), schema, asked.destination, clock=location.clock)
+    limit = asked.picked.limit
+    written = await write_all(rows(), schema, asked.destination, clock=location.clock, limit=limit)
     if is_table:
         told = f"after {format_time(first)} up to {format_time(last)}"
         say(f"{count_text(written, 'change')} {told}")

@@ -50,9 +50,10 @@ def collect(
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Delete objects that merges replaced, and, where none is named, those of dropped sources.
+    """Delete the objects that merges replaced, and those of dropped sources.
 
-    Nothing that can be read at any time is deleted.
+    With names, the command deletes no objects of dropped sources. Every time that can be read
+    stays readable.
     """
     from tidelog.collection.formats.times import parse_duration_ms
 

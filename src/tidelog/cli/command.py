@@ -61,13 +61,20 @@ def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]
 
 
 def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
-    """Ask whether a deed that is for good is meant, and end the command where it is not.
+    """Ask the user to confirm a deed that is final; exit if the answer is not yes.
 
     Raises:
-        UsageError: nobody is there to ask.
+        UsageError: standard input is not a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"nobody is there to ask: write --yes to {deed}")
-    if not typer.confirm(question(), err=True):
+    try:
+        is_meant = typer.confirm(question(), err=True)
+    except typer.Abort as abort:
+        if not isinstance(abort.__context__, EOFError):
+            raise
+        say("")  # The end of input leaves the cursor behind the question.
+        undone, is_meant = f"No answer. {undone}", False
+    if not is_meant:
         say(undone)
         raise typer.Exit(1)

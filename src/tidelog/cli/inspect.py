@@ -30,10 +30,11 @@ def inspect(
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the batches, the holds and the objects of collections and shards, or of all there is.
+    """Show the batches, holds and objects of collections and shards.
 
-    Each object is counted once: as live, as gone (merged, and to be deleted), as young (named by
-    nothing yet), as dead (named by nothing for ever: tidelog collect --sweep), or as other.
+    Without names, the command shows all of them. Each object is counted once: as live, as gone
+    (merged, and to be deleted), as young (not named yet), as dead (never to be named: tidelog
+    collect --sweep), or as other.
     """
     is_json = choose_format(None, as_json=as_json) == "json"
     shown = 0

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -92,6 +94,10 @@ _PLAIN: Final = (
     ("Input should be less than or equal to", "more than"),
     ("Input should be a valid number, unable to parse string as a number", "no number"),
 )
+# The parser's own suggestions resemble the word typed too little.
+_SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible options).*")
+_UNKNOWN: Final = re.compile(r"no such (command|option):? (\S+)")
+_ALIKE: Final = 0.7  # Of 1; 'read' and 'retain' reach 0.6.
 # What errors of several libraries say where a process may have no more: the last, where not even
 # the libraries themselves can be loaded.
 _NO_MORE: Final = ("can't start new thread", "annot allocate memory", "failed to map segment")
@@ -211,7 +217,18 @@ def make_app(only: str | None = None) -> typer.Typer:
 
 @cache
 def _made(only: str | None) -> Any:  # Of a class whose place differs between typers.
-    return typer.main.get_command(make_app(only))
+    made: Any = typer.main.get_command(make_app(only))
+    _keep_short_help_whole(made)
+    return made
+
+
+def _keep_short_help_whole(group: Any) -> None:
+    """Make lists of verbs wrap the first sentence of each: by default the parser cuts it."""
+    for command in group.commands.values():
+        first = " ".join((command.help or "").partition("\n\n")[0].split())
+        command.short_help = command.short_help or first.partition(". ")[0].rstrip(".") + "."
+        if hasattr(command, "commands"):
+            _keep_short_help_whole(command)
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
@@ -250,14 +267,43 @@ def _tell_misuse(error: Exception) -> None:
         return
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidelog"
-    told = " ".join(told.split()).removesuffix(".")
+    told = _SUGGESTED.sub("", " ".join(told.split())).removesuffix(".")
     for said, plain in _PLAIN:
         told = told.replace(said, f"it is {plain}")
     told = told[:1].lower() + told[1:]
     hint = next((hint for part, hint in _HINTS if part in f"{command}: {told}"), None)
-    if hint is not None:
-        told = told.partition(". Did you mean")[0]
+    hint = hint or _suggestion(told, context)
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")
+
+
+def _suggestion(told: str, context: Any) -> str | None:
+    """Return the hint for an unknown verb or option; None if none resembles the word typed."""
+    unknown = _UNKNOWN.match(told)
+    if unknown is None or context is None:
+        return None
+    kind, word = unknown[1], unknown[2].strip("'\"")
+    if kind == "option":
+        known = [name for option in context.command.params for name in option.opts]
+        bare = {name.lstrip("-"): name for name in known if name.startswith("--")}
+    else:
+        bare = {name: name for name in context.command.commands}
+        homes = [path for path, verbs in _verbs_by_group() if word in verbs]
+        if homes:
+            return _question([f"{path} {word}" for path in homes])
+    found = get_close_matches(word.lstrip("-"), bare, n=2, cutoff=_ALIKE)
+    return _question([bare[name] for name in found]) if found else None
+
+
+def _question(choices: Sequence[str]) -> str:
+    *first, last = map(repr, choices)
+    return f"did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
+
+
+def _verbs_by_group() -> list[tuple[str, list[str]]]:
+    """Return the path of the command and of each of its groups, with their verbs."""
+    whole = _made(None)
+    groups = [(f"tidelog {name}", list(whole.commands[name].commands)) for name in _GROUPS]
+    return [("tidelog", list(_VERBS)), *groups]
 
 
 def _tell_unforeseen(error: Exception) -> None:

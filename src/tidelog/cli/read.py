@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 AHEAD_MAX: Final = 4  # Tables: one is written, and processors are kept busy.
+SHOWN_MAX: Final = 100  # Rows of a table on a terminal, unless the user gives a limit.
+COUNTED_MAX: Final = 1_000_000  # Rows that are read on only to be counted.
 
 
 def read(
@@ -41,8 +43,8 @@ def read(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970. "
-            "By default the newest time that is complete.",
+            help="ISO 8601 (UTC without an offset), milliseconds since 1970, now, yesterday or "
+            "-1h. The default is the newest complete time.",
         ),
     ] = None,
     columns: Columns = None,
@@ -76,11 +78,12 @@ async def _read(
     from tidelog.collection.formats.times import format_time, parse_time
     from tidelog.persist.read.selection import repeated
 
-    time = None if as_of is None else parse_time(as_of)
+    if as_of is not None:
+        parse_time(as_of, now_us=location.clock.now_us())
     collection = await location.collection(name)
     is_packed = destination.format == "parquet"
     reading = collection.reading(picked.selection(), is_packed=is_packed)
-    time = await collection.resolve_as_of(time, what="--as-of")
+    time = await collection.resolve_as_of(as_of, what="--as-of")
     if as_of is not None:
         say_bare_time(as_of, "--as-of")
 
@@ -90,7 +93,9 @@ async def _read(
                 for table in repeated(piece):
                     yield table
 
-    written = await write_all(rows(), reading.narrow.data, destination, clock=location.clock)
+    written = await write_all(
+        rows(), reading.narrow.data, destination, clock=location.clock, limit=picked.limit
+    )
     if destination.format == "table":
         say(f"{count_text(written, 'row')} as of {format_time(time)}")
 
@@ -101,10 +106,13 @@ async def write_all(
     destination: Destination,
     *,
     clock: Clock,
+    limit: int | None = None,
+    is_endless: bool = False,
 ) -> int:
-    """Write rows as they come, while the next are made ready and read; return how many there were.
+    """Write rows as they come, while the next are made ready and read; return their count.
 
-    What is read, made ready or waits to be written is bounded by `AHEAD_MAX`.
+    `AHEAD_MAX` bounds the rows in memory. A table on a terminal ends after `SHOWN_MAX` rows and the
+    count of the others, unless the caller gives a ``limit`` or its rows are ``is_endless``.
     """
     import pyarrow as pa
 
@@ -113,11 +121,17 @@ async def write_all(
     # It gives memory back sooner than Arrow's others do, and is as fast here.
     pa.set_memory_pool(pa.system_memory_pool())
     count = 0
+    is_cut = destination.is_for_people and limit is None and not is_endless
+    cut = _Cut(SHOWN_MAX if is_cut else None)
 
     async def pieces() -> AsyncGenerator[_Piece, None]:
         async with aclosing(tables):
             async for table in tables:
-                yield _Piece([table], table.num_rows, table.nbytes)
+                shown = cut.shown(table)
+                if shown.num_rows or not table.num_rows:
+                    yield _Piece([shown], shown.num_rows, shown.nbytes)
+                if cut.left > COUNTED_MAX:
+                    return
 
     async def prepare(piece: _Piece) -> Callable[[], None]:
         # Popped, so that nobody holds rows that are ready.
@@ -132,7 +146,28 @@ async def write_all(
             async for piece, write in ready:
                 count += piece.rows
                 await clock.offload(write)
+    if cut.left:
+        more = f"over {COUNTED_MAX:,}" if cut.left > COUNTED_MAX else f"{cut.left:,}"
+        say(f"... {more} more: --limit N shows N rows, --output FILE writes all")
     return count
+
+
+class _Cut:
+    """The first rows of many, and the count of those left out; without a limit, all rows."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._shown = 0
+        self.left = 0
+
+    def shown(self, table: pa.Table) -> pa.Table:
+        """Return the rows of the next table that are shown."""
+        if self._limit is None:
+            return table
+        shown = table.slice(0, max(0, self._limit - self._shown))
+        self._shown += shown.num_rows
+        self.left += table.num_rows - shown.num_rows
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

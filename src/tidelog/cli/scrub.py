@@ -43,7 +43,7 @@ def scrub(
     interval: Wait = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Read all that is stored, and check it; every damage is told, not the first alone.
+    """Read all stored data, check it, and report every damage.
 
     Each part is read whole: its bytes, its rows and what they sum up to, its times and keys. Each
     rollup that is kept, with the changes after it, must come to the newest state. Logs without keys

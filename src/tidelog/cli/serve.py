@@ -77,10 +77,11 @@ def serve(
     max_followers: Followers = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the keyed logs of a location over HTTP, until it is told to end (Ctrl-C, SIGTERM).
+    """Serve the keyed logs of a location over HTTP.
 
-    Then requests that are under way are answered, those that wait get what there is, and what was
-    appended is written. /openapi.json describes the routes.
+    Ctrl-C or SIGTERM ends the server. It first answers the requests in progress, and writes the
+    appended records. A waiting request gets the records that exist. /openapi.json describes the
+    routes.
     """
     from tidelog.cli.ingest import parse_size
 

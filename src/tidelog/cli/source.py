@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Create, list, describe, watch, unblock (skip) and drop sources.",
+    help="Create, list, describe, watch, unblock and drop sources.",
 )
 
 

@@ -53,7 +53,7 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Append, read and collect at once, and compare what is read with what was appended.
+    """Append, read and collect concurrently, and check the records read.
 
     Works on a log of its own, at any location, which is made if there is none; memory:// will do.
     Ctrl-C ends it early, with its report. Exit status 1: something is wrong, and the log is kept.

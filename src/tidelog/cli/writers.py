@@ -65,7 +65,12 @@ Where = Annotated[
     list[str] | None,
     typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
 ]
-Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="At most N rows; of a table on a terminal 100 by default."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,11 @@ class Destination:
             raise UsageError(f"--format {told!r} is not known: it is one of {known}")
         if output is not None and self.path is not None:
             _check_place(self.path, output)
+
+    @property
+    def is_for_people(self) -> bool:
+        """Return True if the rows become a table on a terminal."""
+        return self.format == "table" and self.path is None and is_terminal()
 
     @contextmanager
     def opened(self, schema: pa.Schema) -> Iterator[PreparedRows]:

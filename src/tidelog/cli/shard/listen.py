@@ -13,7 +13,16 @@ from tidelog.cli.output import count_text, say
 from tidelog.cli.read import write_all
 from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
 from tidelog.cli.shard.snapshot import readable
-from tidelog.cli.writers import Columns, Destination, Format, Output, Picked, Where, picked_by
+from tidelog.cli.writers import (
+    Columns,
+    Destination,
+    Format,
+    Limit,
+    Output,
+    Picked,
+    Where,
+    picked_by,
+)
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ def listen(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="After this time: what is read as of it, is had. By default the shard's since.",
+            help="Show updates after this time (exclusive). The default is the shard's since.",
         ),
     ] = None,
     until: Annotated[
@@ -44,6 +53,7 @@ def listen(
     ] = False,
     columns: Columns = None,
     where: Where = None,
+    limit: Limit = None,
     format: Format = None,
     output: Output = None,
     as_json: AsJson = False,
@@ -66,7 +76,7 @@ def listen(
         since=None if since is None else time_of(since, "--since"),
         until=None if until is None else time_of(until, "--until"),
         follow=follow,
-        picked=picked_by(columns, where, None),
+        picked=picked_by(columns, where, limit),
         destination=destination,
     )
     on_location(context, lambda location: _listen(location, asked))
@@ -105,9 +115,30 @@ async def _listen(location: Location, asked: _Asked) -> None:
                 until=last,
             )
         found = rows.changes(first, last)
-    written = await write_all(found, rows.change_schema, asked.destination, clock=location.clock)
+    limit = asked.picked.limit
+    written = await write_all(
+        found if limit is None else _first(found, limit),
+        rows.change_schema,
+        asked.destination,
+        clock=location.clock,
+        limit=limit,
+        is_endless=asked.follow,
+    )
     if asked.destination.format == "table":
         say(f"{count_text(written, 'update')} after {first}")
+
+
+async def _first(
+    updates: AsyncGenerator[pa.Table, None], limit: int
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the first updates."""
+    async with aclosing(updates):
+        while limit:
+            piece = await anext(updates, None)
+            if piece is None:
+                return
+            yield piece.slice(0, limit)
+            limit = max(0, limit - piece.num_rows)
 
 
 async def _following(rows: ShardRows, reached: int) -> AsyncGenerator[pa.Table, None]:

@@ -74,7 +74,11 @@ async def _snapshot(location: Location, asked: _Asked) -> None:
     time = readable(shard, asked.as_of)
     rows = ShardRows(shard=shard, wanted=wanted)
     written = await write_all(
-        rows.contents(time), rows.schema, asked.destination, clock=location.clock
+        rows.contents(time),
+        rows.schema,
+        asked.destination,
+        clock=location.clock,
+        limit=asked.picked.limit,
     )
     if asked.destination.format == "table":
         say(f"{count_text(written, 'row')} as of {time}")
