@@ -75,7 +75,7 @@ class ForkStory:
             if "f" not in game.watch.logs:
                 log = game.log(client, "a")
                 with suppress(NoSuchPin):
-                    await log.release_pin("f", force=True)
+                    await log.release_pin("f")
                 with suppress(ContentionError):
                     await log.collect(keep=ALL, grace_us=0)
                 await game.shelf(client).fork("a", "f")

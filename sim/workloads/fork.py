@@ -444,7 +444,7 @@ async def _fork_again(game: Game, client: Client) -> None:
         pins = Pins(store=within.store, clock=within.clock, writer=client.name)
         for pin, held in (await pins.list()).items():
             if held.holder and held.holder not in game.watch.logs:
-                await pins.release(pin, force=True)
+                await pins.release(pin)
                 if not game.watch.logs[name].is_live:
                     continue  # Whoever destroyed the source was a little quicker.
                 await game.log(client, name).collect(keep=Keep(share_max=1), grace_us=0)

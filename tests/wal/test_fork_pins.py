@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.named_logs import contents, log_of, shelf_on
+from kit.dying import DiesWriting
+from kit.named_logs import append, contents, log_of, shelf_on
 from kit.protocols import CLOCK
 from kit.stores import Interposed, keys_in
 from tidelog.errors import (
@@ -16,8 +18,11 @@ from tidelog.errors import (
     NameTaken,
     NoSuchLog,
     OutcomeUnknown,
+    TidelogError,
+    UsageError,
 )
 from tidelog.store.memory import MemoryStore
+from tidelog.testing.faulty import Faulty
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.plan import Keep
@@ -137,3 +142,77 @@ async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
         await shelf_on(meddled(store, "before", act)).fork("a", "b")
     assert await (await shelf_on(store).open("a")).pins() == {}
     await shelf_on(store).destroy("a", grace_us=0)
+
+
+async def kill_a_fork(store: MemoryStore) -> None:
+    """Leave a sure pin for the fork ``b`` of ``a``, and no fork."""
+    await log_of(store, "a", 12)
+    death = DiesWriting(number=2, landed=False)
+    with pytest.raises(TidelogError):
+        await shelf_on(Faulty(store, toss=death.toss)).fork("a", "b")
+    pins = await (await shelf_on(store).open("a")).pins()
+    assert pins["b"].is_sure
+    assert f"log/b/{MANIFEST}" not in store.objects
+
+
+@pytest.mark.parametrize("is_destroyed", [False, True])
+async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> None:
+    """The name of a killed fork may belong to another log by now."""
+    store = MemoryStore()
+    await kill_a_fork(store)
+    await shelf_on(store).create("b")
+    if is_destroyed:
+        await shelf_on(store).destroy("b", grace_us=0)
+
+    source = await shelf_on(store).open("a")
+    await source.release_pin("b")
+    assert await source.pins() == {}
+
+
+async def test_a_log_is_destroyed_whole_though_its_fork_was_killed() -> None:
+    """No log reads what that pin holds, so it neither stops the destruction nor keeps a record."""
+    store = MemoryStore()
+    await kill_a_fork(store)
+
+    await shelf_on(store).destroy("a", grace_us=0)
+    assert not [key for key in store.objects if "/pin/" in key]
+    assert not [key for key in store.objects if "/snapshot/" in key]
+
+
+async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> None:
+    """The fork was acknowledged, so no record of it may be lost."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    held, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+            held.set()
+            await go_on.wait()
+
+    forking = asyncio.create_task(shelf_on(Interposed(store, before=wait)).fork("a", "b"))
+    await held.wait()
+
+    async def let_it_finish(op: str, key: str) -> None:
+        if op == "put" and "/pin/b." in key and not go_on.is_set():
+            go_on.set()
+            await forking
+
+    source = await shelf_on(Interposed(store, before=let_it_finish)).open("a")
+    with pytest.raises(UsageError, match="destroy it first"):
+        await source.release_pin("b")
+    assert go_on.is_set()
+    assert len(await contents(store, "b")) == 12
+
+
+async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
+    """It was written to, so it is a log, and its manifest can be made again."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    await shelf_on(store).fork("a", "b")
+    await append(store, "b", 1)
+    await store.delete([f"log/b/{MANIFEST}"])
+
+    source = await shelf_on(store).open("a")
+    with pytest.raises(UsageError, match="destroy it first"):
+        await source.release_pin("b")

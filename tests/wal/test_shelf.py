@@ -112,7 +112,7 @@ async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
         except NoSuchLog:
             log = await shelf_on(store).open("a")
             if "b" in await log.pins():
-                await log.release_pin("b", force=True)
+                await log.release_pin("b")
             await log.collect(keep=ALL, grace_us=0)
             await shelf_on(store).fork("a", "b")
             found = await contents(store, "b")

@@ -123,12 +123,12 @@ class Keeping(Closing):
     async def release_pin(self, name: str, *, force: bool = False) -> None:
         """Let go of what a pin holds; the next collection deletes what the log does not need.
 
-        With ``force`` also what a fork reads: only where whoever began the fork died over it.
+        With ``force`` also records that a fork reads, which the fork then lacks.
 
         Raises:
-            NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
-            ContentionError: others changed it at every try. OutcomeUnknown, LocationError: the
-            store failed; see ``outcome``.
+            NoSuchPin: there is none. UsageError: a fork reads what it holds, and ``force`` is
+            False. ContentionError: others changed it at every try, or its fork became a log
+            concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
         """
         await self._pins().release(name, force=force)
 

@@ -44,6 +44,7 @@ from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, OrphanVerdict, judge_fragment
 from tidelog.wal.gc.pin_objects import each_pin, held_pins, replace_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
+from tidelog.wal.gc.pins import has_fork
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import load_head, no_such_log
 from tidelog.wal.read.manifest_store import Change, ManifestStore
@@ -146,7 +147,7 @@ def _refuse_foreign(keys: Sequence[str]) -> None:
 
 async def _refuse_forks(store: Store) -> None:
     held = [found.pin for found in await held_pins(store)]
-    if forks := sorted({pin.holder for pin in held if pin.holder}):
+    if forks := sorted({pin.holder for pin in held if await has_fork(store, pin)}):
         raise UsageError(
             f"the log shares what it has with its forks: destroy these first: {', '.join(forks)}"
         )
@@ -174,12 +175,12 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
 async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
     """Release all pins but those of forks, which read what they hold.
 
-    A fork whose pin is not sure yet has no manifest; once it is released, it never comes to be.
-    That it is not is said of the very version that is replaced.
+    A fork whose pin is released before the fork is a log never becomes one. The manifest of the
+    fork is read after the version of the pin that is replaced.
     """
     for _ in range(TRIES_MAX):
         held = [found async for found in each_pin(store) if found.pin.is_held]
-        idle = [found for found in held if not (found.pin.holder and found.pin.is_sure)]
+        idle = [found for found in held if not await has_fork(store, found.pin)]
         if not idle:
             return
         for found in idle:

@@ -5,7 +5,7 @@ snapshots and a manifest of its own, and from then on the two have nothing to do
 a pin in the source, by the fork's name, which holds what is shared. As the fork is collected, the
 pin shrinks.
 
-Invariants: the pin is sure before the fork's manifest is written, and is looked at once more after
+Invariants: the pin is sure before the fork's manifest is written, and is written once more after
 that, so a fork that is a log has all that it names. What a fork shares with a log it never deletes.
 Source: design page 3, "Manifest tree, setsum, cursors, collection".
 """
@@ -24,6 +24,7 @@ from tidelog.errors import (
     LogSealed,
     NameTaken,
     NoSuchLog,
+    ObjectChanged,
     ObjectExists,
     Outcome,
     OutcomeUnknown,
@@ -127,18 +128,23 @@ class Fork:
         return manifest
 
     async def _demand_held(self, target: Within, manifest: Manifest, held: PinWitness) -> None:
-        """Look at the pin once more, now that everybody can see for which log it holds.
+        """Write the pin once more, now that every process can see for which log it holds.
 
-        It may have been let go of while the fork was made, by one who took its maker for dead, and
-        what it held may be gone. Whoever lets go of it later can see that there is a fork.
+        Another process may have released it, as if its maker was dead, and its records may be gone.
+        A later release finds the fork.
 
         Raises:
-            ContentionError: so it was; the fork was undone. OutcomeUnknown: it could not be undone,
-            or others have written to it already: it is to be destroyed.
+            ContentionError: it was released; the fork was undone. OutcomeUnknown: it could not be
+            undone, or others have written to it already: it is to be destroyed.
         """
-        now = await read_pin(self.store, held.pin.path)
-        if now is not None and now.pin.start == held.pin.start:
-            return
+        now: PinWitness | None = held
+        while now is not None and now.pin.start == held.pin.start:
+            try:
+                await self._pins.confirm(now)
+            except ObjectChanged:
+                now = await read_pin(self.store, held.pin.path)
+            else:
+                return
         # The fork may have been collected already, and have shrunk it itself.
         newest = (await load_head(target)).manifest
         if now is not None and now.pin.is_held and now.pin.start <= newest.oldest:

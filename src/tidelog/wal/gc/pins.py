@@ -32,13 +32,17 @@ from tidelog.errors import (
     CorruptionError,
     LocationError,
     NameTaken,
+    NoSuchLog,
     NoSuchPin,
     ObjectChanged,
     OutcomeUnknown,
     UsageError,
 )
 from tidelog.store.conditional import create
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.pin import (
     Pin,
@@ -141,10 +145,12 @@ class Pins:
     async def release(self, name: str, *, force: bool = False) -> None:
         """Let go of what a pin holds; the next collection deletes what the log does not need.
 
+        A pin that a killed fork left holds for no log, so it is released like any other.
+
         Raises:
-            NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
-            ContentionError: others changed it at every try. OutcomeUnknown, LocationError: the
-            store failed; see ``outcome``.
+            NoSuchPin: there is none. UsageError: a fork reads what it holds, and ``force`` is
+            False. ContentionError: others changed it at every try, or its fork became a log
+            concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
         """
         check_pin_name(name)
         held = await self._held(name)
@@ -153,13 +159,25 @@ class Pins:
             raise NoSuchPin("the log has no such pin", name=name)
         sure = _sure_of(held)
         for found in held if sure is None else [sure]:
-            if found.pin.holder and not force:
-                raise UsageError(
-                    f"the log {found.pin.holder!r} is a fork, and reads what this pin holds: "
-                    "destroy it first",
+            await self.let_go(found, found.pin.limit, unless_shared=not force)
+            if not force and await has_fork(self.store, found.pin):
+                raise ContentionError(
+                    f"the log {found.pin.holder!r} became a fork while its pin was released, and "
+                    "may lack records: destroy it",
                     name=name,
                 )
-            await self.let_go(found, found.pin.limit)
+
+    async def confirm(self, held: PinWitness) -> None:
+        """Write a fork's pin once more, now that the fork is a log.
+
+        A release looks for the fork after it read the pin. So either this call finds the pin
+        changed, or the release does, and looks for the fork again.
+
+        Raises:
+            ObjectChanged: another process has changed it. OutcomeUnknown, LocationError: the store
+            failed.
+        """
+        await self._replace(held)
 
     async def shrink(self, holder: str, start: int) -> None:
         """Let go of what the pin of a fork holds below ``start``; it holds no more than before.
@@ -171,16 +189,23 @@ class Pins:
             if found.pin.is_sure and found.pin.holder == holder:
                 await self.let_go(found, start)
 
-    async def let_go(self, found: PinWitness, start: int) -> None:
+    async def let_go(self, found: PinWitness, start: int, *, unless_shared: bool = False) -> None:
         """Let go of what one pin holds below ``start``, whoever else changes it meanwhile.
 
         Raises:
+            UsageError: ``unless_shared``, and a fork reads it.
             ContentionError, OutcomeUnknown, LocationError: see `release`.
         """
         now: PinWitness | None = found
         for attempt in range(TRIES_MAX):
             if now is None or now.pin.start >= min(start, now.pin.limit):
                 return
+            if unless_shared and await has_fork(self.store, now.pin):
+                raise UsageError(
+                    f"the log {now.pin.holder!r} is a fork, and reads what this pin holds: "
+                    "destroy it first",
+                    name=now.name,
+                )
             with suppress(ObjectChanged, OutcomeUnknown):
                 await self._replace(now, start=min(start, now.pin.limit))
                 return
@@ -231,6 +256,27 @@ class Pins:
 
     def _signature(self) -> str:
         return f"{self.writer} {self.clock.unique()}"
+
+
+async def has_fork(store: Store, pin: Pin) -> bool:
+    """Return True if a fork reads what a pin of the log at the root of ``store`` holds.
+
+    The log that the pin is held for may not exist, share nothing with this one, or be destroyed.
+
+    Raises:
+        CorruptionError: the manifest of that log cannot be read. LocationError: the store failed.
+    """
+    if not pin.holder or not isinstance(store, Within):
+        return bool(pin.holder)
+    fork = store.sibling(pin.holder)
+    try:
+        chain = (await load_head(fork)).manifest.chain
+    except NoSuchLog:
+        # A log with records that lost its manifest can be made again, and may be the fork.
+        return await first_entry(fork, EPOCHS) is not None
+    if chain is None or chain.is_destroyed or (origin := chain.origin) is None:
+        return False
+    return origin.pin == pin.name and store.sibling(origin.log).url == store.url
 
 
 def _sure_of(held: Sequence[PinWitness]) -> PinWitness | None:
