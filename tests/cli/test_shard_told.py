@@ -56,6 +56,8 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
     for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
         assert "it was finalized" in lake("shard", *verb).complaint
     before = lake.contents()
+    for given in ((), ("--upper", "9"), ("--expected-upper", "1"), ("--time", "3")):
+        assert "was finalized" in lake("shard", "append", "s", *given).complaint
     assert "was finalized" in lake("shard", "downgrade", "s", "9", "--yes").complaint
     assert lake.contents() == before
 

@@ -27,6 +27,7 @@ from tidelog.errors import (
     Outcome,
     PartMissing,
     ReadOvertaken,
+    UsageError,
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
@@ -413,7 +414,7 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
         shard, zombie, reader = await grown(place, 5), place.shard(), place.shard()
         await shard.hold("h")
         await zombie.refresh()
-        planned = await reader.snapshot(3)
+        planned, slept = await reader.snapshot(3), await place.shard().appender("till")
         assert await shard.bury() == 5
         assert await place.shard().bury() == 0
         assert (await planned.to_arrow()).num_rows == 1, "who reads it has a while to do so"
@@ -421,6 +422,11 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
         late = await zombie.compare_and_append(rows(("k", 9, 5, 1)), 5, 6)
         assert late.verdict is MISMATCH
         assert late.upper.is_empty
+        with pytest.raises(UsageError, match="was finalized"):
+            await zombie.append(rows(("k", 9, 5, 1)), 5, 6)
+        for writer in (slept, await zombie.appender("other")):
+            with pytest.raises(UsageError, match="was finalized"):
+                await writer.append(rows(("k", 9, 5, 1)), 6)
         with pytest.raises(AsOfBeforeSince, match="nobody may read"):
             await planned.to_arrow()
     state = await place.shard().refresh()

@@ -58,6 +58,30 @@ async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
     assert await contents(place.shard(), 0) == {("a", 1): 1}
 
 
+@pytest.mark.parametrize("end", ["finalized", "finished", "given up"])
+async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end: str) -> None:
+    """Writers, compactors and transactions leave parts, and a shard may end before a sweep."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    (lost,) = await upload(shard, "b", 1)
+    if end == "finalized":
+        await shard.bury()
+        await shard.collect(after_us=0)
+    else:
+        await shard.compare_and_append(None, 1, None)
+    if end == "given up":
+        await shard.hold("h")
+        await shard.downgrade_since("h", None)
+
+    found = [await sweep(place.shard()) for _ in range(4)]
+    assert [one.deleted for one in found] == [0, 0, 1, 0]
+    assert found[-1].usage.objects[ObjectUse.YOUNG] == 0
+    assert lost.path not in keys(place)
+    if end == "finished":
+        assert await contents(place.shard(), 0) == {("a", 1): 1}
+
+
 async def test_a_sleeper_cannot_name_what_was_swept() -> None:
     """It is told to write it again, and what it names then is there."""
     place = in_memory()

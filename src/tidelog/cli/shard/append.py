@@ -130,9 +130,10 @@ async def _append(location: Location, asked: _Asked) -> Fed:
     from tidelog.cli.shard.feed import Timed, feed
     from tidelog.cli.shard.input import UpdatesInput
     from tidelog.collection.formats.dialect import CsvDialect
-    from tidelog.persist.states.transition import check_interval
+    from tidelog.persist.states.transition import check_interval, check_not_finalized
 
     shard = await opened(location, asked.name)
+    check_not_finalized(shard.state)
     shard.schema = schema_of(shard.state)
     lower = shard.state.upper_frontier if asked.expected is None else asked.expected
     if asked.upper is not None:

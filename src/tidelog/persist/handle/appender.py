@@ -17,7 +17,7 @@ from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, Us
 from tidelog.frontier import Frontier, join
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
 from tidelog.persist.handle.asked import check_owner
-from tidelog.persist.states.transition import Verdict
+from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
@@ -53,12 +53,14 @@ class Appender:
         """Append updates at times in ``[self.upper, upper)``, and all progress before them.
 
         Raises:
-            UpperMismatch: somebody else wrote these times. UsageError: it has written them itself:
-                who begins anew goes on from ``upper``. HandleError: it was closed. Whatever
+            UpperMismatch: another writer wrote these times. UsageError: it has written them itself:
+                a writer that begins again goes on from ``upper``; or the shard was finalized.
+                HandleError: it was closed. Whatever
                 `Shard.compare_and_append` raises; do the same again after UNKNOWN.
         """
         until = Frontier.of(upper)
         self._check_open()
+        check_not_finalized(self.shard.state)
         is_past = not self.upper < until and (updates is not None or until < self.upper)
         if is_past and self._unsure != (updates is not None, until):
             raise UsageError(
@@ -160,6 +162,7 @@ class Appender:
                 raise
             if done.verdict is Verdict.MISMATCH:
                 self._unsure = None
+                check_not_finalized(self.shard.state)
                 raise UpperMismatch(
                     "another writer has written these times: open the appender again, and go on "
                     "from its upper",

@@ -140,6 +140,7 @@ async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Fronti
     checked = True
     state = await shard.refresh()
     while True:
+        transition.check_not_finalized(state)
         reached = state.upper_frontier
         if reached < start:
             raise UpperMismatch("the shard is not written up to lower", upper=reached)

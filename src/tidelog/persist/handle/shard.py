@@ -191,6 +191,7 @@ class Shard:
 
         Raises:
             UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
+            UsageError: the shard was finalized. NOT_APPLIED.
             DataDiffers: others wrote other data for these times. NOT_APPLIED.
         """
         check_kind(updates, pa.Table, "updates to append are a pyarrow table")

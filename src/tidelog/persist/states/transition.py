@@ -202,6 +202,18 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
     return None
 
 
+def check_not_finalized(state: State) -> None:
+    """Refuse a write to a finalized shard, which takes no more updates.
+
+    Raises:
+        UsageError: it is finalized.
+    """
+    if state.is_buried:
+        raise UsageError(
+            "the shard was finalized, so nothing can be appended to it: append to another shard"
+        )
+
+
 def check_unregistered(state: State) -> None:
     """Refuse who comes past the transaction shard that a shard is registered in.
 
@@ -250,9 +262,10 @@ def decide_drop_writer(state: State, name: str) -> Decision[Diff, bool]:
 def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
     """Decide to raise the write epoch from the one that is known; gives the newest.
 
-    That of a registered shard stays: see `tidelog.persist.transactions`.
+    It rises also once no more is written: a killed writer may have left a part, and compactors go
+    on. That of a registered shard stays: see `tidelog.persist.transactions`.
     """
-    if state.write_epoch != known or state.upper is None or state.registered.name:
+    if state.write_epoch != known or state.registered.name:
         return Decision(state.write_epoch)
     return Decision(known + 1, Diff(write_epoch=known + 1))
 
