@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelog.http_api.keys import Base64
 from tidelog.http_api.messages import AppendRequest, RecordIn, encode_json
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.format.directory import HEAD, read_head
@@ -152,7 +153,7 @@ def keyed_decoders() -> KeyedDecoders:
         state = apply_diff(state, diff)
     footer = pq.read_metadata(pa.BufferReader(part.directory))
     packed = base64.b64decode((footer.metadata or {})[HEAD.encode()])
-    records = [RecordIn(key="YQ==", value="YmM="), RecordIn(key_text="a", value_text="b")]
+    records = [RecordIn(key=Base64(b"a"), value=Base64(b"bc")), RecordIn(key="a", value="b")]
     asked = AppendRequest(records=records, await_durable=True, timestamp_us=5)
     sent = AppendRequest(records=records[:1], await_durable=True, timestamp_us=5)
     found: KeyedDecoders = {

@@ -44,7 +44,7 @@ class Asked:
 
     async def append(self, *pairs: tuple[str, str]) -> int:
         """Append texts, which must succeed."""
-        records = [{"keyText": key, "valueText": value} for key, value in pairs]
+        records = [{"key": key, "value": value} for key, value in pairs]
         answer = await self.post("append", {"records": records})
         assert answer.status_code == 200, answer.text
         return int(answer.json()["startSequence"])

@@ -115,7 +115,7 @@ def test_a_process_ends_with_what_was_appended(
     server = started(location)
     request.addfinalizer(server.process.wait)
     request.addfinalizer(server.process.kill)
-    body = '{"records": [{"keyText": "a", "valueText": "x"}], "awaitDurable": false}'
+    body = '{"records": [{"key": "a", "value": "x"}], "awaitDurable": false}'
     run(f"curl -sf {SHOWN}/api/v1/keyed/orders/append -d '{body}'", server.address)
     assert server.end(number) == status
     capsys.readouterr()

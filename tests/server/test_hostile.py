@@ -22,19 +22,18 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=6,
 )
 texts = st.sampled_from(["YQ==", "", "!", "a-_b", "\ud800", "%ff"]) | st.text(max_size=6)
+keys = texts | st.fixed_dictionaries({"base64": texts})
 numbers = st.sampled_from([0, 1, -1, 2**31, 2**63, 2**64, 2**70, 1.5, True, "1", None])
 fields = st.fixed_dictionaries(
     {},
     optional={
-        **dict.fromkeys(("key", "value", "keyText", "valueText", "prefix", "first", "last"), texts),
+        **dict.fromkeys(("key", "value", "prefix", "first", "last"), keys),
         **dict.fromkeys(("startSeq", "endSeq", "limit", "timestampUs"), numbers),
         "timeoutMs": st.sampled_from([0, 1, -1, "x"]),
         "follow": st.booleans(),
         "newestFirst": st.booleans(),
         "records": st.lists(
-            st.fixed_dictionaries(
-                {}, optional=dict.fromkeys(("key", "value", "keyText", "valueText", "x"), texts)
-            )
+            st.fixed_dictionaries({}, optional=dict.fromkeys(("key", "value", "x"), keys))
             | json_values,
             max_size=3,
         ),
@@ -123,16 +122,37 @@ async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
         assert (await asked.web.get(path)).json()["error"] == "NoSuchRoute", path
 
 
-async def test_a_text_in_place_of_base64_is_told_the_field_for_texts(asked: Asked) -> None:
-    """The first line of curl that somebody types has a text there; a pattern would tell nothing."""
-    records = [{"keyText": "a", "valueText": ""}, {"key": "a b", "value": ""}]
-    appended = (await asked.post("append", {"records": records})).json()
-    counted = (await asked.post("count", {"key": "a b"})).json()
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [
+        ({"base64": "YQ"}, "is padded"),
+        ({"base64": "-_=="}, "standard alphabet"),
+        ({"base64": "order-1"}, "write a text as it is"),
+        ({"base64": "YQ==", "x": 1}, "unknown field `x`"),
+        ({}, "missing required field `base64`"),
+        (1, "got `int`"),
+    ],
+)
+async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
+    asked: Asked, key: Any, fault: str
+) -> None:
+    """The server guesses nothing: the error names the field and the remedy."""
+    appended = await asked.post("append", {"records": [{"key": key, "value": ""}]})
+    counted = await asked.post("count", {"key": key})
 
-    for answer, at in ((appended, "records[1].key"), (counted, "key")):
-        assert "key is no base64: give what is text as keyText" in answer["message"]
-        assert at in answer["message"]
-        assert "regex" not in answer["message"]
+    for answer in (appended, counted):
+        assert (answer.status_code, answer.json()["kind"]) == (400, "usage")
+        assert fault in answer.json()["message"]
+    assert "records[0]" in appended.json()["message"]
+    assert (await asked.get("keys")).json()["keys"] == []
+
+
+async def test_the_former_field_of_texts_is_refused_with_the_present_one(asked: Asked) -> None:
+    """``keyText`` was the field of a text; the refusal names ``key``."""
+    records = [{"keyText": "a", "valueText": "b"}]
+    answer = (await asked.post("append", {"records": records})).json()
+
+    assert 'Write a text as "key" or "value"' in answer["message"]
 
 
 async def test_a_limit_is_told_with_no_bound_that_is_none(asked: Asked) -> None:

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import base64
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from server.conftest import Asked, Asking, until
+from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.http_api.failures import TooMany, Unauthorized
+from tidelog.http_api.messages import AppendRequest
 from tidelog.server.app import ServerState
+from tidelog.server.asking import decode_json
 from tidelog.server.limits import Allowance, ServerLimits
 from tidelog.server.tokens import Tokens, load_tokens, parse_tokens
 
+T = TypeVar("T")
 WRITER, READER = "writer-0123456789abcdef", "reader-0123456789abcdef"
-BODY = {"records": [{"keyText": "a", "valueText": "1"}]}
+BODY = {"records": [{"key": "a", "value": "1"}]}
 
 
 def limited(**limits: Any) -> ServerState:
     return ServerState(limits=replace(ServerLimits(), **limits))
+
+
+class Offloading(SystemClock):
+    """A clock that counts the work that it gives to threads."""
+
+    offloaded = 0
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        self.offloaded += 1
+        return await super().offload(work)
 
 
 async def statuses(asked: Asked, *answers: Any) -> list[int]:
@@ -42,13 +58,43 @@ async def test_bodies_have_a_size_and_a_number_of_records(asking: Asking) -> Non
         chunked = await asked.web.post(url, content=pieces())
         assert (chunked.status_code, chunked.headers["connection"]) == (413, "close")
         many = {"records": BODY["records"] * 4}
-        assert (await asked.post("append", many)).status_code == 400
-        empty = b'{"records": [' + b"{}," * 300 + b"{}]}"
-        refused = await asked.web.post(url, content=empty)
-        assert "more than 3 items" in refused.json()["message"]
-        braces = {"records": [{"keyText": "{" * 50, "valueText": '\\"{{'}]}
+        refused = await asked.post("append", many)
+        assert (refused.status_code, "more than 3 items" in refused.text) == (400, True)
+        braces = {"records": [{"key": "{" * 50, "value": '\\"{{'}]}
         assert (await asked.post("append", braces)).status_code == 200
         assert asked.state.incoming.taken == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"' + "z" * 4_000_000 + '"',
+        '"' + '\\"{{' * 1_000_000 + '"',
+        '{"base64": "' + "enp6" * 1_000_000 + '"}',
+    ],
+    ids=["text", "braces", "base64"],
+)
+def test_a_body_costs_about_the_processor_time_of_its_decoder(value: str) -> None:
+    """The GIL is held so long, and all other requests wait: no code of Python reads each byte."""
+    body = b'{"records": [{"key": "a", "value": ' + value.encode() + b"}]}"
+
+    def cost(decode: Callable[[], object]) -> float:
+        began = time.thread_time()
+        decode()
+        return time.thread_time() - began
+
+    ours = min(cost(lambda: decode_json(body, AppendRequest, items_max=1)) for _ in range(3))
+    assert ours < 8 * min(cost(lambda: msgspec.json.decode(body)) for _ in range(3))
+
+
+async def test_a_large_body_is_decoded_off_the_loop(asking: Asking) -> None:
+    """A thread decodes it: requests that come meanwhile are answered."""
+    clock = Offloading()
+    async with asking(ServerState(clock=clock)) as asked:
+        await asked.append(("a", "x" * 65_536))
+        assert clock.offloaded == 1
+        await asked.append(("a", "x"))
+        assert clock.offloaded == 1
 
 
 async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
@@ -59,7 +105,7 @@ async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
         start, seen = 0, []
         while True:
             page = (await asked.get("scan", params={"key": "a", "start_seq": start})).json()
-            seen.append([len(base64.b64decode(v["value"])) for v in page["values"]])
+            seen.append([len(v["value"]) for v in page["values"]])
             start = page["nextSequence"]
             if not page["more"]:
                 break
@@ -236,7 +282,7 @@ async def test_what_is_held_for_all_has_a_limit(asking: Asking) -> None:
         begun, go_on = asyncio.Event(), asyncio.Event()
 
         async def slow() -> Any:
-            yield b'{"records": [{"keyText": "a", "valueText": "'
+            yield b'{"records": [{"key": "a", "value": "'
             begun.set()
             await go_on.wait()
             yield b'x"}]}'

@@ -13,6 +13,7 @@ from kit.served import NAME
 from server.conftest import Asked, Asking, until
 from tidelog.errors import Fenced, LocationError, Outcome, OutcomeUnknown, TidelogError
 from tidelog.http_api import messages
+from tidelog.http_api.keys import Base64
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
 from tidelog.server.app import ServerState
@@ -21,19 +22,28 @@ from tidelog.server.limits import ServerLimits
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
 
-def b64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+def b64(value: bytes) -> dict[str, str]:
+    """Return bytes as a client may always write them."""
+    return {"base64": base64.b64encode(value).decode()}
+
+
+def shown(value: bytes) -> str | dict[str, str]:
+    """Return bytes as the server writes them: a text, or base64 if they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64(value)
 
 
 async def values(asked: Asked, **query: Any) -> list[str]:
-    answer = await asked.get("scan", params={"text": "true", **query})
+    answer = await asked.get("scan", params=query)
     assert answer.status_code == 200, answer.text
-    return [value["valueText"] for value in answer.json()["values"]]
+    return [value["value"] for value in answer.json()["values"]]
 
 
-async def test_opendatas_json_is_taken_and_answered(asked: Asked) -> None:
-    """The requests and the fields of its RFC 0004."""
-    records = [{"key": b64(b"my-key"), "value": b64(b"my-value")}]
+async def test_the_routes_and_fields_of_opendata_are_answered(asked: Asked) -> None:
+    """The routes and fields are those of its RFC 0004; a text is a text."""
+    records = [{"key": "my-key", "value": "my-value"}]
     appended = await asked.post("append", {"records": records, "awaitDurable": True})
     scanned = await asked.get("scan", params={"key": "my-key", "end_seq": 2**64 - 1})
     keys = await asked.get("keys", params={"start_segment": 0, "end_segment": 2**32 - 1})
@@ -42,16 +52,29 @@ async def test_opendatas_json_is_taken_and_answered(asked: Asked) -> None:
 
     assert appended.json() == {"status": "success", "recordsAppended": 1, "startSequence": 1}
     body = scanned.json()
-    assert (body["status"], body["key"], body["nextSequence"]) == ("success", b64(b"my-key"), 2)
-    assert body["values"][0].items() >= {"sequence": 1, "value": b64(b"my-value")}.items()
-    assert keys.json()["keys"][0]["key"] == b64(b"my-key")
+    assert (body["status"], body["key"], body["nextSequence"]) == ("success", "my-key", 2)
+    assert body["values"][0].items() >= {"sequence": 1, "value": "my-value"}.items()
+    assert keys.json()["keys"][0]["key"] == "my-key"
     assert segments.json()["segments"][0].items() >= {"id": 0, "startSeq": 1}.items()
     assert count.json() == {"status": "success", "count": 1}
 
 
+@pytest.mark.parametrize("text", ["order-1", "abcd", "YQ==", "YQ", "", "\u00e9\u0000\U0001f600"])
+async def test_a_text_is_stored_as_its_own_bytes(asked: Asked, text: str) -> None:
+    """Also a text that could be base64: the log holds its UTF-8, and answers have it again."""
+    first = await asked.append((text, text))
+
+    found = await asked.log.scan(text.encode()).to_arrow()
+    assert found["value"].to_pylist() == [text.encode()]
+    answer = (await asked.post("scan", {"key": text})).json()
+    assert answer["key"] == text
+    assert [(one["sequence"], one["value"]) for one in answer["values"]] == [(first, text)]
+    assert (await asked.post("count", {"key": b64(text.encode())})).json()["count"] == 1
+
+
 async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
     """By Content-Type, and by Accept; what is accepted counts more."""
-    record = messages.RecordIn(key=b64(b"k"), value=b64(b"\xff"))
+    record = messages.RecordIn(key="k", value=Base64(b"\xff"))
     body = encode_message(messages.AppendRequest(records=[record]))
     told = await asked.web.post("/api/v1/log/append", content=body, headers=PROTOBUF)
     assert told.headers["content-type"] == "application/protobuf"
@@ -60,7 +83,7 @@ async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
 
     found = await asked.get("scan", params={"key": "k"}, headers=PROTOBUF)
     scanned = decode_message(found.content, messages.ScanAnswer, items_max=9)
-    assert [value.value for value in scanned.values] == [b"\xff"]
+    assert [value.value for value in scanned.values] == [Base64(b"\xff")]
     for accept, kind in (
         ("application/json", "application/json"),
         ("application/protobuf+json", "application/protobuf+json"),
@@ -85,19 +108,19 @@ async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> No
     urls = [
         f"key={escaped}",
         f"key_base64={base64.urlsafe_b64encode(key).decode()}",
-        f"key_base64={b64(key)}",
+        f"key_base64={b64(key)['base64']}",
         f"key_base64={base64.urlsafe_b64encode(key).decode().rstrip('=')}",
         f"key_hex={key.hex()}",
     ]
     for url in urls:
         assert (await asked.get(f"count?{url}")).json()["count"] == 1
         found = (await asked.get(f"scan?{url}")).json()
-        assert (found["key"], len(found["values"])) == (b64(key), 1)
+        assert (found["key"], len(found["values"])) == (shown(key), 1)
     assert (await asked.post("count", {"key": b64(key)})).json()["count"] == 1
     posted = (await asked.post("scan", {"key": b64(key)})).json()
-    assert posted["values"][0]["value"] == b64(b"v")
+    assert posted["values"][0]["value"] == "v"
     listed = (await asked.get("keys")).json()["keys"]
-    assert [one["key"] for one in listed] == [b64(key)]
+    assert [one["key"] for one in listed] == [shown(key)]
 
 
 async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
@@ -113,9 +136,9 @@ async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
     assert await values(asked, key="a1", newest_first="true", limit=1) == ["4"]
     assert await values(asked, key="a1", start_seq=2) == ["4"]
     assert await values(asked, key="a1", end_seq=4) == ["1"]
-    page = (await asked.get("scan", params={"prefix": "a", "limit": 2, "text": "true"})).json()
+    page = (await asked.get("scan", params={"prefix": "a", "limit": 2})).json()
     assert (page["nextSequence"], page["more"]) == (3, True)
-    assert [one["keyText"] for one in page["values"]] == ["a1", "a2"]
+    assert [one["key"] for one in page["values"]] == ["a1", "a2"]
     rest = (await asked.get("scan", params={"prefix": "a", "start_seq": 3})).json()
     assert (rest["nextSequence"], rest["more"], len(rest["values"])) == (5, False, 1)
     idle = (await asked.get("scan", params={"key": "nobody"})).json()
@@ -129,13 +152,13 @@ async def test_keys_and_segments_are_paged(asked: Asked) -> None:
     await asked.append(("k1", "w"))
     await asked.log.compact()
 
-    page = (await asked.get("keys", params={"limit": 3, "text": "true"})).json()
-    assert ([one["keyText"] for one in page["keys"]], page["more"]) == (["k0", "k1", "k2"], True)
+    page = (await asked.get("keys", params={"limit": 3})).json()
+    assert ([one["key"] for one in page["keys"]], page["more"]) == (["k0", "k1", "k2"], True)
     assert page["keys"][1]["records"] == 2
     rest = (await asked.get("keys", params={"after": "k2", "prefix": "k"})).json()
-    assert ([one["key"] for one in rest["keys"]], rest["more"]) == ([b64(b"k3"), b64(b"k4")], False)
+    assert ([one["key"] for one in rest["keys"]], rest["more"]) == (["k3", "k4"], False)
     newest = (await asked.get("keys", params={"start_segment": 1})).json()
-    assert [(one["key"], one["records"]) for one in newest["keys"]] == [(b64(b"k1"), 1)]
+    assert [(one["key"], one["records"]) for one in newest["keys"]] == [("k1", 1)]
     assert (await asked.get("keys", params={"start_segment": 7})).status_code == 404
     first = (await asked.get("segments", params={"limit": 1})).json()
     assert (first["segments"][0]["endSeq"], first["more"]) == (6, True)
@@ -187,7 +210,7 @@ async def test_every_log_is_served_by_its_name(asked: Asked) -> None:
     path = "/api/v1/keyed"
     assert (await asked.web.get(f"{path}/other/count?key=a")).status_code == 404
     await asked.lake.create_keyed("other")
-    body = {"records": [{"keyText": "a", "valueText": "1"}]}
+    body = {"records": [{"key": "a", "value": "1"}]}
     assert (await asked.web.post(f"{path}/other/append", json=body)).status_code == 200
 
     assert (await asked.web.get(f"{path}/other/count?key=a")).json()["count"] == 1
@@ -224,7 +247,7 @@ async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
     """Nothing was done; with a timeout, the server waits for room itself."""
     await asked.append(("a", "1"))
     asked.log.weather.is_full = True
-    body = {"records": [{"keyText": "a", "valueText": "2"}]}
+    body = {"records": [{"key": "a", "value": "2"}]}
     for more in ({}, {"timeoutMs": 10}):
         full = await asked.post("append", {**body, **more})
         assert (full.status_code, full.headers["retry-after"]) == (429, "1")
@@ -237,7 +260,7 @@ async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
 
 async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
     """An append is durable unless it says otherwise, in either form."""
-    body = {"records": [{"keyText": "a", "valueText": "1"}]}
+    body = {"records": [{"key": "a", "value": "1"}]}
     await asked.post("append", {**body, "awaitDurable": False})
     assert await asked.log.durable_sequence() == 1
     # Nor is it shown: a cursor that passed it would miss what may come to stand there.
@@ -246,7 +269,7 @@ async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
     assert await values(asked, key="a") == []
     await asked.post("append", body)
     assert await asked.log.durable_sequence() == 3
-    record = messages.RecordIn(key=b64(b"a"), value="")
+    record = messages.RecordIn(key="a", value="")
     for durable, upper in ((False, 3), (True, 5)):
         message = messages.AppendRequest(records=[record], await_durable=durable)
         content = encode_message(message)
@@ -269,7 +292,7 @@ async def test_failed_appends_say_what_is_known(
     """Never as success, and what is not known never as a plain failure."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((error, lands))
-    failed = await asked.post("append", {"records": [{"keyText": "a", "valueText": "2"}]})
+    failed = await asked.post("append", {"records": [{"key": "a", "value": "2"}]})
 
     if isinstance(error, TidelogError):
         assert (failed.status_code, failed.json()["outcome"]) == (status, outcome)
@@ -291,7 +314,7 @@ async def _taken_over(asked: Asked) -> None:
     other = await asked.lake.keyed(NAME, visibility="durable")
     assert isinstance(other, MemoryKeyed)
     await other.append([(b"a", b"2")])
-    body = {"records": [{"keyText": "a", "valueText": "3"}]}
+    body = {"records": [{"key": "a", "value": "3"}]}
     for _ in range(3):
         fenced = await asked.post("append", body)
         assert (fenced.status_code, fenced.json()["error"]) == (409, Fenced.__name__)
@@ -308,7 +331,7 @@ async def test_what_became_of_the_append_that_met_the_other_is_told_of_it_alone(
     """Those that come after it are not even sent."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((Fenced("taken", outcome=Outcome.UNKNOWN), True))
-    body = {"records": [{"keyText": "a", "valueText": "2"}]}
+    body = {"records": [{"key": "a", "value": "2"}]}
     answers = [await asked.post("append", body) for _ in range(2)]
 
     assert [one.status_code for one in answers] == [500, 409]
@@ -321,7 +344,7 @@ async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> No
         writer = await asked.lake.keyed(NAME, visibility="durable")
         assert isinstance(writer, MemoryKeyed)
         await writer.append([(b"a", b"1")])
-        refused = await asked.post("append", {"records": [{"keyText": "a", "valueText": "2"}]})
+        refused = await asked.post("append", {"records": [{"key": "a", "value": "2"}]})
 
         assert refused.status_code == 403
         assert await values(asked, key="a") == ["1"]

@@ -1,17 +1,44 @@
-"""Keys and values as they are written down: base64 in either alphabet, hex, and text."""
+"""Keys and values in writing: text, base64 and hex."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
 
 from tidelog.arguments import quoted
 from tidelog.errors import UsageError
 
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_DIGIT: Final = "[A-Za-z0-9+/]"
+_PADDED: Final = f"^(?:{_DIGIT}{{4}})*(?:{_DIGIT}{{2}}==|{_DIGIT}{{3}}=)?$"
+
+
+class Base64(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Bytes in JSON: ``{"base64": "/w=="}``, in the standard alphabet, padded."""
+
+    base64: Annotated[bytes, Meta(extra_json_schema={"pattern": _PADDED})]
+
+
+# A text means its bytes in UTF-8.
+JsonBytes = str | Base64
+
+
+def json_bytes(value: bytes) -> JsonBytes:
+    """Return bytes as JSON has them: a text if they are UTF-8, else base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return Base64(value)
+
+
+def plain_bytes(value: JsonBytes) -> bytes:
+    """Return the bytes of a text or of base64."""
+    return value.encode() if isinstance(value, str) else value.base64
 
 
 def base64_bytes(text: str, what: str) -> bytes:
@@ -39,11 +66,3 @@ def hex_bytes(text: str, what: str) -> bytes:
     if _HEX.fullmatch(text) is None:
         raise UsageError(f"{what} is no hex: two digits (0-9, a-f) a byte", given=quoted(text))
     return bytes.fromhex(text)
-
-
-def text_of(value: bytes) -> str | None:
-    """Return bytes as text; None where they are no UTF-8."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

@@ -1,8 +1,8 @@
 """The messages of the HTTP API of keyed logs; see ``keyed_log.proto``.
 
-In JSON, names are lowerCamelCase, bytes are base64 and whole numbers are numbers; what has no value
-is left out. ``NUMBERS`` has the number of each field in protobuf; what has none is of JSON alone,
-for people who type it.
+In JSON, names are lowerCamelCase and whole numbers are numbers; a field without a value is left
+out. A key or a value is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. ``NUMBERS`` has
+the number of each field in protobuf.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Annotated, ClassVar, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from tidelog.http_api.keys import JsonBytes
+
 OK: Final = "success"
 ERROR: Final = "error"
-_DIGIT: Final = "[A-Za-z0-9+/_-]"
-BASE64: Final = f"^(?:{_DIGIT}{{4}})*(?:{_DIGIT}{{2}}(?:==)?|{_DIGIT}{{3}}=?)?$"
 
-# As they are asked for: either alphabet of base64, with or without padding.
-Base64 = Annotated[str, Meta(pattern=BASE64, extra_json_schema={"contentEncoding": "base64"})]
+# Protobuf must tell an absent key from the empty key.
+Required = Annotated[JsonBytes, Meta(extra={"is_optional": True})]
 # What clients say that know no end is 2^64-1.
 EndSequence = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": 2**64 - 1})]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -26,14 +26,12 @@ OneUp = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class RecordIn(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A record to append: a key, and a value, each as base64 or as text."""
+    """A record to append: a key and a value."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"key": 1, "value": 2}
 
-    key: Base64 | UnsetType = UNSET
-    value: Base64 | UnsetType = UNSET
-    key_text: str | UnsetType = UNSET
-    value_text: str | UnsetType = UNSET
+    key: Required
+    value: Required
 
 
 class AppendRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -82,21 +80,16 @@ class ScanRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unkn
         "newest_first": 19,
     }
 
-    key: Base64 | UnsetType = UNSET
-    key_text: str | UnsetType = UNSET
-    prefix: Base64 | UnsetType = UNSET
-    prefix_text: str | UnsetType = UNSET
-    first: Base64 | UnsetType = UNSET
-    first_text: str | UnsetType = UNSET
-    last: Base64 | UnsetType = UNSET
-    last_text: str | UnsetType = UNSET
+    key: JsonBytes | UnsetType = UNSET
+    prefix: JsonBytes | UnsetType = UNSET
+    first: JsonBytes | UnsetType = UNSET
+    last: JsonBytes | UnsetType = UNSET
     start_seq: Whole | UnsetType = UNSET
     end_seq: EndSequence | UnsetType = UNSET
     limit: OneUp | UnsetType = UNSET
     follow: bool | UnsetType = UNSET
     timeout_ms: Whole | UnsetType = UNSET
     newest_first: bool | UnsetType = UNSET
-    text: bool | UnsetType = UNSET
 
 
 class ScanValue(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,11 +98,9 @@ class ScanValue(Struct, frozen=True, kw_only=True, rename="camel"):
     NUMBERS: ClassVar[dict[str, int]] = {"sequence": 1, "value": 2, "timestamp_us": 16, "key": 17}
 
     sequence: int
-    value: bytes
+    value: JsonBytes
     timestamp_us: int
-    key: bytes | UnsetType = UNSET
-    key_text: str | UnsetType = UNSET
-    value_text: str | UnsetType = UNSET
+    key: JsonBytes | UnsetType = UNSET
 
 
 class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -124,7 +115,7 @@ class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     }
 
     status: str = OK
-    key: bytes | UnsetType = UNSET
+    key: JsonBytes | UnsetType = UNSET
     values: list[ScanValue]
     next_sequence: int
     more: bool = False
@@ -140,11 +131,10 @@ class KeyListed(Struct, frozen=True, kw_only=True, rename="camel"):
         "max_sequence": 18,
     }
 
-    key: bytes
+    key: JsonBytes
     records: int
     min_sequence: int
     max_sequence: int
-    key_text: str | UnsetType = UNSET
 
 
 class KeysAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -202,8 +192,7 @@ class CountRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
     NUMBERS: ClassVar[dict[str, int]] = {"key": 1, "start_seq": 2, "end_seq": 3, "approximate": 16}
 
-    key: Base64 | UnsetType = UNSET
-    key_text: str | UnsetType = UNSET
+    key: JsonBytes | UnsetType = UNSET
     start_seq: Whole | UnsetType = UNSET
     end_seq: EndSequence | UnsetType = UNSET
     approximate: bool | UnsetType = UNSET

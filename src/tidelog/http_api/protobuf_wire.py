@@ -12,7 +12,6 @@ refused.
 
 from __future__ import annotations
 
-import base64
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,27 +22,26 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tidelog.errors import UsageError
-from tidelog.http_api.keys import base64_bytes
+from tidelog.http_api.keys import Base64, plain_bytes
 
 T = TypeVar("T", bound=Struct)
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES: Final = 10
-_ZERO: Final[dict[str, Any]] = {"int": 0, "bool": False, "str": "", "bytes": b"", "list": []}
+_ZERO: Final[dict[str, Any]] = {"int": 0, "bool": False, "str": "", "bytes": "", "list": []}
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
     """A field of a message: its number, its kind, and the message or items that it holds.
 
-    ``is_optional`` says that it tells none from 0; ``is_base64`` that JSON's text is its bytes.
+    ``is_optional`` states that the field tells none from 0. Bytes are the `JsonBytes` of a message.
     """
 
     name: str
     number: int
     kind: str
     is_optional: bool
-    is_base64: bool = False
     item: type[Any] | None = None
 
 
@@ -78,20 +76,26 @@ def fields_of(message: type[Struct]) -> tuple[WireField, ...]:
 
 
 def _field(name: str, number: int, hint: Any) -> WireField:
-    is_optional = False
+    hint, notes = _bare(hint)
+    is_optional = any((note.extra or {}).get("is_optional") for note in notes)
     if get_origin(hint) in (Union, types.UnionType):
-        hint = next(one for one in get_args(hint) if one is not UnsetType)
-        is_optional = True
-    is_base64 = False
-    if get_origin(hint) is Annotated:
-        hint, *notes = get_args(hint)
-        extra = [n.extra_json_schema or {} for n in notes if isinstance(n, Meta)]
-        is_base64 = any("contentEncoding" in one for one in extra)
+        kinds = get_args(hint)
+        is_optional = is_optional or UnsetType in kinds
+        # In the union of text and base64, base64 holds the bytes.
+        hint, _ = _bare(Base64 if Base64 in kinds else kinds[0])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
         return WireField(name, number, "list", is_optional, item=item)
-    kind = "bytes" if is_base64 else hint.__name__
-    return WireField(name, number, kind, is_optional, is_base64)
+    kind = "bytes" if hint is Base64 else hint.__name__
+    return WireField(name, number, kind, is_optional)
+
+
+def _bare(hint: Any) -> tuple[Any, list[Meta]]:
+    """Return a type without its annotations, and the annotations."""
+    if get_origin(hint) is not Annotated:
+        return hint, []
+    bare, *notes = get_args(hint)
+    return bare, [note for note in notes if isinstance(note, Meta)]
 
 
 def _put_field(out: bytearray, field: WireField, value: Any) -> None:
@@ -104,20 +108,17 @@ def _put_field(out: bytearray, field: WireField, value: Any) -> None:
             _put_varint(out, len(body))
             out += body
         return
-    if not field.is_optional and not value:
-        return  # It is read as 0, or as empty, where it is left out.
     if field.kind in ("int", "bool"):
-        _put_varint(out, field.number << 3 | VARINT)
-        _put_varint(out, int(value))
+        # An absent field reads as 0.
+        if field.is_optional or value:
+            _put_varint(out, field.number << 3 | VARINT)
+            _put_varint(out, int(value))
         return
-    body = base64_bytes(value, field.name) if field.is_base64 else _bytes_of(value)
-    _put_varint(out, field.number << 3 | LENGTH)
-    _put_varint(out, len(body))
-    out += body
-
-
-def _bytes_of(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+    body = plain_bytes(value)
+    if field.is_optional or body:
+        _put_varint(out, field.number << 3 | LENGTH)
+        _put_varint(out, len(body))
+        out += body
 
 
 def _put_varint(out: bytearray, value: int) -> None:
@@ -129,7 +130,7 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str, Any]:
-    """Return the values of a message as JSON would have them: by name, and bytes as they are."""
+    """Return the values of a message as JSON has them, by name, but for bytes, which are plain."""
     fields = {field.number: field for field in fields_of(wanted)}
     names = {field.name: field.encode_name for field in msgspec.structs.fields(wanted)}
     found: dict[str, Any] = {
@@ -170,7 +171,7 @@ def _value_of(field: WireField, value: Any) -> Any:
         return value
     if field.kind == "str":
         return _text_of(value, field)
-    return base64.b64encode(value).decode() if field.is_base64 else bytes(value)
+    return {"base64": bytes(value)}
 
 
 def _text_of(value: memoryview, field: WireField) -> str:

@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import BusyError, LogFull, TidelogError, UsageError
+from tidelog.http_api.keys import Base64, plain_bytes
 from tidelog.http_api.messages import (
     AppendAnswer,
     AppendRequest,
@@ -127,7 +128,7 @@ class HttpKeyed:
         page_rows: int = PAGE_ROWS,
     ) -> HttpScan:
         """Read the records of a key; see `tidelog.KeyedLog.scan`."""
-        wanted = ScanRequest(key=_base64(check_key(key)), newest_first=newest_first)
+        wanted = ScanRequest(key=Base64(check_key(key)), newest_first=newest_first)
         return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
 
     def scan_prefix(
@@ -141,7 +142,7 @@ class HttpKeyed:
         page_rows: int = PAGE_ROWS,
     ) -> HttpScan:
         """Read the records of all keys that begin with a prefix; see `scan`."""
-        wanted = ScanRequest(prefix=_base64(check_key(prefix)), newest_first=newest_first)
+        wanted = ScanRequest(prefix=Base64(check_key(prefix)), newest_first=newest_first)
         return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
 
     def scan_range(
@@ -158,8 +159,8 @@ class HttpKeyed:
         """Read the records of the keys ``[first, last)``; see `scan`."""
         check_keys(first, last)
         wanted = ScanRequest(
-            first=_base64(first),
-            last=UNSET if last is None else _base64(last),
+            first=Base64(first),
+            last=UNSET if last is None else Base64(last),
             newest_first=newest_first,
         )
         return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
@@ -206,8 +207,8 @@ class HttpKeyed:
         if key is not None and prefix is not None:
             raise UsageError("a key and a prefix exclude each other: give one")
         message = ScanRequest(
-            key=UNSET if key is None else _base64(check_key(key)),
-            prefix=UNSET if key is not None else _base64(check_key(prefix or b"")),
+            key=UNSET if key is None else Base64(check_key(key)),
+            prefix=UNSET if key is not None else Base64(check_key(prefix or b"")),
             start_seq=start,
             limit=rows,
             follow=True,
@@ -247,7 +248,7 @@ class HttpKeyed:
     ) -> CountAnswer:
         check_sequences(start, limit)
         message = CountRequest(
-            key=_base64(check_key(key)),
+            key=Base64(check_key(key)),
             start_seq=start,
             end_seq=UNSET if limit is None else limit,
             approximate=approximate,
@@ -278,7 +279,7 @@ class HttpKeyed:
             found = self._exchange.get(f"{self._path}/keys", query, KeysAnswer)
             if found.keys:
                 yield keys_table(found.keys)
-                after = found.keys[-1].key
+                after = plain_bytes(found.keys[-1].key)
             if not found.more:
                 return
 
@@ -339,11 +340,7 @@ class HttpKeyed:
 def _record(one: Any) -> RecordIn:
     if not isinstance(one, tuple | list) or len(one) != 2 or type(one[1]) is not bytes:
         raise UsageError("append takes a list of (key, value), both bytes: encode texts first")
-    return RecordIn(key=_base64(check_key(one[0])), value=_base64(one[1]))
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+    return RecordIn(key=Base64(check_key(one[0])), value=Base64(one[1]))
 
 
 def _url_base64(value: bytes) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
+from msgspec import UNSET
 
+from tidelog.http_api.keys import plain_bytes
 from tidelog.http_api.messages import KeyListed, ScanAnswer
 from tidelog.keyed.values import KEYED_RECORDS
 
 PAGE_ROWS: Final = 1_000
-_KEYS: Final = ("key", "records", "min_sequence", "max_sequence")
+_KEYS: Final = ("records", "min_sequence", "max_sequence")
 
 # Asks for ``[start, limit)``, and at most so many rows.
 Asked = Callable[[int, int | None, int], ScanAnswer]
@@ -70,21 +72,20 @@ class HttpScan:
 def records_of(answer: ScanAnswer) -> pa.Table:
     """Return the records of an answer as a keyed log's tables have them."""
     values = answer.values
-    keys = [value.key if isinstance(value.key, bytes) else answer.key for value in values]
+    known = UNSET if answer.key is UNSET else plain_bytes(answer.key)
+    keys = [known if value.key is UNSET else plain_bytes(value.key) for value in values]
     columns = {
         "key": pa.array(keys, pa.binary()),
         "sequence": pa.array([value.sequence for value in values], pa.int64()),
         "timestamp_us": pa.array([value.timestamp_us for value in values], pa.int64()),
-        "value": pa.array([value.value for value in values], pa.binary()),
+        "value": pa.array([plain_bytes(value.value) for value in values], pa.binary()),
     }
     return pa.table(columns, schema=KEYED_RECORDS)
 
 
 def keys_table(found: list[KeyListed]) -> pa.Table:
     """Return keys as a keyed log's listing has them."""
-    types = (pa.binary(), pa.int64(), pa.int64(), pa.int64())
-    columns = {
-        name: pa.array([getattr(one, name) for one in found], kind)
-        for name, kind in zip(_KEYS, types, strict=True)
-    }
-    return pa.table(columns)
+    keys = {"key": pa.array([plain_bytes(one.key) for one in found], pa.binary())}
+    return pa.table(
+        keys | {name: pa.array([getattr(one, name) for one in found], pa.int64()) for name in _KEYS}
+    )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from tidelog.errors import UsageError
-from tidelog.http_api.keys import base64_bytes
-from tidelog.http_api.messages import AppendRequest, CountRequest, RecordIn, ScanRequest
+from tidelog.http_api.keys import JsonBytes, plain_bytes
+from tidelog.http_api.messages import AppendRequest, CountRequest, ScanRequest
 from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.server.asking import Query
 from tidelog.server.limits import ServerLimits
@@ -44,7 +44,6 @@ RANGE: Final = (
         "end_seq", {**_WHOLE, "maximum": _ENDLESS}, "Stop before this one; by default the end."
     ),
 )
-TEXT: Final = Parameter("text", _FLAG, "Also as text, what is UTF-8.")
 LIMIT: Final = Parameter("limit", _COUNT, f"At most so many; by default {ROWS}.")
 SCAN: Final = (
     *KEY,
@@ -56,7 +55,6 @@ SCAN: Final = (
     Parameter("newest_first", _FLAG, "The newest records first."),
     Parameter("follow", _FLAG, "Wait for records where there are none yet."),
     Parameter("timeout_ms", _WHOLE, f"How long to wait; by default {FOLLOW_MS}."),
-    TEXT,
 )
 
 
@@ -74,7 +72,6 @@ class ScanAsk:
     newest_first: bool = False
     follow: bool = False
     wait_us: int = FOLLOW_MS * 1_000
-    text: bool = False
 
     def __post_init__(self) -> None:
         is_range = self.first is not None or self.last is not None
@@ -113,24 +110,22 @@ def scan_of_query(query: Query, limits: ServerLimits) -> ScanAsk:
         newest_first=query.flag("newest_first"),
         follow=query.flag("follow"),
         wait_us=_wait_us(query.whole("timeout_ms"), limits),
-        text=query.flag("text"),
     )
 
 
 def scan_of_message(message: ScanRequest, limits: ServerLimits) -> ScanAsk:
     """Return the scan that a body asks for."""
     return ScanAsk(
-        key=_bytes(message.key, message.key_text, "key"),
-        prefix=_bytes(message.prefix, message.prefix_text, "prefix"),
-        first=_bytes(message.first, message.first_text, "first"),
-        last=_bytes(message.last, message.last_text, "last"),
+        key=_bytes(message.key),
+        prefix=_bytes(message.prefix),
+        first=_bytes(message.first),
+        last=_bytes(message.last),
         start=_start(message.start_seq),
         limit=_limit(_or_none(message.end_seq)),
         rows=checked_rows(_or_none(message.limit), limits),
         newest_first=message.newest_first is True,
         follow=message.follow is True,
         wait_us=_wait_us(_or_none(message.timeout_ms), limits),
-        text=message.text is True,
     )
 
 
@@ -153,32 +148,16 @@ def count_of_query(query: Query, limits: ServerLimits) -> CountAsk:  # noqa: ARG
 def count_of_message(message: CountRequest, limits: ServerLimits) -> CountAsk:  # noqa: ARG001
     """Return the count that a body asks for."""
     return CountAsk(
-        key=_needed(_bytes(message.key, message.key_text, "key")),
+        key=_needed(_bytes(message.key)),
         start=_start(message.start_seq),
         limit=_limit(_or_none(message.end_seq)),
         approximate=message.approximate is True,
     )
 
 
-def records_of(message: AppendRequest, limits: ServerLimits) -> list[tuple[bytes, bytes]]:
-    """Return the records of a body.
-
-    Raises:
-        UsageError: one has no key or no value, or there are too many.
-    """
-    if len(message.records) > limits.records_max:
-        raise UsageError(f"an append has at most {limits.records_max} records")
-    return [_record(one, number) for number, one in enumerate(message.records)]
-
-
-def _record(one: RecordIn, number: int) -> tuple[bytes, bytes]:
-    where = f"records[{number}]"
-    key = _bytes(one.key, one.key_text, f"{where}.key")
-    value = _bytes(one.value, one.value_text, f"{where}.value")
-    if key is None or value is None:
-        missing = "key" if key is None else "value"
-        raise UsageError(f"{where}: {missing} is required; the empty one is an empty text")
-    return key, value
+def records_of(message: AppendRequest) -> list[tuple[bytes, bytes]]:
+    """Return the records of a body."""
+    return [(plain_bytes(one.key), plain_bytes(one.value)) for one in message.records]
 
 
 def checked_rows(rows: int | None, limits: ServerLimits) -> int:
@@ -221,12 +200,8 @@ def _needed(key: bytes | None) -> bytes:
     return key
 
 
-def _bytes(value: str | UnsetType, text: str | UnsetType, name: str) -> bytes | None:
-    if value is not UNSET and text is not UNSET:
-        raise UsageError(f"{name} and {name}Text exclude each other: give one")
-    if isinstance(text, str):
-        return text.encode()
-    return base64_bytes(value, name) if isinstance(value, str) else None
+def _bytes(value: JsonBytes | UnsetType) -> bytes | None:
+    return None if isinstance(value, UnsetType) else plain_bytes(value)
 
 
 def _or_none(value: int | UnsetType) -> int | None:

@@ -27,7 +27,6 @@ _KEYS: Final = (
     Parameter("start_segment", _ID, "The id of the first segment."),
     Parameter("end_segment", _ID, "Segments before this one."),
     keyed_asks.LIMIT,
-    keyed_asks.TEXT,
 )
 _COUNT: Final = (
     *keyed_asks.KEY,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from tidelog.http_api.keys import text_of
+from tidelog.http_api.keys import json_bytes
 from tidelog.http_api.messages import KeyListed, ScanAnswer, ScanValue
 from tidelog.keyed.port import KeyedReads, KeyedScan
 from tidelog.keyed.values import KEYED_RECORDS
@@ -127,15 +127,13 @@ async def keys_page(
     after: bytes | None,
     segments: tuple[int, int | None] | None,
     rows: int,
-    is_text: bool,
 ) -> tuple[list[KeyListed], bool]:
     """Read keys in order; return them, and whether there are others after them."""
     found: list[KeyListed] = []
     pages = log.keys(prefix, after=after, segments=segments)
     async for table in pages:
-        for row in table.slice(0, rows + 1 - len(found)).to_pylist():
-            text = text_of(row["key"]) if is_text else None
-            found.append(KeyListed(**row, key_text=UNSET if text is None else text))
+        listed = table.slice(0, rows + 1 - len(found)).to_pylist()
+        found += [KeyListed(**{**row, "key": json_bytes(row["key"])}) for row in listed]
         if len(found) > rows:
             break
     close = getattr(pages, "aclose", None)
@@ -150,25 +148,18 @@ def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
     values = [
         ScanValue(
             sequence=sequence,
-            value=value,
+            value=json_bytes(value),
             timestamp_us=timestamp_us,
-            key=UNSET if ask.is_of_one_key else key,
-            key_text=_text(key, ask.text and not ask.is_of_one_key),
-            value_text=_text(value, ask.text),
+            key=UNSET if ask.is_of_one_key else json_bytes(key),
         )
         for key, sequence, timestamp_us, value in zip(*columns, strict=True)
     ]
     return ScanAnswer(
-        key=UNSET if ask.key is None else ask.key,
+        key=UNSET if ask.key is None else json_bytes(ask.key),
         values=values,
         next_sequence=page.next_sequence,
         more=page.is_cut,
     )
-
-
-def _text(value: bytes, is_wanted: bool) -> Any:
-    found = text_of(value) if is_wanted else None
-    return UNSET if found is None else found
 
 
 def _cut(table: pa.Table, rows: int, bytes_max: int, *, least: int = 1) -> tuple[pa.Table, bool]:

@@ -122,7 +122,7 @@ class KeyedRoom:
         name = self._name(ask)
         log = await self._logs.writes(name)  # Before the body is read, if there is none.
         message = await ask.message(AppendRequest)
-        records = keyed_asks.records_of(message, ask.limits)
+        records = keyed_asks.records_of(message)
         wait_us = keyed_asks.append_wait_us(message, ask.limits)
         timestamp_us = None if message.timestamp_us is UNSET else message.timestamp_us
         options = {"durable": message.await_durable is not False, "timestamp_us": timestamp_us}
@@ -185,7 +185,6 @@ class KeyedRoom:
                 after=query.key("after"),
                 segments=segments,
                 rows=keyed_asks.checked_rows(query.whole("limit", least=1), ask.limits),
-                is_text=query.flag("text"),
             )
         return KeysAnswer(keys=keys, more=is_more)
 
