@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import base64
+import bz2
+import gzip
+import lzma
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +103,150 @@ async def test_a_parquet_file_with_one_known_column_or_no_rows_is_taken(
 
     assert (done.rows, dict(done.waiting)) == (rows, {})
     assert dict(done.dropped) == ({"y": 2} if rows else {})
+
+
+JSON = b'{"n": 1}\n{"n": 2}\n'
+CSV = b"n,x\n1,a\n2,b\n"
+FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "utf-16": (lambda text: text.decode().encode("utf-16"), "UTF-16"),
+    "utf-16 without a mark": (lambda text: text.decode().encode("utf-16-le"), "UTF-16"),
+    "bzip2": (bz2.compress, "bzip2"),
+    "xz": (lzma.compress, "xz"),
+    "gzip under another name": (gzip.compress, r"ends in \.gz"),
+    "carriage returns": (lambda text: text.replace(b"\n", b"\r"), "carriage return alone"),
+}
+
+
+@pytest.mark.parametrize("versioned", [False, True], ids=["disk", "cloud"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "in gzip"])
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
+    tmp_path: Path, kind: str, packed: bool, versioned: bool
+) -> None:
+    """Its rows are lost to nobody, and no ``--final`` would take it."""
+    change, why = FOREIGN[kind]
+    location = await location_of(tmp_path, format="csv")
+    name = "a.csv.gz" if packed else "a.csv"
+    data = change(CSV)
+    (tmp_path / "in" / name).write_bytes(gzip.compress(data) if packed else data)
+    (tmp_path / "in" / "b.csv").write_bytes(CSV)
+
+    done = await ingest_files(location, final=True, versioned=versioned)
+
+    assert (done.rows, done.bad) == (2, 0)
+    assert re.search(why, done.waiting[name])
+    assert "--final" not in done.waiting[name]
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
+    tmp_path: Path, kind: str, final: bool
+) -> None:
+    """Its bytes are not split into bad rows, of which none names the cause."""
+    change, why = FOREIGN[kind]
+    location = await location_of(tmp_path, format="json")
+    (tmp_path / "in" / "a.jsonl").write_bytes(change(JSON))
+    (tmp_path / "in" / "b.jsonl").write_bytes(JSON)
+
+    done = await ingest_files(location, final=final)
+
+    assert (done.rows, done.bad) == (2, 0)
+    assert re.search(why, done.waiting["a.jsonl"])
+    assert "--final" not in done.waiting["a.jsonl"]
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_no_schema_is_inferred_from_a_file_of_another_kind(
+    tmp_path: Path, kind: str, format: str
+) -> None:
+    """The error has the cause, and not what a parser makes of the bytes."""
+    change, why = FOREIGN[kind]
+    (tmp_path / "a.txt").write_bytes(change(JSON if format == "json" else CSV))
+
+    with pytest.raises(UsageError, match=why):
+        await make_source(
+            tmp_path / "lake", SourceSpec(name="c", files=str(tmp_path / "*.txt"), format=format)
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (b'{"n":\r1}', 1),  # White space of one object.
+        (b'{"n": 1}\r', 1),  # A line end of which half is written.
+        (b'{"n": 1}\r\n{"n": 2}\r\n', 2),
+    ],
+)
+async def test_a_carriage_return_that_ends_no_line_is_read(
+    tmp_path: Path, text: bytes, rows: int
+) -> None:
+    """Only a file whose lines end so waits for its correction."""
+    location = await location_of(tmp_path, format="json")
+    (tmp_path / "in" / "a.jsonl").write_bytes(text)
+
+    assert (await ingest_files(location, final=True)).rows == rows
+
+
+async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is_inferred(
+    tmp_path: Path,
+) -> None:
+    """The sample may have one, as any other part of the file; a mark of UTF-8 hides no line."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n5\n"x"\nnull\n[1]\n{"a": 2}\n')
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 3, "b": 1}\n')
+    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"))
+    location = await make_source(tmp_path / "lake", spec)
+
+    done = await ingest_files(location)
+    assert (done.rows, done.bad) == (3, 4)
+    assert (await location.collection("c")).schema.names == ["a", "b"]
+    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    assert {one["reason"] for one in errors} == {"the line is not a json object"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"\n5\n6\n", r"line 2 of 'a.jsonl' is no json object, nor is any other line: '5'"),
+        (b'[]\n{"a": 1}\n', "array that 'a.jsonl' begins with .* ends on line 1, and other text"),
+        (b"{\n}\n", r"line 1 of 'a.jsonl' is no json object, nor is any other line: '{'"),
+    ],
+)
+async def test_files_without_objects_are_refused_by_line(
+    tmp_path: Path, text: bytes, why: str
+) -> None:
+    """The user looks at that line first."""
+    (tmp_path / "a.jsonl").write_bytes(text)
+
+    with pytest.raises(UsageError, match=why):
+        await make_source(tmp_path / "lake", SourceSpec(name="c", files=str(tmp_path / "*.jsonl")))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, runs: int) -> None:
+    """A later run begins behind the array, and still sees that it is closed."""
+    (tmp_path / "in").mkdir()
+    spec = SourceSpec(name="c", files=str(tmp_path / "in"), format="json-array", schema="n bigint")
+    location = await make_source(tmp_path / "lake", spec)
+    (tmp_path / "in" / "a.json").write_bytes(b'[{"n": 1}, {"n": [1]}] \n{"n": 2}\n')
+    (tmp_path / "in" / "b.json").write_bytes(b'[{"n": 3},\n{"n": 4}\n')
+
+    for _ in range(runs):
+        done = await ingest_files(location)
+
+    assert "its array ends at byte 22, and other text follows" in done.waiting["a.json"]
+    assert "its array is not closed yet" in done.waiting["b.json"]
+
+
+@pytest.mark.parametrize("schema", ["n bigint", "n json"])
+async def test_a_line_that_nests_too_deep_is_named_as_that(tmp_path: Path, schema: str) -> None:
+    """It may be json: the number of levels is what keeps it from being read."""
+    location = await location_of(tmp_path, format="json", schema=schema)
+    deep = b'{"s": "[[[", "n": ' + b"[" * 3_000 + b"]" * 3_000 + b"}\n"
+    (tmp_path / "in" / "a.jsonl").write_bytes(deep + b'{"n": 1}\n')
+
+    assert (await ingest_files(location)).bad == 1
+    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    reason = "the line nests arrays or objects 3,001 deep; 800 levels can be read"
+    assert [one["reason"] for one in errors] == [reason]

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
 from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_end
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
-from tidelog.collection.formats.lines import is_wide
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
@@ -57,13 +58,29 @@ async def infer_schema(
     if not found:
         raise no_files(places)
     sample = b"".join(one.lines(format).rstrip(b"\n") + b"\n" for one in found)
-    told = _format_told(entries[0].key)
-    if told is not None and _names_in(sample) is None:
-        raise UsageError(
-            f"the files' lines are no json objects, and the name of {entries[0].key!r} says "
-            f"{told}: add --format {told}"
-        )
+    if _names_in(sample) is None:
+        raise UsageError(_why_no_object(found[0], entries[0].key, format))
     return sample_schema(sample)
+
+
+def _why_no_object(sample: FileSample, name: str, format: str) -> str:
+    """Return why files have no json objects, with the line that the first file begins with."""
+    is_array = format == ARRAY_FORMAT and sample.is_array
+    end = array_end(sample.text, inside=False) if is_array else None
+    if end is not None and sample.text[end:].strip():
+        line = sample.text.count(b"\n", 0, end) + 1
+        return (
+            f"the array that {name!r} begins with has no objects and ends on line {line}, and "
+            "other text follows it: correct the file, or give --schema to read it by lines"
+        )
+    lines = sample.text.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    place = next(n for n, line in enumerate(lines) if line.strip())
+    begin = lines[place].strip()[:40].decode("utf-8", errors="replace")
+    why = f"line {place + 1} of {name!r} is no json object, nor is any other line: {begin!r}"
+    told = _format_told(name)
+    if told is not None:
+        return f"{why}; the file's name says {told}: add --format {told}"
+    return f"{why}; correct the file or --format, or give --schema"
 
 
 async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
@@ -130,7 +147,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     """Return the samples of files that could be read.
 
     Raises:
-        UsageError: none could, or all that could are not in UTF-8 but in wider characters.
+        UsageError: none could, or each of them holds something else than text in UTF-8.
     """
     found = [sample for sample in samples if sample.why is None]
     if not found:
@@ -138,18 +155,28 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
             f"{entries[0].key!r} cannot be decompressed: {samples[0].why}; correct the file, or "
             "its name"
         )
-    plain = [sample for sample in found if not is_wide(sample.text)]
+    plain = [sample for sample in found if _why_no_text(sample.text) is None]
     if not plain:
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
-        raise UsageError(
-            f"{first.key!r} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
-            "iconv -f UTF-16 -t UTF-8 does"
-        )
+        raise UsageError(f"{first.key!r} cannot be read: {_why_no_text(found[0].text)}")
     return plain
 
 
+def _why_no_text(text: bytes) -> str | None:
+    """Return why a sample cannot be read as records of text; None if it can."""
+    if (why := why_foreign(text)) is not None:
+        return why
+    if not has_old_line_ends(text, b'"'):
+        return None
+    # In an array or an object of json, a carriage return is white space.
+    is_json = text.lstrip()[:1] == b"[" or _names_in(text) is not None
+    return None if is_json else OLD_LINE_ENDS
+
+
 def sample_schema(sample: bytes) -> pa.Schema:
-    """Infer the schema of json lines."""
+    """Infer the schema of json lines; a line that is no object says nothing, and is a bad row."""
+    lines = [line.removeprefix(codecs.BOM_UTF8).strip() for line in sample.split(b"\n")]
+    sample = b"".join(one + b"\n" for one in lines if one[:1] == b"{" and one[-1:] == b"}")
     reader = "read_json(?, format = 'newline_delimited', sample_size = -1, ignore_errors = true)"
     with tempfile.TemporaryDirectory(prefix="tidelog-") as folder, duck() as connection:
         path = os.path.join(folder, "sample")

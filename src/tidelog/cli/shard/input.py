@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from tidelog.cli.log.input import chunks_of, opened
 from tidelog.collection.formats.csv.decode import header_names, header_of
 from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.lines import is_wide, record_ends
+from tidelog.collection.formats.foreign import is_wide
+from tidelog.collection.formats.lines import record_ends
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError

@@ -5,7 +5,6 @@ A record ends at a line end; one of csv with line ends in quotes, as `csv_ends` 
 
 from __future__ import annotations
 
-import codecs
 from typing import Final
 
 import numpy as np
@@ -68,14 +67,6 @@ def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes
     raw = np.frombuffer(data, dtype=np.uint8)
     first, last = trim_records(data, starts, ends)
     return raw[first], raw[last]
-
-
-def is_wide(text: bytes) -> bool:
-    """Say whether text has several bytes for each character, by its mark or by its zeros."""
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        return True
-    start = text[:64]
-    return len(start) >= 8 and max(start[0::2].count(0), start[1::2].count(0)) >= len(start) // 2
 
 
 def are_text(data: bytes, ends: Int64s) -> Bools:

@@ -19,7 +19,13 @@ import pyarrow.parquet as pq
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.csv.decode import header_names, header_of
 from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines, array_mark
+from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
+from tidelog.collection.formats.json.arrays import (
+    ARRAY_FORMAT,
+    array_end,
+    array_lines,
+    array_mark,
+)
 from tidelog.collection.formats.lines import WHITE, record_ends
 from tidelog.collection.formats.parquet import group_span, group_starts, groups_between, pack_range
 from tidelog.collection.formats.places import Bools, Int64s
@@ -39,9 +45,10 @@ from tidelog.collection.source.surveyed import (
     Block,
     Surveyed,
     SurveyPiece,
+    array_and_more,
 )
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
-from tidelog.errors import HeaderDiffers
+from tidelog.errors import CorruptionError, HeaderDiffers
 from tidelog.persist.format.schema import ShardSchema, decode_schema
 
 HEAD_BYTES: Final = 4_096
@@ -118,10 +125,13 @@ def look_at_text(
         are read of it, ``keep_rows`` is told of what was decoded.
 
     Raises:
+        CorruptionError: the file holds something else than text, or text of other line ends.
         HeaderDiffers: the file's header lacks most of the source's columns.
     """
     asked, dialect = piece.candidate, job.source.dialect
     at_end = piece.low + len(data) >= asked.size_bytes
+    if piece.low == 0 and asked.before is None:
+        check_text(data, job.source)
     if piece.low == 0 and dialect is not None and dialect.has_header:
         found = header_of(data, dialect)
         if found is None and not (at_end and job.is_final):
@@ -135,7 +145,6 @@ def look_at_text(
     limit = piece.low + whole if whole else None
     ink = _first_ink(text, piece, header)
     summed = data[:whole] if piece.is_last else data[: piece.high - piece.low]
-    torn = TORN_ARRAY if is_array else TORN
     head = b""
     # A first record that is longer than the piece is whole if anything of the file is taken.
     known = whole if piece.is_last else whole or piece.high - piece.low
@@ -155,13 +164,38 @@ def look_at_text(
         head_bytes=len(head),
         header=header,
         # What lies behind a part of a file that was asked for was not asked for.
-        torn=torn if at_end and whole < len(data) and _is_asked(piece, whole) else "",
+        torn=_why_torn(data, piece, is_array=is_array)
+        if at_end and whole < len(data) and _is_asked(piece, whole)
+        else "",
     )
     if keep_rows is not None and timed.decoded is not None:
         tail = b"" if piece.is_last else data[piece.high - piece.low : timed.limit]
         end = piece.low + timed.limit
         keep_rows(piece_of(piece, surveyed, timed.decoded, end=end, tail=tail))
     return surveyed
+
+
+def _why_torn(data: bytes, piece: SurveyPiece, *, is_array: bool) -> str:
+    if not is_array:
+        return TORN
+    end = array_end(data, inside=piece.low > 0)
+    return TORN_ARRAY if end is None else array_and_more(piece.low + end)
+
+
+def check_text(begin: bytes, source: SourceInfo) -> None:
+    """Check that a file that begins so is text in UTF-8, and has the line ends that are read.
+
+    Raises:
+        CorruptionError: it is something else.
+    """
+    why = why_foreign(begin)
+    if why is not None:
+        raise CorruptionError(why)
+    if source.format == ARRAY_FORMAT and array_mark(begin):
+        return
+    quote = source.csv.quote.encode() if source.format == "csv" else b""
+    if has_old_line_ends(begin, quote) and not _stands_alone(begin, source.format):
+        raise CorruptionError(OLD_LINE_ENDS)
 
 
 def _is_asked(piece: SurveyPiece, whole: int) -> bool:

@@ -6,7 +6,12 @@ import io
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines, array_mark
+from tidelog.collection.formats.json.arrays import (
+    ARRAY_FORMAT,
+    array_end,
+    array_lines,
+    array_mark,
+)
 from tidelog.collection.formats.lines import record_ends
 from tidelog.collection.formats.packed.inflate import READ_BYTES, open_inflater
 from tidelog.collection.formats.packed.packed import codec_of
@@ -33,7 +38,8 @@ class FileSample:
         """Return the records of json as lines, without the one that the end cuts."""
         text = self.text
         if format == ARRAY_FORMAT and self.is_array:
-            text = array_lines(text, inside=False)
+            end = array_end(text, inside=False)  # Other text behind it is no element.
+            text = array_lines(text, inside=False)[:end]
         ends = record_ends(text)
         return text[: int(ends[-1])] if self.is_cut and len(ends) else text
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from tidelog.clock import Clock
 from tidelog.collection.formats.csv.decode import header_of
+from tidelog.collection.formats.lines import WHITE
 from tidelog.collection.formats.packed.packed import decode_packed, is_packed
 from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_between, read_footer
 from tidelog.collection.source.binding import FileRange
@@ -20,6 +23,7 @@ from tidelog.collection.source.look import (
     SurveyJob,
     check_columns,
     check_header,
+    check_text,
     end_of_groups,
     has_record_end,
     look_at_groups,
@@ -30,11 +34,13 @@ from tidelog.collection.source.survey_packed import OpenTexts, check_packed, sur
 from tidelog.collection.source.surveyed import (
     SHORTER,
     TORN,
+    TORN_ARRAY,
     WENT,
     FileCandidate,
     Keep,
     Surveyed,
     SurveyPiece,
+    array_and_more,
 )
 from tidelog.errors import (
     CorruptionError,
@@ -117,9 +123,19 @@ async def _survey_text(
     if keep is not None:
         keep(asked.path, piece.low, data)
     lead = await _read_back(data, piece, job, file)
-    return await clock.offload(
+    found = await clock.offload(
         partial(look_at_text, data, piece, job, header=header, lead=lead, keep_rows=keep_rows)
     )
+    if found.torn == TORN_ARRAY and piece.low:
+        return msgspec.structs.replace(found, torn=await _why_array_waits(piece.low, file))
+    return found
+
+
+async def _why_array_waits(start: int, file: OpenedFile) -> str:
+    """Return why text from ``start`` on waits: a taken element ends with a comma, an array not."""
+    low = max(0, start - READ_ON_BYTES)
+    taken = (await file.get(low, start)).rstrip(WHITE)
+    return array_and_more(low + len(taken)) if taken.endswith(b"]") else TORN_ARRAY
 
 
 async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile) -> bytes:
@@ -167,6 +183,7 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
     while True:
         data = await file.get(0, min(wanted, asked.size_bytes))
         found = header_of(data, dialect)
+        check_text(data, job.source)
         if found is None and wanted >= asked.size_bytes:
             if not job.is_final:
                 raise CorruptionError(TORN)

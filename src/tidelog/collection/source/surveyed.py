@@ -25,6 +25,16 @@ TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes
 TORN_ARRAY: Final = (
     "its array is not closed yet; 'tidelog ingest --final' takes what is behind its last comma, too"
 )
+
+
+def array_and_more(end: int) -> str:
+    """Return why the text behind the end of an array waits."""
+    return (
+        f"its array ends at byte {end:,}, and other text follows, which a file of one array "
+        "cannot have; 'tidelog ingest --final' takes that text as it is"
+    )
+
+
 Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
 NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any: what rows without a time reach.
 

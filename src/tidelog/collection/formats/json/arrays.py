@@ -55,6 +55,22 @@ def array_lines(data: bytes, *, inside: bool) -> bytes:
     return out.tobytes()
 
 
+def array_end(data: bytes, *, inside: bool) -> int | None:
+    """Return the offset behind the bracket that closes the array; None if it is not closed.
+
+    ``inside`` says that ``data`` begins between two elements.
+    """
+    out = np.frombuffer(data, np.uint8).copy()
+    if not inside:
+        out[data.index(ARRAY_MARK)] = _SPACE
+    scan = _Scan(_stray_quotes(out))
+    for at, limit in _pieces(out):
+        scan.rewrite(out[at:limit], at)
+        if scan.closed is not None:
+            return scan.closed
+    return None
+
+
 def _pieces(raw: Bytes) -> Iterator[tuple[int, int]]:
     """Yield where pieces begin and end; none ends behind an escape."""
     at = 0
@@ -84,12 +100,16 @@ def _stray_quotes(raw: Bytes) -> Int64s:
 
 @dataclass(slots=True)
 class _Scan:
-    """How many objects and arrays are open, within an element, and whether a string is."""
+    """How many objects and arrays are open, within an element, and whether a string is.
+
+    ``closed`` is the offset behind the bracket that closes the array.
+    """
 
     strays: Int64s
     objects: int = 0
     arrays: int = 0
     in_string: bool = False
+    closed: int | None = None
 
     def rewrite(self, raw: Bytes, at: int) -> None:
         """Rewrite some bytes, which stand at an offset."""
@@ -105,7 +125,10 @@ class _Scan:
         if len(marks):
             self.objects, self.arrays = int(objects[-1]), int(arrays[-1])
         outside = (objects == 0) & (arrays == 0)
-        ends = marks[outside & ((kinds == _COMMA) | (closing & (kinds == _CLOSE)))]
+        closes = outside & closing & (kinds == _CLOSE)
+        if self.closed is None and closes.any():
+            self.closed = at + int(marks[closes][0]) + 1
+        ends = marks[(outside & (kinds == _COMMA)) | closes]
         raw[raw == _LINE] = _SPACE
         raw[ends] = _LINE
 

@@ -27,6 +27,9 @@ Check = Callable[[bytes], object]
 
 _NOT_FINITE: Final = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
 _FLOAT32_MAX: Final = 3.4e38
+# Python's parser stops at some 900 levels, fewer or more by version: the reason must not.
+_DEPTH_MAX: Final = 800
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
 
 
 class _Number(float):
@@ -126,6 +129,8 @@ def fault_of(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> str:
         # Of so many digits, no column of whole numbers holds one; a double holds the least of them.
         return int(text) if len(text) <= 300 else number(text)
 
+    if (depth := _depth_of(line)) > _DEPTH_MAX:
+        return f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
     try:
         value: Any = json.loads(
             line.decode("utf-8"), object_pairs_hook=pairs, parse_float=number, parse_int=integer
@@ -136,14 +141,26 @@ def fault_of(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> str:
         return "the line is not one json value"
     if not isinstance(value, dict):
         return "the line is not a json object"
-    for field, on_wire in zip(wanted, wire, strict=True):
-        if is_json(field):
-            continue
+    plain = ((one, kind) for one, kind in zip(wanted, wire, strict=True) if not is_json(one))
+    for field, on_wire in plain:
         if field.name in value and not _fits(value[field.name], on_wire):
             return f"column {field.name!r} does not fit its type {sql_type(field.type)}"
     if wide:
         return f"the number {wide[0][:40]} is too large"
     return "a field is named twice" if repeated else "the line is not a plain json object"
+
+
+def _depth_of(line: bytes) -> int:
+    """Return how deep brackets nest, outside of strings."""
+    if line.count(b"[") + line.count(b"{") <= _DEPTH_MAX:
+        return 0
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(line):
+        sign = found.group()[:1]
+        if sign != b'"':
+            depth += 1 if sign in b"[{" else -1
+            deepest = max(deepest, depth)
+    return deepest
 
 
 def _fits(value: Any, field: pa.Field[Any]) -> bool:
