@@ -16,8 +16,6 @@ from tidelog.http_api import messages
 from tidelog.http_api.keys import Base64
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
-from tidelog.server.app import ServerState
-from tidelog.server.limits import ServerLimits
 
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
@@ -302,40 +300,58 @@ async def test_failed_appends_say_what_is_known(
     assert failed.json()["status"] == "error"
 
 
-async def test_a_server_whose_log_was_taken_over_goes_on_reading(asking: Asking) -> None:
-    """Appends are refused, and it is not ready: of two servers one has to give way."""
-    async with asking(ServerState(limits=ServerLimits(ready_us=1))) as asked:
-        await _taken_over(asked)
-
-
-async def _taken_over(asked: Asked) -> None:
+async def test_an_append_takes_the_log_back(asked: Asked) -> None:
+    """A command wrote next to the server: the next append succeeds, and nothing is lost."""
     await asked.append(("a", "1"))
-    assert (await asked.web.get("/-/ready")).status_code == 200
     other = await asked.lake.keyed(NAME, visibility="durable")
-    assert isinstance(other, MemoryKeyed)
     await other.append([(b"a", b"2")])
-    body = {"records": [{"key": "a", "value": "3"}]}
-    for _ in range(3):
-        fenced = await asked.post("append", body)
-        assert (fenced.status_code, fenced.json()["error"]) == (409, Fenced.__name__)
-        assert fenced.json()["outcome"] == "not_applied"
-        assert await values(asked, key="a") == ["1", "2"]
-    assert not other.is_fenced
-    assert (await asked.web.get("/-/ready")).status_code == 503
-    assert (await asked.web.get("/-/healthy")).status_code == 200
+
+    assert await asked.append(("a", "3")) == 3
+    assert await values(asked, key="a") == ["1", "2", "3"]
+    assert (await asked.web.get("/-/ready")).status_code == 200
+    with pytest.raises(Fenced):
+        await other.append([(b"a", b"4")])
 
 
-async def test_what_became_of_the_append_that_met_the_other_is_told_of_it_alone(
-    asked: Asked,
-) -> None:
-    """Those that come after it are not even sent."""
+async def test_appends_at_once_after_a_takeover_are_stored_once(asked: Asked) -> None:
+    """All of them meet the handle that is over; one handle replaces it."""
+    await asked.append(("a", "0"))
+    before = asked.log
+    await (await asked.lake.keyed(NAME, visibility="durable")).append([(b"a", b"1")])
+
+    await asyncio.gather(*(asked.append(("a", str(number))) for number in range(2, 12)))
+    assert sorted(map(int, await values(asked, key="a"))) == [*range(12)]
+    assert before.is_closed
+
+
+async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: Asked) -> None:
+    """The records may be in the log: the client gets UNKNOWN, and only the next append goes on."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((Fenced("taken", outcome=Outcome.UNKNOWN), True))
     body = {"records": [{"key": "a", "value": "2"}]}
     answers = [await asked.post("append", body) for _ in range(2)]
 
-    assert [one.status_code for one in answers] == [500, 409]
-    assert [one.json()["outcome"] for one in answers] == ["unknown", "not_applied"]
+    assert [one.status_code for one in answers] == [500, 200]
+    assert answers[0].json()["outcome"] == "unknown"
+    assert await values(asked, key="a") == ["1", "2", "2"]
+
+
+async def test_a_log_that_others_take_at_every_try_is_a_409(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tries have an end; nothing was appended, and the client may try again."""
+    await asked.append(("a", "1"))
+
+    async def fenced(*_: Any, **__: Any) -> int:
+        raise Fenced("taken")
+
+    monkeypatch.setattr(MemoryKeyed, "try_append", fenced)
+    refused = await asked.post("append", {"records": [{"key": "a", "value": "2"}]})
+    monkeypatch.undo()
+
+    assert (refused.status_code, refused.json()["error"]) == (409, "Fenced")
+    assert refused.json()["outcome"] == "not_applied"
+    assert await asked.append(("a", "3")) == 2
 
 
 async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> None:

@@ -75,7 +75,7 @@ class ShuttingDown(errors.BusyError):
 
 
 class NotReady(errors.BusyError):
-    """The store does not answer, or another process took a log over that the server wrote."""
+    """The store does not answer."""
 
 
 BY_KIND: Final = {

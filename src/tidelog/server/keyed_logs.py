@@ -1,10 +1,13 @@
-"""The keyed logs that a server has open: one handle each, for all who ask."""
+"""The keyed logs that a server has open: one handle each, for all requests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from tidelog.errors import Fenced, HandleError, NoSuchLog, Outcome, TidelogError
 from tidelog.http_api.failures import Forbidden
@@ -13,6 +16,9 @@ from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.keyed.values import DURABLE
 
 _logger = logging.getLogger(__name__)
+
+TRIES: Final = 3  # Of an append, each by a handle that takes the log over again.
+Send = Callable[[KeyedWrites], Awaitable[int]]
 
 
 class KeyedPlace(Protocol):
@@ -31,15 +37,22 @@ class KeyedPlace(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class OpenLog:
+    """A handle, and the number of requests that use it."""
+
+    handle: KeyedReads
+    users: int = 0
+
+
 class ServedLogs:
-    """Opens each log once, when it is first asked for.
+    """Opens each log at its first request.
 
-    A server whose log another process took over takes no more appends for it until it is started
-    again: of two servers that took over from each other in turn, neither would get anything done.
-    It goes on reading, by another handle; those who follow by the old one stay with it.
+    If another process takes a log over, the next append opens the log again and takes it back; a
+    read takes nothing over. A follower stays with the handle that it began with.
 
-    Reads show what is durable, unless ``visibility`` says otherwise: a follower whose cursor passed
-    a record that was then lost would never see the one that takes its sequence.
+    Reads show durable records, unless ``visibility`` says otherwise: a record may be lost before it
+    is durable, and a follower that passed it would never see the record that gets its sequence.
     """
 
     def __init__(
@@ -47,99 +60,98 @@ class ServedLogs:
     ) -> None:
         self._place, self._visibility = place, visibility
         self._is_read_only = is_read_only
-        self._opened: dict[str, KeyedReads] = {}
+        self._opened: dict[str, OpenLog] = {}
         self._opening: dict[str, asyncio.Lock] = {}
-        self._fenced: set[str] = set()
-        self._taken_over: list[KeyedReads] = []  # By which some may still follow: one a log.
+        self._fenced: list[OpenLog] = []  # Followers still use these.
 
     async def names(self) -> list[str]:
         """Return the names of all logs."""
         return sorted(await self._place.keyed_logs())
 
-    async def reads(self, name: str) -> KeyedReads:
-        """Return a handle that reads.
+    @asynccontextmanager
+    async def using(self, name: str) -> AsyncIterator[KeyedReads]:
+        """Yield the handle of a log; a handle that proves to be over is opened again next time.
 
         Raises:
-            NoSuchLog: there is none of that name. UsageError: it is no name.
+            NoSuchLog: no log has the name. UsageError: it is not a name.
         """
+        used = await self._open(name)
+        used.users += 1
+        try:
+            yield used.handle
+        except (HandleError, NoSuchLog) as error:
+            if self._opened.get(name) is used:
+                del self._opened[name]
+                if isinstance(error, Fenced):
+                    _logger.warning("another process took a keyed log over, name=%s", name)
+                    self._fenced.append(used)
+                else:
+                    await _close(used.handle)
+            raise
+        finally:
+            used.users -= 1
+            if not used.users and used in self._fenced:
+                self._fenced.remove(used)
+                await _close(used.handle)
+
+    async def _open(self, name: str) -> OpenLog:
         check_name(name, of="name of a keyed log")
         async with self._opening.setdefault(name, asyncio.Lock()):
             if name not in self._opened:
                 try:
-                    self._opened[name] = await self._open(name)
+                    self._opened[name] = OpenLog(await self._handle(name))
                 except TidelogError:
-                    self._opening.pop(name, None)  # Names that nobody has are not kept.
+                    self._opening.pop(name, None)  # A client may ask for any number of names.
                     raise
             return self._opened[name]
 
-    async def _open(self, name: str) -> KeyedReads:
-        if self._is_read_only or name in self._fenced:
+    async def _handle(self, name: str) -> KeyedReads:
+        if self._is_read_only:
             return await self._place.keyed_reader(name)
         return await self._place.keyed(name, visibility=self._visibility)
 
-    async def writes(self, name: str) -> KeyedWrites:
-        """Return the handle that writes.
+    async def check_append(self, name: str) -> None:
+        """Refuse an append before its body is read.
 
         Raises:
-            Forbidden: the server only reads. Fenced: another process took the log over. Otherwise
-            see `reads`.
+            Forbidden: the server only reads. NoSuchLog, UsageError: see `using`.
         """
         if self._is_read_only:
             raise Forbidden("this server only reads: append where the log is written")
-        found = await self.reads(name)
-        if name in self._fenced:
-            raise _lost(name)
-        assert isinstance(found, KeyedWrites)
-        return found
+        await self._open(name)
 
-    async def note(self, name: str, handle: KeyedReads, error: TidelogError) -> TidelogError:
-        """Let go of a handle that is over, and return what is to be told of an error."""
-        if isinstance(error, HandleError | NoSuchLog) and self._opened.get(name) is handle:
-            del self._opened[name]
-            if isinstance(error, Fenced):
-                self._taken_over.append(handle)
-            else:
-                await self._close(name, handle)
-        if not isinstance(error, Fenced):
-            return error
-        if name not in self._fenced:
-            _logger.warning("another process took over a keyed log, name=%s", name)
-            self._fenced.add(name)
-        return _lost(name, error.outcome)
-
-    async def _close(self, name: str, handle: KeyedReads) -> None:
-        try:
-            await handle.close()
-        except TidelogError:
-            # Whoever appended by it was told already.
-            _logger.info("a handle that was over could not be closed, name=%s", name)
-
-    def check_ready(self) -> None:
-        """Refuse to be called ready once a log was lost to another process.
+    async def append(self, name: str, send: Send) -> int:
+        """Append by the open handle, or by a new one if another process took the log over.
 
         Raises:
-            Fenced: so it is.
+            Fenced: another process took the log over. UNKNOWN: the records met the takeover.
+            NOT_APPLIED: the other process did so at each try.
         """
-        for name in self._fenced:
-            raise _lost(name)
+        for _ in range(TRIES):
+            try:
+                async with self.using(name) as log:
+                    assert isinstance(log, KeyedWrites)
+                    return await send(log)
+            except Fenced as error:
+                if error.outcome is not Outcome.NOT_APPLIED:
+                    raise
+        raise Fenced(
+            "other processes keep taking the log over from this server: append by one of them, or "
+            "try again",
+            log=name,
+        )
 
     async def close(self) -> None:
-        """Close all handles; what was appended is answered first."""
-        handles = list(self._opened.values())
+        """Close all handles, and write what was appended."""
+        handles = [*self._opened.values(), *self._fenced]
         self._opened.clear()
-        for handle in self._taken_over:
-            await self._close(handle.name, handle)
-        for handle in handles:
-            try:
-                await handle.close()
-            except TidelogError as error:
-                _logger.warning("a keyed log was not closed whole, why=%s", error)
+        for one in handles:
+            await _close(one.handle, level=logging.WARNING)
 
 
-def _lost(name: str, outcome: Outcome = Outcome.NOT_APPLIED) -> Fenced:
-    return Fenced(
-        "another process took over the log: append there, or start this server again to take it "
-        "back",
-        outcome=outcome,
-        log=name,
-    )
+async def _close(handle: KeyedReads, *, level: int = logging.INFO) -> None:
+    """Close a handle; the requests that used it have its errors already."""
+    try:
+        await handle.close()
+    except TidelogError as error:
+        _logger.log(level, "a keyed log was not closed whole, name=%s, why=%s", handle.name, error)

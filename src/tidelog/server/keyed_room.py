@@ -7,13 +7,13 @@ paths that OpenData's log has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeVar
 
 from msgspec import UNSET, Struct
 
-from tidelog.errors import NoSuchLog, TidelogError
+from tidelog.errors import NoSuchLog
 from tidelog.http_api.failures import TooMany
 from tidelog.http_api.messages import (
     AppendAnswer,
@@ -27,7 +27,7 @@ from tidelog.http_api.messages import (
     SegmentListed,
     SegmentsAnswer,
 )
-from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.keyed.values import Segment
 from tidelog.server import keyed_asks, keyed_reads
 from tidelog.server.asking import Ask, Query
@@ -98,16 +98,8 @@ class KeyedRoom:
             raise NoSuchLog("this server was told no log: name one in the path")
         return name
 
-    @asynccontextmanager
-    async def _reading(self, ask: Ask) -> AsyncIterator[KeyedReads]:
-        """Yield the log that is asked for, and let go of it where it is over."""
-        name = self._name(ask)
-        log = await self._logs.reads(name)
-        try:
-            yield log
-        except TidelogError as error:
-            told = await self._logs.note(name, log, error)
-            raise told from (None if told is error else error)
+    def _reading(self, ask: Ask) -> AbstractAsyncContextManager[KeyedReads]:
+        return self._logs.using(self._name(ask))
 
     async def _list(self, ask: Ask) -> Struct:
         return LogsAnswer(logs=await self._logs.names())
@@ -120,20 +112,21 @@ class KeyedRoom:
 
     async def _append(self, ask: Ask) -> Struct:
         name = self._name(ask)
-        log = await self._logs.writes(name)  # Before the body is read, if there is none.
+        await self._logs.check_append(name)
         message = await ask.message(AppendRequest)
         records = keyed_asks.records_of(message)
         wait_us = keyed_asks.append_wait_us(message, ask.limits)
         timestamp_us = None if message.timestamp_us is UNSET else message.timestamp_us
-        options = {"durable": message.await_durable is not False, "timestamp_us": timestamp_us}
-        try:
-            if wait_us:
-                first = await log.append(records, timeout_us=wait_us, **options)  # type: ignore[arg-type]
-            else:
-                first = await log.try_append(records, **options)  # type: ignore[arg-type]
-        except TidelogError as error:
-            told = await self._logs.note(name, log, error)
-            raise told from (None if told is error else error)
+        durable = message.await_durable is not False
+
+        async def send(log: KeyedWrites) -> int:
+            if not wait_us:
+                return await log.try_append(records, durable=durable, timestamp_us=timestamp_us)
+            return await log.append(
+                records, durable=durable, timestamp_us=timestamp_us, timeout_us=wait_us
+            )
+
+        first = await self._logs.append(name, send)
         self._metrics.records_in.inc(len(records))
         self._metrics.bytes_in.inc(sum(len(key) + len(value) for key, value in records))
         return AppendAnswer(records_appended=len(records), start_sequence=first)
@@ -205,11 +198,11 @@ class KeyedRoom:
             return await _counted(log, wanted)
 
     async def _check_ready(self) -> None:
-        self._logs.check_ready()
         if self._log is None:
             await self._logs.names()
         else:
-            await (await self._logs.reads(self._log)).refresh()
+            async with self._logs.using(self._log) as log:
+                await log.refresh()
 
 
 async def _counted(log: KeyedReads, wanted: CountAsk) -> CountAnswer:

@@ -95,7 +95,7 @@ def system_room(
                 path="/-/ready",
                 method="GET",
                 name="ready",
-                summary="The store answers, and the server still writes what it wrote.",
+                summary="The store answers.",
                 handler=ReadyCheck(rooms, served),
                 answer=HealthAnswer,
                 is_public=True,
