@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder = folder
         self.table = updates(rows)
-        self.store = LocalStore(folder / "raw", clock=SystemClock())
+        self.store = LocalStore(folder / "raw", clock=SystemClock(), create=True)
         self.count = 0
         asyncio.run(self._make())
 

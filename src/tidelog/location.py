@@ -344,7 +344,7 @@ async def open_location(
     wrapping = given.otherwise(in_url).otherwise(around)
     asked = consensus or os.environ.get(ENVIRONMENT)
     place = None if asked is None else parse_consensus(asked)
-    stores = dress(store or open_store(url, clock=clock), wrapping, clock=clock)
+    stores = dress(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
     metered = stores.meter
     try:
         found = (await metered.get(MARK)).data

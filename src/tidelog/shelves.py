@@ -155,7 +155,8 @@ class Shelves(ABC):
 
     async def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
         """Copy a log to another place as Chroma's wal3 reads it; see `copy_log`."""
-        await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
+        target = open_store(url, clock=self.clock, create=True)
+        await self.shelf.export(name, target, start=start)
 
     @property
     def keyed_shelf(self) -> KeyedLogs:

@@ -45,7 +45,7 @@ def limit(size: int) -> None:
 
 async def main(store_url: str, consensus_url: str, location: str, how: str) -> None:
     clock = SystemClock()
-    store = open_store(store_url, clock=clock)
+    store = open_store(store_url, clock=clock, create=True)
     place = parse_consensus(consensus_url)
     consensus = open_consensus(place, location=location, store=store, clock=clock)
     shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock, schema=SCHEMA)

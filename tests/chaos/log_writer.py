@@ -41,7 +41,7 @@ OPEN: dict[str, Callable[[Store, str], Awaitable[Wal3Writer | SlotWriter]]] = {
 
 async def write_on(protocol: str, url: str, name: str) -> None:
     """Append record after record, a few at a time, until killed."""
-    store = open_store(url, clock=CLOCK)
+    store = open_store(url, clock=CLOCK, create=True)
     writer = await OPEN[protocol](store, name)
 
     async def one(body: str) -> bool:

@@ -48,7 +48,7 @@ def say(*what: object) -> None:
 def opened(
     store_url: str, consensus_url: str, location: str, clock: SystemClock
 ) -> tuple[Store, Consensus]:
-    store = open_store(store_url, clock=clock)
+    store = open_store(store_url, clock=clock, create=True)
     place = parse_consensus(consensus_url)
     return store, open_consensus(place, location=location, store=store, clock=clock)
 

@@ -75,7 +75,7 @@ def _is_enough(bodies: Collection[str]) -> bool:
 
 
 async def contents(kind: Kind, url: str) -> tuple[dict[int, str], Scrubbed]:
-    store = open_store(url, clock=SystemClock())
+    store = open_store(url, clock=SystemClock(), create=True)
     await kind.settle(store)
     rows = [row async for table in kind.reader(store).scan() for row in table.to_pylist()]
     return {row["position"]: row["body"].decode() for row in rows}, await kind.scrub(store)

@@ -71,7 +71,7 @@ def open_again(
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         url = server.url(f"contract/{CLOCK.unique()}")
-    return lambda: open_store(url, clock=CLOCK)
+    return lambda: open_store(url, clock=CLOCK, create=True)
 
 
 def _now_and_then_us() -> int:

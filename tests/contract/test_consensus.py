@@ -51,7 +51,7 @@ def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     url = str(tmp_path / "store")
     if kind != "on local":
         url = request.getfixturevalue(kind.removeprefix("on ")).url(f"consensus/{CLOCK.unique()}")
-    return lambda: StoreConsensus(store=open_store(url, clock=CLOCK), clock=CLOCK)
+    return lambda: StoreConsensus(store=open_store(url, clock=CLOCK, create=True), clock=CLOCK)
 
 
 def sql(database: Database, location: str) -> SqlConsensus:
@@ -197,7 +197,7 @@ from tidelog.store.urls import open_store
 
 async def propose(number):
     clock = SystemClock()
-    consensus = StoreConsensus(store=open_store(sys.argv[1], clock=clock), clock=clock)
+    consensus = StoreConsensus(store=open_store(sys.argv[1], clock=clock, create=True), clock=clock)
     print(number, await consensus.compare_and_set("k", 1, b"%d" % number), flush=True)
 
 async def main():

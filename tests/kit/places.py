@@ -61,7 +61,7 @@ def open_place(
         yield on_store(MemoryStore()), None
         return
     where = Addresses(kind, request, folder)
-    store = open_store(where.store_url, clock=CLOCK)
+    store = open_store(where.store_url, clock=CLOCK, create=True)
     if where.consensus_url == "store":
         yield on_store(store), where
         return

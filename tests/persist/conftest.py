@@ -18,4 +18,4 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return in_memory()
     if request.param == "on memory":
         return on_store(MemoryStore())
-    return on_store(open_store(str(tmp_path / "store"), clock=SystemClock()))
+    return on_store(open_store(str(tmp_path / "store"), clock=SystemClock(), create=True))

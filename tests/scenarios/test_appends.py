@@ -188,7 +188,7 @@ def tables():
         yield pa.table([keys, keys * 7, ones * 0, ones], names=names)
 
 async def main():
-    store = open_store(sys.argv[1], clock=CLOCK)
+    store = open_store(sys.argv[1], clock=CLOCK, create=True)
     shard = Shard(id=ShardId("s"), store=store, consensus=MemoryConsensus(), clock=CLOCK,
                   schema=SCHEMA)
     await shard.refresh()

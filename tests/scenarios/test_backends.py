@@ -22,7 +22,7 @@ from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.store.urls import open_store
 
 CLOCK = SystemClock()
-STORE = open_store(sys.argv[1], clock=CLOCK)
+STORE = open_store(sys.argv[1], clock=CLOCK, create=True)
 PLACE = parse_consensus(sys.argv[2])
 
 async def propose(number, consensus):

@@ -305,7 +305,7 @@ from tidelog.store.urls import open_store
 
 async def main():
     clock = SystemClock()
-    store = open_store(sys.argv[1], clock=clock)
+    store = open_store(sys.argv[1], clock=clock, create=True)
     place = parse_consensus(sys.argv[2])
     consensus = open_consensus(place, location=sys.argv[3], store=store, clock=clock)
     shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock)

@@ -39,7 +39,7 @@ SCHEMA = shard_schema(pa.schema([("c0", pa.string()), ("c1", pa.int64())]), key=
 
 async def main():
     clock, name = SystemClock(), sys.argv[4]
-    store = open_store(sys.argv[1], clock=clock)
+    store = open_store(sys.argv[1], clock=clock, create=True)
     place = parse_consensus(sys.argv[2])
     consensus = open_consensus(place, location=sys.argv[3], store=store, clock=clock)
 

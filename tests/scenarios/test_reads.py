@@ -169,7 +169,7 @@ from tidelog.persist.read.reader import read_split
 from tidelog.store.urls import open_store
 
 async def main():
-    store = open_store(sys.argv[1], clock=SystemClock())
+    store = open_store(sys.argv[1], clock=SystemClock(), create=True)
     splits = pickle.load(sys.stdin.buffer)
     tables = [await read_split(s, store=store, clock=SystemClock()) for s in splits]
     sys.stdout.buffer.write(pickle.dumps(tables))

@@ -126,7 +126,7 @@ SCHEMA = shard_schema(pa.schema([("c0", pa.string()), ("c1", pa.int64())]), key=
 
 async def begin(number):
     clock = SystemClock()
-    store = open_store(sys.argv[1], clock=clock)
+    store = open_store(sys.argv[1], clock=clock, create=True)
     place = parse_consensus(sys.argv[2])
     consensus = open_consensus(place, location=sys.argv[3], store=store, clock=clock)
     shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock, schema=SCHEMA)

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import itertools
 import os
+import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -25,6 +27,7 @@ from tidelog.errors import (
 from tidelog.store import conditional
 from tidelog.store.local import disk as local_disk
 from tidelog.store.local import files as local_files
+from tidelog.store.local import identity as local_identity
 from tidelog.store.local.store import LocalStore
 
 CLOCK = SystemClock()
@@ -265,23 +268,155 @@ async def test_every_new_directory_is_synced(
         sync(path)
 
     monkeypatch.setattr(local_files, "sync_directory", remember)
-    store = LocalStore(tmp_path / "lake", clock=CLOCK)
+    store = LocalStore(tmp_path / "lake", clock=CLOCK, create=True)
     await store.put("a/b/c", b"1")
     assert synced == [".", "lake", "lake/a", "lake/a/b"]
     await store.put("a/b/d", b"1")
     assert synced[4:] == ["lake/a/b"]
 
 
-async def test_directories_that_were_taken_away_come_back(tmp_path: Path) -> None:
-    """Somebody may clear a lake with rm while a process still has it open."""
-    store = LocalStore(tmp_path / "lake", clock=CLOCK)
+def swap(lake: Path) -> None:
+    """Put another directory in the place of one, as a mount does."""
+    lake.rename(lake.with_name("disk"))
+    lake.mkdir()
 
-    await store.put("a/b", b"1")
-    os.rename(tmp_path / "lake", tmp_path / "away")
-    with pytest.raises(LocationError):
-        await store.put("a/b", b"2")
-    await store.put("a/b", b"3")
-    assert (await store.get("a/b")).data == b"3"
+
+def unswap(lake: Path) -> None:
+    shutil.rmtree(lake, ignore_errors=True)
+    lake.with_name("disk").rename(lake)
+
+
+async def lists(store: LocalStore) -> None:
+    await keys_of(store)
+
+
+REQUESTS: dict[str, Callable[[LocalStore], Awaitable[object]]] = {
+    "put": lambda store: store.put("log/a/new/object", b"2"),
+    "create": lambda store: store.put("log/a/x", b"2", if_absent=True),
+    "replace": lambda store: store.put("log/a/b", b"2", if_match="e"),
+    "get": lambda store: store.get("log/a/b"),
+    "refresh": lambda store: store.refresh("log/a/b", "e"),
+    "delete": lambda store: store.delete(["log/a/b"]),
+    "list": lists,
+    "folders": lambda store: store.folders("log/"),
+}
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+@pytest.mark.parametrize("request_kind", REQUESTS)
+async def test_a_root_that_was_unmounted_or_moved_takes_nothing(
+    request_kind: str, is_swapped: bool, tmp_path: Path
+) -> None:
+    """An object below a mount point hides from all readers once the disk is mounted again."""
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    store = LocalStore(lake, clock=CLOCK)
+    await store.put("log/a/b", b"1")
+    swap(lake)
+    if not is_swapped:
+        lake.rmdir()
+
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match="is gone"):
+            await REQUESTS[request_kind](store)
+    assert files_below(lake) == []
+    assert lake.exists() == is_swapped
+    unswap(lake)
+    await store.put("log/a/b", b"3")
+    assert (await store.get("log/a/b")).data == b"3"
+
+
+async def test_a_root_that_goes_before_the_first_put_takes_nothing(tmp_path: Path) -> None:
+    """A process that has only read so far knows the directory that it read."""
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    await LocalStore(lake, clock=CLOCK).put("log/a/b", b"1")
+    store = LocalStore(lake, clock=CLOCK, create=True)
+    await store.get("log/a/b")
+    swap(lake)
+
+    with pytest.raises(StoreRefused, match="is gone"):
+        await store.put("log/a/c", b"2")
+    assert os.listdir(lake) == []
+
+
+async def test_a_folder_that_was_moved_is_not_made_again(tmp_path: Path) -> None:
+    """Its log's new records would be damage once it is moved back."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    for key in ("log/a/b/c", "log/other/b/c"):
+        await store.put(key, b"1")
+    (tmp_path / "log" / "a").rename(tmp_path / "moved")
+
+    for key in ("log/a/b/c", "log/a/new/c", "log/a/d"):
+        for _ in range(2):
+            with pytest.raises(StoreRefused, match="is gone"):
+                await store.put(key, b"2", if_absent=True)
+    assert not (tmp_path / "log" / "a").exists()
+    await store.put("log/other/b/d", b"2")
+    (tmp_path / "moved").rename(tmp_path / "log" / "a")
+    await store.put("log/a/b/d", b"2", if_absent=True)
+    assert await keys_of(store, "log/a") == ["log/a/b/c", "log/a/b/d"]
+
+
+async def test_an_empty_folder_below_it_is_made_again(tmp_path: Path) -> None:
+    """A user may remove empty directories while a process is at work."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    await store.put("log/a/b/c", b"1")
+    await store.put("log/a/kept", b"1")
+    shutil.rmtree(tmp_path / "log" / "a" / "b")
+
+    with pytest.raises(LocationError) as failed:
+        await store.put("log/a/b/c", b"2")
+    assert failed.value.outcome is Outcome.NOT_APPLIED
+    await store.put("log/a/b/c", b"2")
+    assert (await store.get("log/a/b/c")).data == b"2"
+
+
+async def test_a_put_makes_no_root(tmp_path: Path) -> None:
+    """It may be on a disk that is not mounted yet; a caller that wants one makes it."""
+    store = LocalStore(tmp_path / "lake", clock=CLOCK)
+    for key in ("a", "log/a/b"):
+        with pytest.raises(StoreRefused, match="is gone") as refused:
+            await store.put(key, b"1")
+        assert refused.value.outcome is Outcome.NOT_APPLIED
+    assert os.listdir(tmp_path) == []
+
+    maker = LocalStore(tmp_path / "lake", clock=CLOCK, create=True)
+    await maker.put("log/a/b", b"1")
+    await store.put("a", b"1")
+    assert await keys_of(store) == ["a", "log/a/b"]
+
+
+async def test_a_store_that_only_reads_takes_another_directory(tmp_path: Path) -> None:
+    """A user may replace the whole folder of a source."""
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    (lake / "a").write_bytes(b"1")
+    store = LocalStore(lake, clock=CLOCK)
+    await store.get("a")
+    swap(lake)
+
+    assert await keys_of(store) == []
+    with pytest.raises(ObjectNotFound):
+        await store.get("a")
+
+
+async def test_a_root_on_another_device_is_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remount may give a device another number; inode and time of creation stay."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    await store.put("a", b"1")
+    if not local_identity.identity_of(str(tmp_path)):
+        pytest.skip("this file system has no time of creation")
+    found = store._disk._root._found
+    assert found is not None
+    monkeypatch.setattr(store._disk._root, "_found", (found[0] + 1, found[1]))
+
+    await store.put("a", b"2")
+    monkeypatch.setattr(store._disk._root, "_birth", "another")
+    with pytest.raises(StoreRefused, match="is gone"):
+        await store.put("a", b"3")
 
 
 async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:

@@ -50,10 +50,11 @@ def keeps_versions(url: str) -> bool:
     return url.partition(":")[0].lower() in CLOUD_SCHEMES
 
 
-def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
+def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = False) -> Store:
     """Open the store at a URL, or at a path; nothing is read or made yet.
 
-    ``memory://`` is a new store each time. Who wants a place shared keeps the store.
+    With ``create``, the first put makes the directory of a store on disk. ``memory://`` is a new
+    store each time: keep the store to share it.
 
     Raises:
         UsageError: the URL is of no known form, and the sentence says which are; or it is that of a
@@ -72,7 +73,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
     if os.path.isfile(path):
         raise UsageError(f"{path} is a file: name a directory")
     _refuse_dangling(path)
-    return LocalStore(Path(path), clock=clock)
+    return LocalStore(Path(path), clock=clock, create=create)
 
 
 def _refuse_dangling(path: str) -> None:

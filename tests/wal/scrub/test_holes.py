@@ -36,7 +36,7 @@ async def read_all(folder: Path) -> None:
 
 
 async def written(folder: Path) -> None:
-    store = open_store(folder.as_uri(), clock=OneThread())
+    store = open_store(folder.as_uri(), clock=OneThread(), create=True)
     shape = Shape(alpha=1)
     log = await create_log(store, name="log", clock=OneThread(), writer="writer", shape=shape)
     for _ in range(4):

@@ -2,7 +2,9 @@
 
 Invariants: an e_tag never comes twice for a key: a file is dated later than the one it replaces,
 and by a part that is drawn by lot, since nothing is left of one that was deleted before (see
-`Put.date_ns`); reading, and deleting what is missing, creates nothing.
+`Put.date_ns`); reading, and deleting what is missing, creates nothing. A put makes neither the root
+nor a folder ``kind/name`` that this store has seen: an unmount or a move took it away, and an
+object in a new one would hide from all readers.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.store.keys import PRIVATE, check_key
 from tidelog.store.local import files
+from tidelog.store.local.identity import Root
 from tidelog.store.local.walk import directories
 from tidelog.store.port import Entry, Object
 
@@ -56,16 +59,23 @@ class Put:
 
 
 class Disk:
-    """The files under ``root``; an object is the file that has its key as path."""
+    """The files under ``root``; an object is the file that has its key as path.
 
-    def __init__(self, root: str) -> None:
+    With ``create``, the first put makes the root, unless an object was found in it before.
+    """
+
+    def __init__(self, root: str, *, create: bool = False) -> None:
         self.root = root
+        self._creates = create
         self.url = "file://" + root.replace("%", "%25")
         self._temporary = os.path.join(root, PRIVATE, "tmp")
         self._locks = os.path.join(root, PRIVATE, "locks")
         self._durable: set[str] = set()  # Directories known to survive a power loss.
         self._unsynced: dict[str, int] = {}  # Those whose last sync failed, by which failure.
         self._failures = itertools.count()
+        self._root = Root(root)
+        self._writes = False
+        self._folders = {root}  # No put makes these again.
 
     def read(
         self, key: str, *, start: int = 0, limit: int | None = None, unless: str | None = None
@@ -79,8 +89,10 @@ class Disk:
             for _ in range(_TRIES_MAX):
                 found = _read_once(path, start, limit, unless)
                 if found != "changed":
+                    self._see(key)
                     return found
         except (FileNotFoundError, NotADirectoryError) as error:
+            self._refuse_gone(reads=True)
             raise ObjectNotFound("there is no such object", key=key, store=self.url) from error
         except OSError as error:
             raise files.location_error(error, key=key, store=self.url) from error
@@ -94,8 +106,13 @@ class Disk:
     def put(self, wanted: Put) -> str | None:
         """Store an object, and return its e_tag; None if the lock that this needs is held."""
         path = self._path(wanted.key)
+        self._writes = True
+        self._refuse_gone()
         try:
-            return self._put(wanted, path)
+            e_tag = self._put(wanted, path)
+            # It may have gone while the put was under way.
+            self._refuse_gone(outcome=Outcome.UNKNOWN)
+            return e_tag
         except (ObjectExists, ObjectChanged):
             # Whoever put what is there may have failed to sync its name, or died before: from now
             # on others build upon it.
@@ -106,19 +123,61 @@ class Disk:
     def _put(self, wanted: Put, path: str) -> str | None:
         try:
             self._check_condition(wanted, path)
-            files.make_directory(os.path.dirname(path), root=self.root, known=self._durable)
+            if self._creates:
+                files.make_directory(self.root, root=self.root, known=self._durable)
+                self._creates = False
+            self._root.remember()
             self._make_private(wanted.now_ns)
+            directory = os.path.dirname(path)
+            files.make_directory(directory, root=self.root, known=self._durable, kept=self._folders)
             e_tag = self._land(wanted, path)
         except FileExistsError as error:
             if os.path.isdir(path):
                 raise self._conflict(wanted.key) from error
             raise ObjectExists("the object exists", key=wanted.key) from error
         except OSError as error:
-            self._durable.clear()  # Somebody may have taken a directory away.
+            self._durable.clear()  # Another process may have taken a directory away.
+            if isinstance(error, FileNotFoundError):
+                self._refuse_gone(wanted.key)
             raise files.location_error(error, key=wanted.key, store=self.url) from error
         if e_tag is not None:
             self._sync_or_fail(wanted.key, path)
+            self._see(wanted.key)
         return e_tag
+
+    def _see(self, key: str) -> None:
+        """Remember the root and the folder of an object that was found or put."""
+        self._creates = False
+        self._root.remember()
+        self._folders.add(self._folder_of(key))
+
+    def _refuse_gone(
+        self, key: str = "", *, reads: bool = False, outcome: Outcome = Outcome.NOT_APPLIED
+    ) -> None:
+        """Refuse a request if the root, or the folder of ``key``, is gone from its path.
+
+        A store that only ``reads``, as that of a source, takes the directory that it finds.
+
+        Raises:
+            StoreRefused: so it is.
+        """
+        if reads and not self._writes:
+            return
+        gone = self.root if self._root.is_replaced else ""
+        for path in {self.root, self._folder_of(key)} & self._folders if key else ():
+            gone = gone or ("" if os.path.isdir(path) else path)
+        if gone:
+            raise StoreRefused(
+                "the directory of the location is gone, as after an unmount or a move: bring it "
+                "back, then retry or open the location again",
+                outcome=outcome,
+                path=gone,
+            )
+
+    def _folder_of(self, key: str) -> str:
+        """Return the folder ``kind/name`` that an object is in; else the root."""
+        parts = key.split("/", 2)
+        return os.path.join(self.root, *parts[:2]) if len(parts) > 2 else self.root
 
     def delete(self, keys: Sequence[str]) -> Sequence[str]:
         """Delete what is there, durably; give back the keys whose lock is held."""
@@ -146,21 +205,26 @@ class Disk:
                 raise files.location_error(
                     error, outcome=Outcome.UNKNOWN, path=directory, store=self.url
                 ) from error
+        self._refuse_gone(outcome=Outcome.UNKNOWN)
         return held_elsewhere
 
     def page(self, entries: Iterator[Entry], count: int) -> Sequence[Entry]:
         """Return the next ``count`` entries of a walk."""
         try:
-            return list(itertools.islice(entries, count))
+            page = list(itertools.islice(entries, count))
         except OSError as error:
             raise files.location_error(error, path=error.filename, store=self.url) from error
+        self._refuse_gone(reads=True)
+        return page
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names of the directories right below a prefix that ends in ``/``."""
         try:
-            return directories(self.root, prefix)
+            names = directories(self.root, prefix)
         except OSError as error:
             raise files.location_error(error, path=error.filename, store=self.url) from error
+        self._refuse_gone(reads=True)
+        return names
 
     def _check_condition(self, wanted: Put, path: str) -> os.stat_result | None:
         """Return what stands at ``path``; refuse the put if its condition does not hold.
@@ -247,7 +311,7 @@ class Disk:
             self._unsynced.pop(directory, None)
 
     def _unlink(self, key: str, path: str) -> bool:
-        os.makedirs(self._locks, exist_ok=True)
+        self._make_folders()
         # Under the lock, else a replacement could land on an object deleted before it.
         with files.try_lock(self._lock_path(key)) as held:
             if held:
@@ -258,10 +322,14 @@ class Disk:
     def _make_private(self, now_ns: int) -> None:
         if self._temporary in self._durable:
             return
-        os.makedirs(self._temporary, exist_ok=True)
-        os.makedirs(self._locks, exist_ok=True)
+        self._make_folders()
         files.sweep(self._temporary, before_ns=now_ns - _LEFT_OVER_NS)
         self._durable.add(self._temporary)
+
+    def _make_folders(self) -> None:
+        for path in (os.path.dirname(self._locks), self._locks, self._temporary):
+            with suppress(FileExistsError):
+                os.mkdir(path)
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, check_key(key))

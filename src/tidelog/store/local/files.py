@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -103,20 +103,28 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def make_directory(path: str, *, root: str, known: set[str]) -> None:
+def make_directory(
+    path: str, *, root: str, known: set[str], kept: Container[str] = frozenset()
+) -> None:
     """Make a directory at or below ``root``, durably; ``known`` remembers those that are.
 
     A directory that exists may have been made by a process that has not synced it yet, so every
     directory on the way down is synced once by each store, not only those made here.
+
+    Raises:
+        FileNotFoundError: a directory that is ``kept`` does not exist, and is not made again.
     """
     if path in known:
         return
+    if path in kept and not os.path.isdir(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     parent = os.path.dirname(path)
     below_root = len(path) > len(root)
     if below_root or not os.path.isdir(parent):
-        make_directory(parent, root=root, known=known)
+        make_directory(parent, root=root, known=known, kept=kept)
     try:
-        os.mkdir(path)
+        if path not in kept:
+            os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None

@@ -48,3 +48,41 @@ def _told_by_python(path: str) -> str:
 def _statx() -> Any:
     """Return the C library's function, where it has one: Python has none before 3.15."""
     return getattr(ctypes.CDLL(None), "statx", None)
+
+
+class Root:
+    """The directory of a store, which must stay the same one while a process writes to it.
+
+    An unmount leaves another directory under its path, and so does a move with a new directory.
+    After a remount the device may have another number: then the time of its creation counts.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._found: tuple[int, int] | None = None
+        self._birth = ""
+
+    def remember(self) -> None:
+        """Remember the directory, unless one is remembered; raise what `os.stat` raises."""
+        if self._found is None:
+            status = os.stat(self._path)
+            self._birth = _birth_of(self._path)
+            self._found = status.st_dev, status.st_ino
+
+    @property
+    def is_replaced(self) -> bool:
+        """Return True if the directory that is remembered is no longer at its path."""
+        if self._found is None:
+            return False
+        try:
+            status = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        if (status.st_dev, status.st_ino) == self._found:
+            return False
+        return not self._birth or _birth_of(self._path) != self._birth
+
+
+def _birth_of(path: str) -> str:
+    """Return the inode of a file and the time of its creation; "" if that time is not known."""
+    return identity_of(path).partition(".")[2].partition(".")[2]

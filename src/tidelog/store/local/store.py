@@ -29,10 +29,10 @@ _PAGE_ENTRIES_MAX = 1_024
 
 
 class LocalStore:
-    """Objects as files under ``root``, which is made when the first object is put."""
+    """Objects as files under ``root``; with ``create``, the first put makes it."""
 
-    def __init__(self, root: Path, *, clock: Clock) -> None:
-        self._disk = Disk(os.path.abspath(root))
+    def __init__(self, root: Path, *, clock: Clock, create: bool = False) -> None:
+        self._disk = Disk(os.path.abspath(root), create=create)
         self._clock = clock
 
     @property
@@ -67,6 +67,7 @@ class LocalStore:
                 sent twice. NOT_APPLIED.
             LocationError: the file system failed, or another process held the lock of the key for
                 30 s. NOT_APPLIED; UNKNOWN if only the last sync failed.
+            StoreRefused: the root, or a folder ``kind/name`` that this store has seen, is gone.
             UsageError: it is no key, or there are two conditions.
         """
         if if_absent and if_match is not None:
