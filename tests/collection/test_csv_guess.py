@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tidelog.collection.formats import casts
 from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
+from tidelog.collection.formats.csv.types import types_of
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.types import sql_type
@@ -31,7 +32,9 @@ def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what differs from the plainest csv, and the columns."""
     dialect, schema = guess_csv(text.encode(), CsvOptions(**said), None)
     plain = msgspec.structs.asdict(CsvDialect())
-    told = {n: v for n, v in msgspec.structs.asdict(dialect).items() if v != plain[n]}
+    assert dialect.is_inferred
+    found = msgspec.structs.asdict(dialect) | {"inferred": msgspec.UNSET}
+    told = {n: v for n, v in found.items() if v != plain[n]}
     return told, {f.name: sql_type(f.type) for f in schema}
 
 
@@ -291,3 +294,55 @@ def test_a_first_line_that_says_the_delimiter_waits_for_its_header() -> None:
     """A file may be met while it is written."""
     assert header_of(b"sep=;\n", CsvDialect(delimiter=";")) is None
     assert header_of(b"sep=;\na;b\n1;2\n", CsvDialect(delimiter=";")) == b"sep=;\na;b\n"
+
+
+SAMPLES = {
+    "BOOLEAN": ["true", "false"],
+    "BIGINT": ["1", "-20"],
+    "DECIMAL(38, 0)": ["1", "9" * 30],
+    "DOUBLE": ["1.5", "-2e3"],
+    "DATE": ["2024-01-02", "2024-11-30"],
+    "TIME": ["10:20:30", "23:59"],
+    "TIMESTAMP": ["2024-01-02 03:04:05", "2024-01-02T03:04"],
+    "TIMESTAMPTZ": ["2024-01-02 03:04:05Z", "2024-01-02T03:04+02:00"],
+}
+LATER = [
+    *["007", "+5", " 6", "6 ", "0", "-0", "-7", "01001", "1001", "1.0", "1.5", "+1.5", " 1.5"],
+    *["1e3", "01.5", ".5", "-.5", "5.", "inf", "-inf", "infinity", "nan", "NaN", "1_000", "0x1f"],
+    *["9" * 19, "9" * 30, "0" * 30, "9" * 39, "true", "TRUE", "t", "yes", "1", " true", "x", "-"],
+    *["2024-01-02", "2024-1-2", " 2024-01-02", "20240102", "2024/01/02", "02.01.2024"],
+    *["2024-01-02 00:00:00", "2024-01-02 03:04:05.5", " 2024-01-02 03:04:05", "2024-02-30"],
+    *["10:20", "1:20", "10:20:30.5", " 10:20", "24:00:00", "2024-01-02 03:04:05Z", "epoch"],
+]
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) -> None:
+    """Inference judges the first 2 MiB: what it refuses there is a bad row behind them.
+
+    A moment with an offset is in UTC in either type of moments, and so it fits both.
+    """
+    header, texts = b"v,w\n", SAMPLES[kind]
+    sample = header + "".join(f"{one},x\n" for one in texts).encode()
+    dialect, schema = guess_csv(sample, CsvOptions(nulls=(), multiline=False), None)
+    assert sql_type(schema.field("v").type) == kind
+    joined = {one: sql_type(types_of([pa.array([*texts, one])])[0]) for one in LATER}
+    same = {one for one, found in joined.items() if found == kind or found == kind + "TZ"}
+
+    data = header + "".join(f"{one},{one}\n" for one in LATER).encode()
+    found = FileRange(path="f", start=0, limit=len(data), header=header)
+    decoded = decode_range(data, found, schema, format="csv", dialect=dialect)
+
+    assert {*decoded.rows.column("w").to_pylist()} == same
+
+
+def test_a_given_type_takes_what_its_cast_takes() -> None:
+    """Who gives the schema says what a text means: 007 is a number where a number is asked for."""
+    wanted = pa.schema({"n": pa.int64()})
+    dialect, _ = guess_csv(b"n\n1\n", CsvOptions(header=True), wanted)
+    data = b"n\n1\n007\n+5\n 6\n"
+
+    found = FileRange(path="f", start=0, limit=len(data), header=b"n\n")
+    decoded = decode_range(data, found, wanted, format="csv", dialect=dialect)
+
+    assert (dialect.is_inferred, decoded.rows.column("n").to_pylist()) == (False, [1, 7, 5, 6])

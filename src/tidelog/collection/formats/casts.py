@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast
+from tidelog.collection.formats.looks import look_of
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.sift import Sieve
 from tidelog.collection.formats.types import sql_type
@@ -48,10 +49,21 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """How dates and times are written, as strptime says it, if not as ISO 8601 alone."""
+    """How dates and times are written, as strptime says it, if not as ISO 8601 alone.
+
+    ``is_inferred``: texts that inference would have refused for a column's type do not fit it.
+    """
 
     date: str | None = None
     timestamp: str | None = None
+    is_inferred: bool = False
+
+    def look_of(self, dtype: pa.DataType) -> str | None:
+        """Return how texts of a type look; None where the cast alone decides."""
+        if not self.is_inferred:
+            return None
+        form = self.date if pa.types.is_date(dtype) else self.timestamp
+        return look_of(dtype, by_format=form is not None)
 
 
 _ISO: Final = Formats()
@@ -263,14 +275,26 @@ def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Arra
     if pa.types.is_binary(dtype):
         # The bytes of its UTF-8: SQL would read escapes in it, such as \x41.
         return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
+    look = formats.look_of(dtype)
     if pa.types.is_decimal(dtype):
-        return _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
+        return _cast_decimals(array, dtype, look)
     if pa.types.is_date(dtype) and formats.date is None:
         try:
             return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
         except pa.ArrowInvalid:
             pass  # Arrow reads year-month-day alone, four times as fast.
-    return _parsed(array, dtype, _parsing(dtype, formats))
+    parsing = _parsing(dtype, formats)
+    if look is not None:
+        parsing = f"CASE WHEN regexp_matches(x, {text_literal(look)}) THEN {parsing} END"
+    return _parsed(array, dtype, parsing)
+
+
+def _cast_decimals(array: Array, dtype: pa.DataType, look: str | None) -> tuple[Array, Bools]:
+    cast, unfit = _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
+    if look is None:
+        return cast, unfit
+    unfit = unfit | as_mask(pc.invert(pc.match_substring_regex(array, look)))
+    return _without(cast, unfit), unfit
 
 
 def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:

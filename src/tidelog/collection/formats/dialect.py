@@ -11,7 +11,9 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
     Shape: ``delimiter`` is one ASCII character, and so is ``quote``, or it is empty where there is
         none. A field that is empty, or one of ``nulls``, and not quoted is null. ``date_format``
         and ``timestamp_format`` are strptime's; ISO 8601 is always read. ``names`` are those of the
-        columns of files that have no header; with a header there are none.
+        columns of files that have no header; with a header there are none. ``inferred`` says that
+        the columns' types were inferred, so that texts have to look as inference wants them; it is
+        not stored where they were given, nor by versions before it.
     """
 
     delimiter: str = ","
@@ -21,6 +23,11 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_format: str | None = None
     names: tuple[str, ...] = ()
     multiline: bool = False
+    inferred: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_inferred(self) -> bool:
+        return self.inferred is True
 
     @property
     def has_header(self) -> bool:

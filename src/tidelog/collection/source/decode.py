@@ -201,7 +201,7 @@ def _decode(
         raise InvariantError("a format that was checked at creation is unknown", format=format)
     formats = _ISO
     if format == "csv":
-        formats = Formats(dialect.date_format, dialect.timestamp_format)
+        formats = Formats(dialect.date_format, dialect.timestamp_format, dialect.is_inferred)
     return fit_records(records, found.path, wanted, required=required, formats=formats)
 
 

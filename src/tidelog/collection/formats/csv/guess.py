@@ -132,6 +132,8 @@ def guess_csv(
     if options.nulls is None:
         dialect = msgspec.structs.replace(dialect, nulls=_guess_nulls(body, formats))
         body = _texts_of_all(wholes, dialect)
+    if columns is None:
+        dialect = msgspec.structs.replace(dialect, inferred=True)
     kinds = types_of(_columns(body), formats)
     return dialect, pa.schema(list(zip(body.column_names, kinds, strict=True)))
 

@@ -10,24 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.collection.formats.casts import Formats, cast_columns
+from tidelog.collection.formats.looks import BOOLEAN, CLOCK, DAY, MOMENT, NUMBER, WHOLE
 
 Array: TypeAlias = "pa.Array[Any]"
 
-# What a column's texts look like, all of them, and the types that they may then have. A number
-# that begins with a zero, or a plus, is a code: as a number it would not be what it was.
+# What a column's texts look like, all of them, and the types that they may then have.
 _LOOKS: Final[tuple[tuple[str, tuple[pa.DataType, ...]], ...]] = (
-    ("(?i)^(true|false)$", (pa.bool_(),)),
-    (r"^(-?[1-9][0-9]*|0)$", (pa.int64(), pa.decimal128(38, 0), pa.float64())),
-    (
-        r"(?i)^(-?(0|[1-9][0-9]*)(\.[0-9]*)?(e[+-]?[0-9]+)?|-?\.[0-9]+|nan|-?inf)$",
-        (pa.float64(),),
-    ),
-    (r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}$", (pa.date32(),)),
-    (r"^[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?$", (pa.time64("us"),)),
+    (BOOLEAN, (pa.bool_(),)),
+    (WHOLE, (pa.int64(), pa.decimal128(38, 0), pa.float64())),
+    (NUMBER, (pa.float64(),)),
+    (DAY, (pa.date32(),)),
+    (CLOCK, (pa.time64("us"),)),
 )
-_TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}[ T][0-9]{1,2}:[0-9]{2}"
 _ZONED: Final = r":[0-9]{2}(\.[0-9]+)? ?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
-_DAY: Final = r"^[0-9]{1,4}[./-][0-9]{1,2}[./-][0-9]{1,4}"
+_SOME_DAY: Final = r"^[0-9]{1,4}[./-][0-9]{1,2}[./-][0-9]{1,4}"
 DATES: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 CLOCKS: Final = ("%H:%M:%S", "%H:%M", "%H:%M:%S.%f")
 _ISO: Final = Formats()
@@ -57,7 +53,7 @@ def _kinds_of(texts: Array, formats: Formats) -> Sequence[pa.DataType]:
     for look, kinds in _LOOKS:
         if _all_look(texts, look):
             return kinds
-    if _all_look(texts, _TIMESTAMP):
+    if _all_look(texts, MOMENT):
         zoned = pc.any(pc.match_substring_regex(texts, _ZONED)).as_py()
         return (pa.timestamp("us", tz="UTC" if zoned else None),)
     said: list[tuple[str | None, pa.DataType]] = [
@@ -73,7 +69,7 @@ def guess_formats(columns: Sequence[Array], date: str | None, timestamp: str | N
         return Formats(date, timestamp)
     kinds = types_of(columns)
     texts = [c.drop_null() for c, kind in zip(columns, kinds, strict=True) if kind == pa.string()]
-    likely = [one for one in texts if len(one) and _all_look(one, _DAY)]
+    likely = [one for one in texts if len(one) and _all_look(one, _SOME_DAY)]
     if date is None:
         date = _first_only(likely, DATES, pa.date32())
     if timestamp is None:
