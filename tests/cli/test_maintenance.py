@@ -113,6 +113,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
     assert waiting == [
         "(catalog): 0 objects deleted",
         "(dropped): 0 objects deleted, 1 to go once 1h old",
+        "(left by dropped sources): 1 object deleted",
     ]
     assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
     assert not list((cli.folder / "lake" / "shard").rglob("*.parquet"))
@@ -145,7 +146,7 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
     assert deleted == [0, 0, 1]
     assert not left.exists()
     assert part.exists()
-    assert rows()["objects"] == {"live": 1, "gone": 0, "young": 0, "dead": 0, "other": 0}
+    assert rows()["objects"] == {"live": 2, "gone": 0, "young": 0, "dead": 0, "other": 0}
     assert cli("inspect", "t").status == 2
     assert [one["role"] for one in cli.done("inspect", "--json").objects][-1] == "catalog"
 

@@ -121,7 +121,10 @@ async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
 
 
 async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
-    """But that its shards are no more, for who still writes them; readers have an hour."""
+    """But a rollup a shard: the shard is finished, for a process that still writes it.
+
+    Readers have an hour.
+    """
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     _, rendition = await location.source("c")
@@ -135,7 +138,8 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     clock.wall_us += HOUR_US
     assert (await collected(location))[-1].deleted >= 18
     left = [p for shard in ids for p in (tmp_path / "lake" / "shard" / shard).rglob("*")]
-    assert not [path for path in left if path.is_file()]
+    assert {path.parent.name for path in left if path.is_file()} == {"rollup"}
+    assert len([path for path in left if path.is_file()]) == len(ids)
     assert [one.name for one in await collected(location)] == [CATALOG_NAME]
     for as_of in (None, 3_000):
         with pytest.raises(NoSuchCollection, match="was dropped since it was opened"):

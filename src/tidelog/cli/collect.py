@@ -42,8 +42,8 @@ def collect(
         typer.Option(
             "--sweep",
             help="List all objects, too, and delete those that were never named: what a writer "
-            "left that died. A write that takes longer than two sweeps is made again. Of keyed "
-            "logs that is done in any case.",
+            "left that died; and the past of each state. A write that takes longer than two sweeps "
+            "is made again. Of keyed logs that is done in any case.",
         ),
     ] = False,
     follow: Follow = False,
@@ -85,7 +85,7 @@ def collect(
         async for one in turn.each(logs, erase):
             told(one)
         if not names:
-            async for one in tending.tidy():
+            async for one in tending.tidy(sweeps=sweep):
                 told(one)
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))

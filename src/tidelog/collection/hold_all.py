@@ -85,6 +85,27 @@ async def move_hold(
     return join(moved)
 
 
+async def move_ingest_hold(shards: Sequence[Shard]) -> None:
+    """Move the hold of a source's ingester to the newest contents, if no tick is under way.
+
+    Each tick leaves the hold one tick behind. So without this, the past of an idle source stays
+    readable for that long. ``shards`` are all of the source.
+
+    Raises:
+        LocationError: the store failed; call again.
+    """
+    for shard in shards:
+        await shard.refresh()
+    uppers = {shard.state.upper for shard in shards}
+    upper = uppers.pop() if len(uppers) == 1 else None
+    if not upper:
+        return  # A binding is ahead of the output, or the source is new, or was dropped.
+    for shard in shards:
+        found = shard.state.holds.get(INGEST_HOLD)
+        if found is not None and found.frontier < Frontier.at(upper - 1):
+            await shard.downgrade_since(INGEST_HOLD, upper - 1)
+
+
 async def release_hold(shards: Sequence[Shard], name: str, *, token: int | None = None) -> bool:
     """Drop a hold; gives whether there was one.
 

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.catalog.lost import shards_of_sources
+from tidelog.collection.hold_all import move_ingest_hold
+from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 CATALOG_NAME: Final = "(catalog)"
 SHARD_ROLE: Final = "shard"
 DROPPED_NAME: Final = "(dropped)"
+FORGOTTEN_NAME: Final = "(left by dropped sources)"
 
 
 SHARDS_SHOWN: Final = 20
@@ -54,6 +58,7 @@ class Kept:
     name: str
     shards: tuple[Shard, ...]
     roles: tuple[str, ...]
+    is_source: bool = False
 
     @property
     def is_dropped(self) -> bool:
@@ -141,7 +146,8 @@ class Maintenance:
     ) -> AsyncIterator[CompactedOne]:
         """Merge what is due, or ``full`` all; yield what was done as it is done.
 
-        ``merger`` does the work: this process, unless told.
+        ``merger`` does the work: this process, unless told. ``full`` first moves the hold of an
+        idle source's ingester, so that the merge leaves out what retention has passed.
 
         Raises:
             CorruptionError: a part is missing, or not what was written. LocationError: the store
@@ -149,6 +155,8 @@ class Maintenance:
         """
         for one in kept:
             done, batches = Compacted(), 0
+            if full and one.is_source:
+                await move_ingest_hold(one.shards)
             for shard in one.shards:
                 done += await compact(shard, full=full, merger=merger)
                 batches += len(shard.state.batches)
@@ -159,7 +167,8 @@ class Maintenance:
     ) -> AsyncIterator[CollectedOne]:
         """Delete what vanished ``after_us`` ago, or earlier; yield what was done as it is done.
 
-        With ``sweeps``, objects are listed, too, and those that nothing will ever name deleted.
+        With ``sweeps``, objects are listed, too, and those that nothing will ever name deleted,
+        and so is the past of each state.
 
         Shards of what was dropped are buried first, so that all that they hold vanishes.
 
@@ -177,6 +186,7 @@ class Maintenance:
                 left = sum(len(gone.paths) for gone in shard.machine.history.gone)
                 if one.is_dropped and not left:
                     deleted += await self._clear(shard)
+                    await self.controller.forget([shard.id])
                 waiting += left
             yield CollectedOne(one.name, deleted, waiting)
 
@@ -208,13 +218,41 @@ class Maintenance:
 
         No state will ever name any of it again.
         """
+        if not shard.machine.history.is_settled:
+            await shard.machine.settle()
         kept = {rollup.path for rollup in shard.machine.history.rollups}
         there = [entry.key async for entry in self.store.list(f"shard/{shard.id}/")]
         left = [key for key in there if key not in kept]
         if left:
             await self.store.delete(left)
-        await self.controller.forget([shard.id])
         return len(left)
+
+    async def _clear_forgotten(self, *, sweeps: bool) -> AsyncIterator[CollectedOne]:
+        """Delete what ingesters left that wrote on after their source was dropped and collected.
+
+        That is the status of the source; with ``sweeps``, also objects of its shards, which the
+        catalog no longer lists. Each of those shards costs a few requests.
+
+        Raises:
+            LocationError: the store failed; call again.
+        """
+        status = [entry.key async for entry in self.store.list(STATUS)]
+        shards = [key async for key in shards_of_sources(self.consensus)] if sweeps else []
+        # In this order: a source whose objects were listed before is in the catalog, or dropped.
+        catalog = await self.controller.catalog()
+        living = {health_path(source.id) for source in catalog.sources.values()}
+        stale = [key for key in status if key not in living]
+        if stale:
+            await self.store.delete(stale)
+        deleted = len(stale)
+        listed = {shard for one in catalog.renditions.values() for shard in one.roles}
+        for key in shards:
+            if key not in listed | catalog.dropped:
+                shard = self._shard(key)
+                if (await shard.refresh()).is_buried:
+                    deleted += await self._clear(shard)
+        if deleted:
+            yield CollectedOne(FORGOTTEN_NAME, deleted, 0)
 
     async def scrub(self, kept: Sequence[Kept]) -> AsyncIterator[ScrubbedOne]:
         """Read all that shards have, and yield what was found, shard by shard; writes nothing.
@@ -260,15 +298,21 @@ class Maintenance:
             for name in await self._names(Named.TRANSACTIONS)
         ]
 
-    async def tidy(self) -> AsyncIterator[CollectedOne]:
-        """Apply what transactions have committed, and forget it; delete what vanished of them.
+    async def tidy(self, *, sweeps: bool = False) -> AsyncIterator[CollectedOne]:
+        """Apply committed transactions, and forget them; delete what dropped sources left.
+
+        With ``sweeps``, the past of the transactions' states is deleted, too.
 
         Raises:
             LocationError: the store failed; do it again.
         """
         for one in await self.transactions():
             await one.tidy()
-            yield CollectedOne(f"({one.name}: transactions)", await one.machine.collect(), 0)
+            machine = one.machine
+            deleted = await (machine.settle() if sweeps else machine.collect())
+            yield CollectedOne(f"({one.name}: transactions)", deleted, 0)
+        async for found in self._clear_forgotten(sweeps=sweeps):
+            yield found
 
     async def _names(self, kind: Named) -> list[str]:
         keys = [key async for key in self.consensus.list_keys(kind.prefix)]
@@ -281,7 +325,7 @@ class Maintenance:
         info = catalog.collection(name)
         roles = [one for r in info.renditions for one in catalog.renditions[r].roles.items()]
         shards = tuple(self._shard(shard) for shard, _ in roles)
-        return Kept(name, shards, tuple(role for _, role in roles))
+        return Kept(name, shards, tuple(role for _, role in roles), is_source=True)
 
     def _shard(self, name: str, store: Store | None = None) -> Shard:
         return Shard(

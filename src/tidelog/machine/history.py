@@ -21,13 +21,25 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the past at some seqno.
 
     Shape: ``rollups`` are those that are kept, ``gone`` what vanished and was not deleted that one
-        knows of; both oldest first. What vanished up to ``erased`` was deleted.
+        knows of; both oldest first. Objects that vanished up to ``erased`` are deleted.
+        ``changed`` is the seqno of the newest record with a change.
     """
 
     rollups: tuple[Rollup, ...] = ()
     floor: int = 0
     erased: int = 0
     gone: tuple[Gone, ...] = ()
+    changed: int = 0
+
+    @property
+    def rolled_up(self) -> int:
+        """The seqno up to which the newest rollup has all changes."""
+        return self.rollups[-1].seqno if self.rollups else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Return True if the newest rollup has all changes, and nothing before it is kept."""
+        return self.changed <= self.rolled_up == self.floor
 
     @property
     def newest(self) -> Rollup | None:
@@ -38,7 +50,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def begin_history(rollup: Rollup, found: RolledUp) -> History:
     """Return what is known once a rollup was read."""
     rollups = (*found.rollups, rollup)
-    return History(rollups=rollups, floor=found.floor, erased=found.erased, gone=found.gone)
+    return History(
+        rollups=rollups,
+        floor=found.floor,
+        erased=found.erased,
+        gone=found.gone,
+        changed=rollup.seqno,
+    )
 
 
 def follow(history: History, seqno: int, record: Record, vanished: tuple[str, ...]) -> History:
@@ -58,6 +76,7 @@ def follow(history: History, seqno: int, record: Record, vanished: tuple[str, ..
         floor=max(record.floor, history.floor),
         erased=max(record.erased, history.erased),
         gone=gone,
+        changed=seqno if record.diffs else history.changed,
     )
 
 

@@ -37,6 +37,7 @@ from tidelog.store.port import Store
 TOGETHER_MAX = 64
 VANISHED_US = 3_600_000_000
 _MISSING_TRIES = 20
+_SETTLE_TRIES = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +129,25 @@ class Machine(Generic[S, D]):
         async with self._lock:
             await self._catch_up()
             return await self.upkeep.collect(self.vanished_us if after_us is None else after_us)
+
+    async def settle(self, *, after_us: int | None = None) -> int:
+        """Collect, and delete the past of the state, too; return how many objects that were.
+
+        Records and rollups of the past hold the values that changes took out of the state. They go
+        as far as no reader holds them. Other processes may write concurrently; then the newest
+        changes wait for the next call.
+
+        Raises:
+            LocationError: the store failed; call again.
+        """
+        async with self._lock:
+            await self._catch_up()
+            for _ in range(_SETTLE_TRIES):
+                if self.history.changed <= self.history.rolled_up:
+                    break
+                await self.upkeep.roll_up_now()
+                await self._catch_up()
+            return await self.upkeep.settle(self.vanished_us if after_us is None else after_us)
 
     async def _work(self) -> None:
         jobs: list[_Job] = []

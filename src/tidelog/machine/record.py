@@ -11,6 +11,7 @@ Source: persist, "Incremental State" and "Rollups".
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.ids import SeqNo
 
 FORMAT: Final = 2
+_ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,12 @@ class RolledUp(msgspec.Struct, frozen=True, kw_only=True):
 
 def rollup_path(prefix: str, seqno: SeqNo, unique: str) -> str:
     return f"{prefix}/rollup/{seqno:016x}-{unique}"
+
+
+def rollup_seqno(path: str) -> int:
+    """Return the seqno in the path of a rollup; -1 if it is not one."""
+    found = _ROLLUP.search(path)
+    return -1 if found is None else int(found[1], 16)
 
 
 def describe_rollup(seqno: SeqNo, path: str, data: bytes) -> Rollup:

@@ -84,6 +84,37 @@ class Upkeep(Generic[S, D]):
             deleted += await self._truncate()
         return deleted
 
+    async def roll_up_now(self) -> None:
+        """Write a rollup of the newest state, unless one waits, and name it in a record.
+
+        The record is not written if another process writes one first.
+        """
+        if not self._is_unnamed():
+            await self._write_rollup()
+        await self.machine.append((), self.machine.state)
+
+    async def settle(self, after_us: int) -> int:
+        """Collect; then delete records up to the floor, and rollups that no record will name.
+
+        A collector that died after it raised the floor leaves both.
+        """
+        machine = self.machine
+        deleted = await self.collect(after_us)
+        history = machine.history
+        if history.floor:
+            # The rollup at the floor has the change of that record; a later one raised the floor.
+            await machine.consensus.truncate(machine.key, SeqNo(history.floor + 1))
+        named = {one.path for one in history.rollups}
+        listed = [entry.key async for entry in machine.store.list(f"{machine.prefix}/rollup/")]
+        dead = [
+            path
+            for path in listed
+            if path not in named and 0 <= records.rollup_seqno(path) <= history.rolled_up
+        ]
+        if dead:
+            await machine.store.delete(dead)
+        return deleted + len(dead)
+
     async def _sweep(self) -> int:
         """Delete rollups of ours that no record names, nor can: others were named instead."""
         gone = self._overtaken
@@ -100,8 +131,11 @@ class Upkeep(Generic[S, D]):
         """Write a rollup if one is due."""
         machine, newest = self.machine, self.machine.history.newest
         since = machine.seqno - (newest.seqno if newest else 0)
-        if since < machine.rollup_every or self._is_unnamed():
-            return
+        if since >= machine.rollup_every and not self._is_unnamed():
+            await self._write_rollup()
+
+    async def _write_rollup(self) -> None:
+        machine = self.machine
         body = RolledUp(
             state=machine.language.encode_state(machine.state),
             floor=machine.history.floor,

@@ -8,7 +8,7 @@ nothing but where something reads as never written.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from tidelog.consensus.port import Consensus
@@ -20,15 +20,25 @@ INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs hav
 _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 
-async def has_sources(consensus: Consensus) -> bool:
-    """Say whether a location has what only its sources write, which the catalog had before.
+async def shards_of_sources(consensus: Consensus) -> AsyncIterator[str]:
+    """Yield the shards that sources have written, also those of dropped sources.
 
     Raises:
         LocationError: the store failed.
     """
     async for key in consensus.list_keys("s"):
         if _SHARD_OF_A_SOURCE.fullmatch(key):
-            return True
+            yield key
+
+
+async def has_sources(consensus: Consensus) -> bool:
+    """Say whether a location has what only its sources write, which the catalog had before.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    async for _ in shards_of_sources(consensus):
+        return True
     return False
 
 

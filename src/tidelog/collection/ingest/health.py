@@ -8,7 +8,11 @@ Source: design page 6, "The recipe, as it runs" (health).
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+STATUS: Final = "status/"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 def health_path(source_id: str) -> str:
     """Return the key of a source's health."""
-    return f"status/{source_id}.json"
+    return f"{STATUS}{source_id}.json"
 
 
 def encode_health(health: Health) -> bytes:

@@ -165,10 +165,11 @@ class Ingester(SourceShards):
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
-        lower = self.upper.time
         if self.remap.state.upper_frontier < self.upper:
             # Commits were met whose bindings this handle has not seen: others are ticks ahead.
             await self.remap.refresh()
+        self.check_alive()
+        lower = self.upper.time
         plan: Plan | None = None
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
@@ -184,6 +185,7 @@ class Ingester(SourceShards):
                 planned = Binding(lower, upper, plan.ranges)
                 ready = planned, await self._compute(planned)
             await self._mint(plan, lower, upper)
+            self.check_alive()
         exhausted = plan is not None and not plan.ranges
         binding = await self._binding(lower)
         # Before the commit, as it fails where others went on, and a tick is counted once.
@@ -241,10 +243,7 @@ class Ingester(SourceShards):
     async def _check_there(self) -> None:
         known = (await self.controller.catalog()).sources.get(self.info.name)
         if known is None or known.id != self.info.id:
-            raise SourceDropped(
-                f"the source {self.info.name!r} was dropped while it was ingested: create it again "
-                "to go on"
-            )
+            raise self.dropped()
         self._skipped = frozenset(known.skipped)
         self._retain_ms = known.retain_ms
         self.source.pass_over(self._skipped)
@@ -358,6 +357,7 @@ class Ingester(SourceShards):
             if shard.state.upper_frontier <= lower:
                 holds = self._holds_of(shard, binding)
                 done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
+                self.check_alive()
             if done is not None and done.verdict is not Verdict.MISMATCH:
                 won += 1
             elif upper <= shard.state.upper_frontier:

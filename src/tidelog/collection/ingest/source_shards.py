@@ -29,7 +29,7 @@ from tidelog.collection.source.binding import (
 )
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
-from tidelog.errors import DataDiffers, PartMissing, TidelogError, require
+from tidelog.errors import DataDiffers, PartMissing, SourceDropped, TidelogError, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
@@ -119,11 +119,29 @@ class SourceShards:
         """Read where the shards stand.
 
         Raises:
-            CorruptionError: the state of one is gone. LocationError: the store failed.
+            SourceDropped: the source was dropped. CorruptionError: the state of one is gone.
+            LocationError: the store failed.
         """
         for shard in (*self.written, self.remap):
             await shard.refresh()
+        self.check_alive()
         await check_states(self.written, self.remap)
+
+    def check_alive(self) -> None:
+        """Check that no shard is finished, by the states that are known: only a drop finishes one.
+
+        Raises:
+            SourceDropped: one is.
+        """
+        if any(shard.state.upper is None for shard in (*self.written, self.remap)):
+            raise self.dropped()
+
+    def dropped(self) -> SourceDropped:
+        """Return the error of a source that is no longer in the catalog."""
+        return SourceDropped(
+            f"the source {self.info.name!r} was dropped while it was ingested: create it again to "
+            "go on"
+        )
 
     async def catch_up(self, error: TidelogError) -> None:
         """Read the newest states, after an error that an earlier one was the cause of.

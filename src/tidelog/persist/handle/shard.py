@@ -428,7 +428,8 @@ class Shard:
         """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
 
         Readers who planned before have so long to read; an hour, unless told. What a lease holds
-        stays in any case; leases that nobody renews are ended first.
+        stays in any case; leases that nobody renews are ended first. The past of a finalized
+        shard's state goes, too.
 
         Raises:
             UsageError: ``after_us`` is no number of microseconds.
@@ -437,6 +438,8 @@ class Shard:
         if after_us is not None:
             check_whole(after_us, "after_us")
         await self.end_leases()
+        if self.state.is_buried:
+            return await self.machine.settle(after_us=after_us)
         return await self.machine.collect(after_us=after_us)
 
     async def sweep(self) -> ShardSwept:

@@ -37,7 +37,7 @@ async def usage_of_shard(shard: Shard) -> ShardUsage:
 
 
 async def sweep(shard: Shard) -> ShardSwept:
-    """Delete what is dead; have what is young and unnamed be dead at the next sweep but one.
+    """Delete dead objects, and the past of the state; unnamed young parts die two sweeps on.
 
     Raises:
         LocationError: the store failed: nothing that counts was deleted.
@@ -47,6 +47,7 @@ async def sweep(shard: Shard) -> ShardSwept:
         await shard.store.delete(list(found.dead))
     if found.young_parts:
         await _raise_epoch(shard)
+    await shard.machine.settle()
     return ShardSwept(found, len(found.dead))
 
 

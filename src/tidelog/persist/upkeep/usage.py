@@ -11,17 +11,15 @@ Source: persist, "Garbage Collection"; design page 4, "Compaction and collection
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.machine.history import History
+from tidelog.machine.record import rollup_seqno
 from tidelog.persist.format.part import epoch_of
 from tidelog.persist.states.state import State
 from tidelog.store.prices import storage_dollars_a_month
-
-_ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
 
 class ObjectUse(enum.Enum):
@@ -104,7 +102,7 @@ def _unnamed(key: str, *, epoch: int, rolled_up: int) -> ObjectUse:
     own = epoch_of(key)
     if own is not None:
         return ObjectUse.DEAD if own < epoch - 1 else ObjectUse.YOUNG
-    rollup = _ROLLUP.search(key)
-    if rollup is not None:
-        return ObjectUse.DEAD if int(rollup[1], 16) <= rolled_up else ObjectUse.YOUNG
+    seqno = rollup_seqno(key)
+    if seqno >= 0:
+        return ObjectUse.DEAD if seqno <= rolled_up else ObjectUse.YOUNG
     return ObjectUse.OTHER

@@ -1,0 +1,230 @@
+"""A row that was erased is in no stored byte: a search of the whole location proves it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.sources import run_once
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.compute import Job
+from tidelog.collection.ingest.engine import Computed, LocalEngine
+from tidelog.collection.maintenance import CollectedOne
+from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.port import RawSource
+from tidelog.errors import SourceDropped
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+
+SECRET = "xqzv"  # In no name, path or reason.
+MANY = 400  # Rows of a tick that are stored as an object.
+
+
+def found_in(store: MemoryStore, text: str = SECRET) -> list[str]:
+    """Return the objects that hold a text, in their bytes or in the columns of their Parquet."""
+    return sorted(key for key, one in store.objects.items() if text in decoded(one.data))
+
+
+def decoded(data: bytes) -> str:
+    found = data.decode("latin-1")
+    if data[:4] != b"PAR1":
+        return found
+    file = pq.ParquetFile(io.BytesIO(data))
+    return found + repr(file.read().to_pylist()) + repr(file.metadata.to_dict())
+
+
+async def fed(
+    folder: Path, store: MemoryStore, *ticks: list[dict[str, Any] | str], **asked: Any
+) -> Location:
+    """Return a location whose source ``c`` took a file a tick; texts are lines as they are."""
+    (folder / "in").mkdir()
+    location = await open_location("memory://lake", create=True, store=store)
+    await location.create_source(
+        SourceSpec(
+            name="c",
+            files=str(folder / "in"),
+            envelope="upsert",
+            key=("k",),
+            schema="k varchar, v varchar, gone boolean, at bigint",
+            delete_when="gone",
+            **asked,
+        )
+    )
+    for n, rows in enumerate(ticks):
+        lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]
+        (folder / "in" / f"{n}.jsonl").write_text("\n".join(lines) + "\n")
+        await run_once(await location.ingester("c"))
+    return location
+
+
+def row(k: str, v: str | None, at: int, *, gone: bool = False) -> dict[str, Any]:
+    return {"k": k, "v": v, "gone": gone, "at": at}
+
+
+async def kept_in_order(location: Location, *, full: bool, sweeps: bool) -> None:
+    """Compact and collect as the commands do, once each."""
+    tending = location.maintenance
+    if full:
+        async for _ in tending.compact(await tending.kept(), full=True):
+            pass
+    kept = await tending.kept(dropped=True)
+    await done(tending.collect(kept, after_us=0, sweeps=sweeps))
+    await done(tending.tidy(sweeps=sweeps))
+
+
+async def done(work: AsyncIterator[CollectedOne]) -> None:
+    async for _ in work:
+        pass
+
+
+@pytest.mark.parametrize("time_column", [None, "at"])
+async def test_a_dropped_source_leaves_no_byte_of_a_row(
+    tmp_path: Path, time_column: str | None
+) -> None:
+    """Rows that ride in states, bad rows, merged rows and the status go with the objects."""
+    store = MemoryStore()
+    location = await fed(
+        tmp_path,
+        store,
+        [row("a", SECRET, 1), f"{{ {SECRET}"],
+        [row(f"{SECRET}{n}", SECRET, 2) for n in range(MANY)],
+        [row("a", None, 3, gone=True), row("b", SECRET, 3)],
+        time_column=time_column,
+    )
+    await kept_in_order(location, full=True, sweeps=False)
+    assert len(found_in(store)) >= 3, "the search finds what is stored"
+
+    await location.drop_source("c")
+    await kept_in_order(location, full=False, sweeps=False)
+
+    assert found_in(store) == []
+    assert not [key for key in store.objects if key.startswith("status/")]
+    seqnos = store.puts_count
+    await kept_in_order(location, full=False, sweeps=True)
+    assert found_in(store) == []
+    assert store.puts_count - seqnos < 6, "the shards that were dropped cost no put any more"
+
+
+@pytest.mark.parametrize("many", [0, MANY])
+@pytest.mark.parametrize("time_column", [None, "at"])
+async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
+    tmp_path: Path, time_column: str | None, many: int
+) -> None:
+    """Also if the source is idle since: no later tick moves a hold, or shortens the states.
+
+    With a time column the key of a deletion stays, so that a late row of the key is known as late.
+    """
+    store = MemoryStore()
+    key = SECRET if time_column is None else "k"
+    location = await fed(
+        tmp_path,
+        store,
+        [row("z", "stays", 1), *(row(f"n{n}", "stays", 1) for n in range(many))],
+        [row(key, SECRET, 2)],
+        [row(key, f"{SECRET} too", 3)],
+        [row(key, None, 4, gone=True)],
+        time_column=time_column,
+        retain="0s",
+    )
+    assert found_in(store)
+
+    await kept_in_order(location, full=True, sweeps=True)
+
+    assert found_in(store) == []
+    found = await (await location.collection("c")).snapshot()
+    assert found.num_rows == 1 + many
+    assert found_in(store, "stays"), "the search finds what is kept"
+    (tmp_path / "in" / "9.jsonl").write_text(json.dumps(row("y", "new", 9)) + "\n")
+    assert (await run_once(await location.ingester("c"))).rows == 1
+    assert (await (await location.collection("c")).snapshot()).num_rows == 2 + many
+
+
+async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_path: Path) -> None:
+    """A run each day costs an idle source no put."""
+    store = MemoryStore()
+    location = await fed(tmp_path, store, [row("a", "b", 1)], [row("a", "c", 2)])
+    for _ in range(2):
+        await kept_in_order(location, full=True, sweeps=True)
+    puts = store.puts_count
+    await kept_in_order(location, full=True, sweeps=True)
+    assert store.puts_count == puts
+
+
+async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) -> None:
+    """The record of a transaction holds its rows until a sweep; so do records of a shard."""
+    store = MemoryStore()
+    location = await open_location("memory://lake", create=True, store=store)
+    schema = pa.schema({"k": pa.string(), "v": pa.string()})
+    both = location.transactions("both")
+    shard = location.shard("a", schema=schema, key=["k"])
+    await both.register(shard)
+    for time, diff in ((0, 1), (1, -1)):
+        table = pa.table({"k": [SECRET], "v": [SECRET], "_time": [time], "_diff": [diff]})
+        await both.compare_and_append({"a": table}, time, time + 1)
+    assert len(found_in(store)) > 1
+    await shard.downgrade_since("history", 1)
+
+    await kept_in_order(location, full=True, sweeps=True)
+
+    assert found_in(store) == []
+    assert await both.upper() == await shard.upper()
+
+
+@dataclass(slots=True, kw_only=True)
+class Overtaken(LocalEngine):
+    """An engine during one of whose calls another process drops the source, and collects."""
+
+    location: Location
+    before: str
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        if self.before == "the binding":
+            await self._drop()
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        if self.before == "the parts":
+            await self._drop()
+        done = await LocalEngine.compute(self, job, source)
+        if self.before == "the commit":
+            await self._drop()
+        return done
+
+    async def _drop(self) -> None:
+        await self.location.drop_source("c")
+        for _ in range(2):
+            await kept_in_order(self.location, full=False, sweeps=True)
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+@pytest.mark.parametrize("before", ["the binding", "the parts", "the commit"])
+async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
+    tmp_path: Path, before: str, ticks: int
+) -> None:
+    """Its part, and its status, go with the next sweep, though the catalog has forgotten both."""
+    store = MemoryStore()
+    first: list[dict[str, Any] | str] = [row("a", "b", 1)]
+    location = await fed(tmp_path, store, *[first] * ticks)
+    lines = [json.dumps(row(f"{SECRET}{n}", SECRET, 2)) for n in range(MANY)]
+    (tmp_path / "in" / "more.jsonl").write_text("\n".join(lines) + "\n")
+    other = await open_location("memory://lake", store=store)
+    engine = Overtaken(store=store, clock=location.clock, location=other, before=before)
+
+    with pytest.raises(SourceDropped, match="'c' was dropped"):
+        await run_once(await location.ingester("c", engine=engine))
+
+    assert bool(found_in(store)) == (before == "the parts")
+    await store.put(f"status/{'c' * 8}.json", b"{}")
+    await kept_in_order(other, full=False, sweeps=True)
+    assert found_in(store) == []
+    shards = {key.split("/")[1] for key in store.objects if key.startswith("shard/s")}
+    assert len([key for key in store.objects if key.startswith("shard/s")]) == len(shards)
+    assert not [key for key in store.objects if key.startswith("status/")]

@@ -1,0 +1,144 @@
+"""A machine that is settled keeps its newest state and no value of the past, after any kill."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kit.words import Words, WordsLanguage, say
+from tidelog.clock import SystemClock
+from tidelog.consensus.store import StoreConsensus
+from tidelog.errors import LocationError
+from tidelog.ids import SeqNo
+from tidelog.machine.machine import Machine
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty, Request
+
+
+class Forgetting(WordsLanguage):
+    """A word ``-word`` takes one away; ``@3`` holds the state of a seqno."""
+
+    def apply(self, state: Words, diff: str) -> Words:
+        if diff.startswith("-"):
+            return tuple(word for word in state if word != diff[1:])
+        return (*state, diff)
+
+    def seqno_since(self, state: Words) -> int | None:
+        return min((int(word[1:]) for word in state if word.startswith("@")), default=None)
+
+
+def machine(store: Store, *, rollup_every: int = 64) -> Machine[Words, str]:
+    """Return a machine as a new process has it, whose consensus sends each request once."""
+    clock = SystemClock()
+    return Machine(
+        key="k",
+        prefix="words/k",
+        language=Forgetting(),
+        store=store,
+        consensus=StoreConsensus(store=store, clock=clock, attempts=1),
+        clock=clock,
+        rollup_every=rollup_every,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Overtaken(StoreConsensus):
+    """The consensus of a process before each of whose records another one writes a record."""
+
+    other: Machine[Words, str]
+
+    async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+        await self.other.commit(say("late"))
+        return await StoreConsensus.compare_and_set(self, key, seqno, data)
+
+
+def keys_with(store: MemoryStore, text: bytes) -> list[str]:
+    return [key for key, one in store.objects.items() if text in one.data]
+
+
+async def written(*words: str, rollup_every: int = 64) -> MemoryStore:
+    store = MemoryStore()
+    one = machine(store, rollup_every=rollup_every)
+    for word in words:
+        await one.commit(say(word))
+    return store
+
+
+@pytest.mark.parametrize("rollup_every", [1, 3, 64, 1_000])
+async def test_a_value_that_a_change_took_away_is_nowhere(rollup_every: int) -> None:
+    """In no record, spill or rollup; the newest state stays, and so do later writes."""
+    many = [f"word {n}" for n in range(300)]
+    store = await written("xqzv", *many, "-xqzv", rollup_every=rollup_every)
+    assert keys_with(store, b"xqzv") or rollup_every == 1
+
+    await machine(store).settle()
+
+    assert not keys_with(store, b"xqzv")
+    assert await machine(store).refresh() == tuple(many)
+    assert len([key for key in store.objects if "/rollup/" in key]) == 1
+    puts = store.puts_count
+    await machine(store).settle()
+    assert store.puts_count == puts, "the second time nothing is written"
+    await machine(store).commit(say("more"))
+    assert await machine(store).refresh() == (*many, "more")
+
+
+async def test_a_state_that_a_reader_holds_stays_until_its_hold_goes() -> None:
+    """Then the next call deletes it."""
+    store = await written("xqzv", "@1", "-xqzv")
+    await machine(store).settle()
+    assert keys_with(store, b"xqzv")
+    await machine(store).commit(say("-@1"))
+    await machine(store).settle()
+    assert not keys_with(store, b"xqzv")
+
+
+async def test_a_machine_that_was_never_written_is_not_written() -> None:
+    """It has no past."""
+    store = MemoryStore()
+    assert await machine(store).settle() == 0
+    assert not store.objects
+
+
+@pytest.mark.parametrize("happens", [False, True])
+async def test_who_comes_after_a_collector_that_died_at_any_request_deletes_the_rest(
+    happens: bool,
+) -> None:
+    """A kill before a request, and one after it: no state is lost and no value is left."""
+    for last in range(40):
+        store, asked = await written("xqzv", "a", "-xqzv", rollup_every=2), list[str]()
+
+        def toss(request: Request, last: int = last, asked: Any = asked) -> Fault:
+            asked.append(request.op)
+            if len(asked) <= last:
+                return Fault(happened=True)
+            is_first = len(asked) == last + 1
+            return Fault(happened=happens and is_first, told=False)
+
+        with suppress(LocationError):
+            await machine(Faulty(store, toss=toss)).settle()
+        is_whole = len(asked) <= last
+        await machine(store).settle()
+
+        assert await machine(store).refresh() == ("a",)
+        assert not keys_with(store, b"xqzv"), last
+        if is_whole:
+            return
+    raise AssertionError("a collection has fewer requests")
+
+
+async def test_a_writer_that_is_first_at_every_try_loses_nothing() -> None:
+    """Its changes wait for the next call."""
+    store = await written("xqzv", "-xqzv")
+    other, collector = machine(store), machine(store)
+    collector.consensus = Overtaken(store=store, clock=SystemClock(), other=other)
+    await collector.settle()
+    late = await machine(store).refresh()
+    assert late
+    await machine(store).settle()
+    assert not keys_with(store, b"xqzv")
+    assert await machine(store).refresh() == late
