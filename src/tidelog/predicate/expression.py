@@ -61,6 +61,9 @@ _NOT_DEFINITE_EITHER = frozenset(
         "version",
     }
 )
+# DuckDB 2 calls a function of these types consistent within a query only, since it reads the
+# setting `TimeZone`. A sandbox holds that setting at UTC, so the result depends on the row alone.
+_TYPES_WITH_ZONE = ("TIME WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS")
 # Other collations follow the version of ICU.
 _DEFINITE_COLLATIONS = frozenset({"binary", "c", "nfc", "noaccent", "nocase", "posix"})
 _NOT_OF_ONE_ROW = {
@@ -250,11 +253,11 @@ class _Check:
                 raise self._not_definite(name)
 
     def _is_definite(self, name: str, seen: frozenset[str]) -> bool:
-        """Say whether a function depends on its arguments only; macros are looked into."""
+        """Return True if each overload depends on its arguments only; read macros through."""
         if name in _NOT_DEFINITE_EITHER:
             return False
-        for kind, stability, parameters, definition in self._functions(name):
-            if kind == "scalar" and stability != "CONSISTENT":
+        for kind, is_consistent, parameters, definition in self._functions(name):
+            if kind == "scalar" and not is_consistent:
                 return False
             if kind == "macro" and (
                 name in seen or not self._is_definite_macro(definition, parameters, seen | {name})
@@ -274,12 +277,17 @@ class _Check:
             for use in uses_of(tree, scope)
         )
 
-    def _functions(self, name: str) -> list[tuple[str, str, list[str], str]]:
-        """Return kind, stability, parameters and definition of each function of that name."""
+    def _functions(self, name: str) -> list[tuple[str, bool, list[str], str]]:
+        """Return kind, consistency, parameters and definition of each overload of ``name``.
+
+        An overload without parameters reads the clock or the session, whatever its type is.
+        """
         return self.connection.execute(
-            "SELECT function_type, stability, parameters, macro_definition FROM duckdb_functions() "
-            "WHERE lower(function_name) = ?",
-            [name],
+            "SELECT function_type, stability = 'CONSISTENT' OR ("
+            "  stability = 'CONSISTENT_WITHIN_QUERY' AND len(parameters) > 0"
+            "  AND list_has_any(list_append(parameter_types, return_type), ?)"
+            "), parameters, macro_definition FROM duckdb_functions() WHERE lower(function_name) = ?",
+            [list(_TYPES_WITH_ZONE), name],
         ).fetchall()
 
     def _check_type(self, schema: pa.Schema) -> None:
