@@ -1,22 +1,30 @@
-# Everything runs in .venv, which each target sets up for itself; the second time costs nothing.
+# Everything runs in .venv, which each target makes for itself; a second run costs nothing.
 #
-#   make demo     see tidelog at work
-#   make test     all checks and tests (PYTEST_ARGS="tests/store -x" for some)
-#   make check    the static part only
-#   make bench    measure (BENCH_ARGS are handed on)
-#   make chaos    the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
-#   make cluster-demo   the demo on a Spark cluster made for it, its processes killed in turn
-#   make fuzz     the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
-#   make schedules  the long form of tests/schedules (SCHEDULES_ARGS="--first 100 --seeds 500")
-#   make messy    the long form of tests/messy (MESSY_ARGS="--seed 1000 --cases 5000 --engine local")
-#   make clean    remove what the others made, except .venv (make distclean removes that too)
+#   make demo         see tidelog at work
+#   make test         the checks and tests for each change: at most 8 minutes on two idle cores
+#   make test-all     the tests that `make test` leaves out: simulation, crash points, Spark, ...
+#   make test-newest  both, on the newest version of each dependency that pyproject.toml allows
+#   make test-oldest  both, on the oldest
+#   make lock         renew the lock, locks/*.txt, to the newest versions
+#   make check        the static part only
+#   make bench        measure (BENCH_ARGS="..." for all scripts)
+#   make chaos        the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
+#   make cluster-demo the demo on a Spark cluster made for it, its processes killed in turn
+#   make fuzz         the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
+#   make schedules    the long form of tests/schedules (SCHEDULES_ARGS="--first 100 --seeds 500")
+#   make messy        the long form of tests/messy (MESSY_ARGS="--seed 1000 --cases 5000 --engine local")
+#   make clean        remove what the others made, except .venv (make distclean removes that too)
+#
+# PYTEST_ARGS="tests/store -x" runs some tests. VENV=folder keeps the environment elsewhere.
 
 PYTHON ?= python3
 VENV ?= .venv
+# lock: exact versions and hashes, from locks/. newest, oldest: resolved from pyproject.toml.
+VERSIONS ?= lock
 PYTEST_ARGS ?=
-# Much of the time is waiting for servers and for killed processes: two workers more than two cores
-# can use. A file stays with one worker; in the order of names those that take long come first.
-PYTEST_WORKERS ?= -n 4 --dist loadfile --no-loadscope-reorder
+# Tests wait for servers and killed processes, so more workers than cores help. A file stays with
+# one worker, because its tests share servers and Spark sessions.
+PYTEST_WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=
@@ -28,18 +36,36 @@ CLUSTER_ARGS ?=
 BENCHES := $(filter-out bench/figures.py bench/ingest_plan.py bench/ingest_sides.py bench/keyed_records.py bench/keyed_slatedb.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip
 DEV := $(VENV)/.installed-dev
-# What the tests need includes what the demo needs.
+# The environment of the tests includes the demo's.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
+# The extras that users install; the other dependencies of `dev` are tools of the tests.
+SHIPPED := aws demo fast postgres server spark
 
-.PHONY: demo test check bench chaos cluster-demo fuzz messy schedules clean distclean
+.PHONY: demo test test-all test-newest test-oldest lock check bench chaos cluster-demo fuzz messy schedules clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
 	@$(BIN)/tidelog demo $(DEMO_ARGS)
 
 test: $(DEV)
-	@$(BIN)/python -m pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --part=test $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+test-all: $(DEV)
+	@$(BIN)/python -m pytest --part=rest $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+test-newest test-oldest: test-%:
+	@$(MAKE) VENV=.venv-$* VERSIONS=$* test
+	@$(MAKE) VENV=.venv-$* VERSIONS=$* test-all
+
+# Renewed in full: an unchanged lock would pin the versions that the new one is to replace.
+lock: $(BIN)/uv
+	@rm -f locks/*.txt
+	@$(LOCK) locks/tools.in -o locks/tools.txt
+	@$(LOCK) pyproject.toml locks/tools.in --extra dev -o locks/dev.txt
+	@$(LOCK) pyproject.toml locks/tools.in --extra demo -c locks/dev.txt -o locks/demo.txt
+LOCK := $(UV) compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 check: $(DEV)
 	@$(BIN)/python -m pytest -n 2 -q --no-header tests/checks
@@ -68,11 +94,22 @@ clean:
 	find src tests sim bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) src/*.egg-info
+	rm -rf $(VENV) .venv-newest .venv-oldest src/*.egg-info
 
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	@echo "installing tidelog and what its $* needs into $(VENV); a few minutes the first time"
-	@$(PIP) install --editable ".[$*]"
+$(VENV)/.installed-%: pyproject.toml locks/dev.txt locks/demo.txt | $(BIN)/uv
+	@echo "installing tidelog and the $* dependencies into $(VENV), versions: $(VERSIONS)"
+	@$(INSTALL_$(VERSIONS))
+	@$(UV) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+INSTALL_lock = $(UV) install --quiet --require-hashes -r locks/$*.txt
+INSTALL_newest = $(UV) install --quiet --upgrade -r pyproject.toml -r locks/tools.in --extra $*
+# Tools of the tests stay at their newest: only the versions that users may have are old.
+INSTALL_oldest = $(UV) compile --quiet --resolution lowest-direct pyproject.toml \
+	  $(SHIPPED:%=--extra %) --no-header --no-annotate -o $(VENV)/oldest.txt && \
+	  $(UV) install --quiet -r pyproject.toml -r locks/tools.in --extra $* -c $(VENV)/oldest.txt
+
+$(BIN)/uv: locks/tools.txt | $(BIN)/python
+	@$(PIP) install --require-hashes -r locks/tools.txt
 	@touch $@
 
 $(BIN)/python:

@@ -1,12 +1,14 @@
-"""What all tests share: S3 servers, started once a session, when the first test asks for one."""
+"""Parts of the suite, and servers for all tests, started once a session, on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit import parts
 from kit.azurite import Azurite, CannotInstall, installed_azurite
 from kit.gcs_server import GcsServer
 from kit.postgres_server import PostgresServer
@@ -19,6 +21,21 @@ for name, same in (("tidelog", True), ("search", False)):
         name, deadline=None, derandomize=same, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("tidelog")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parts.add_option(parser)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return parts.is_left_out(collection_path, config) or None
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for line in parts.summary(config):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
