@@ -286,7 +286,8 @@ class _Check:
             "SELECT function_type, stability = 'CONSISTENT' OR ("
             "  stability = 'CONSISTENT_WITHIN_QUERY' AND len(parameters) > 0"
             "  AND list_has_any(list_append(parameter_types, return_type), ?)"
-            "), parameters, macro_definition FROM duckdb_functions() WHERE lower(function_name) = ?",
+            "), parameters, macro_definition FROM duckdb_functions()"
+            " WHERE lower(function_name) = ?",
             [list(_TYPES_WITH_ZONE), name],
         ).fetchall()
 
