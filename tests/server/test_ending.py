@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 import threading
-import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from kit.served import served, wait_until
+from kit.certificates import Authority
+from kit.served import Served, served, wait_until
+from tidelog.clock import SystemClock
 from tidelog.errors import LocationError
 from tidelog.http_api.failures import ShuttingDown
 from tidelog.http_client import HttpKeyed
+from tidelog.server.app import ServerState
+from tidelog.server.serving import ServerTls
+
+REQUEST = b"GET /api/v1/log/count?key=a HTTP/1.1\r\nHost: x\r\n\r\n"
+TURNS = 25  # Of 50 ms each: the grace, and the end of TLS.
+
+
+class Turns(SystemClock):
+    """A clock that counts the turns in which a server that ends waits."""
+
+    turns = 0
+
+    async def sleep(self, duration_us: int) -> None:
+        self.turns += 1
+        await super().sleep(duration_us)
 
 
 def test_whoever_waits_is_answered_when_the_server_ends() -> None:
     """With none, and where to go on; long before its time is over."""
-    with served() as server, HttpKeyed(server.url) as log:
+    clock = Turns()
+    with served(state=ServerState(clock=clock)) as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
         told: list[tuple[int, int]] = []
 
@@ -26,12 +49,11 @@ def test_whoever_waits_is_answered_when_the_server_ends() -> None:
         waiting = threading.Thread(target=wait)
         waiting.start()
         wait_until(lambda: server.sample("log_followers") == 1)
-        began = time.monotonic()
         server.stop()
         waiting.join(30)
 
         assert told == [(0, 2)]
-        assert time.monotonic() - began < 10
+        assert clock.turns <= TURNS
         with pytest.raises(LocationError, match="no way to the server"):
             log.count(b"a")
 
@@ -61,3 +83,85 @@ def test_the_log_is_closed_in_the_end() -> None:
         assert not handle.is_closed
     assert handle.is_closed
     assert not server.thread.is_alive()
+
+
+def test_an_idle_client_of_tls_does_not_hold_the_end(tmp_path: Path) -> None:
+    """Its end of the connection need not answer; neither does a client without a handshake."""
+    certificate, key = Authority.make(tmp_path).issue("server")
+    trust = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
+    clock = Turns()
+    state = ServerState(clock=clock)
+    with (
+        served(state=state, tls=ServerTls(certificate=certificate, key=key)) as server,
+        HttpKeyed(server.url, tls=trust) as log,
+        server.connect(),
+        server.connect() as half,
+    ):
+        half.sendall(b"\x16")
+        log.append([(b"a", b"1")])
+        wait_until(lambda: server.server.acceptor.open_count == 3)
+        server.stop()
+
+        assert not server.thread.is_alive()
+        assert clock.turns <= TURNS
+    assert server.place.handles["log"].is_closed
+
+
+def stopped(server: Served, deed: Callable[[], None]) -> None:
+    """Stop a server right after a deed: its loop takes no turn between the two."""
+
+    async def end(counter: int) -> bool:
+        deed()
+        return True
+
+    server.server.on_tick = end  # type: ignore[method-assign]
+    server.thread.join(30)
+    assert not server.thread.is_alive()
+
+
+def answer_of(client: socket.socket) -> tuple[bytes, str]:
+    """Return the head of the last answer on a connection, and the name of its error."""
+    found = b""
+    while piece := client.recv(65_536):
+        found += piece
+    head, _, body = found.partition(b"\r\n\r\n")
+    return head, json.loads(body)["error"]
+
+
+def test_requests_that_come_with_the_signal_are_answered() -> None:
+    """On new connections and on kept ones: with 503, and the end of the connection."""
+    clock = Turns()
+    with ExitStack() as stack:
+        server = stack.enter_context(served(state=ServerState(clock=clock)))
+        clients = [stack.enter_context(server.connect())]
+        clients[0].sendall(REQUEST)
+        found = b""
+        while not found.endswith(b"}"):
+            found += clients[0].recv(65_536)
+
+        def arrive() -> None:
+            clients.extend(stack.enter_context(server.connect()) for _ in range(5))
+            for one in clients:
+                one.sendall(REQUEST)
+
+        stopped(server, arrive)
+        for one in clients:
+            head, error = answer_of(one)
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"connection: close" in head
+            assert error == ShuttingDown.__name__
+    assert clock.turns <= TURNS
+
+
+def test_connections_that_come_with_the_signal_do_not_hold_the_end() -> None:
+    """Silent ones are closed after a moment."""
+    clock = Turns()
+    with ExitStack() as stack:
+        server = stack.enter_context(served(state=ServerState(clock=clock)))
+        clients: list[socket.socket] = []
+        stopped(
+            server,
+            lambda: clients.extend(stack.enter_context(server.connect()) for _ in range(5)),
+        )
+        assert [one.recv(1) for one in clients] == [b""] * 5
+    assert clock.turns <= TURNS

@@ -365,3 +365,22 @@ async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> No
         assert refused.status_code == 403
         assert await values(asked, key="a") == ["1"]
         assert not writer.is_fenced
+
+
+async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
+    """A server that has waited for long enough cancels it: the form is that of all errors."""
+    await asked.append(("a", "1"))
+    asked.log.weather.is_full = True
+    record = {"key": "a", "value": "2"}
+    append = {"records": [record], "timeoutMs": 60_000}
+    requests = [
+        asyncio.ensure_future(asked.post("append", append)),
+        asyncio.ensure_future(asked.get("scan?key=a&start_seq=2&follow=true")),
+    ]
+    await until(lambda: asked.followers == 1)
+    for one in requests:
+        one.cancel()
+    answers = await asyncio.gather(*requests)
+
+    assert [one.status_code for one in answers] == [500, 503]
+    assert [one.json()["outcome"] for one in answers] == ["unknown", "not_applied"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -102,12 +103,33 @@ def test_strange_heads_are_answered_in_the_apis_words(
     assert b'{"status":"' in told
 
 
-def test_what_is_no_request_is_a_400(patient: Served) -> None:
-    """And ends the connection."""
-    for head in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"):
-        with patient.connect() as client:
-            client.sendall(head)
-            assert received(client).startswith(b"HTTP/1.1 400 ")
+@pytest.mark.parametrize(
+    ("sent", "fault"),
+    [
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", "not a request of HTTP/1.1"),
+        (b"GET /\x00 HTTP/1.1\r\n\r\n", "not a request of HTTP/1.1"),
+        (b"GET /" + b"a" * 70_000, "too large: send a long key in a body"),
+        (
+            b"POST /-/ready HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n",
+            "not a request of HTTP/1.1",
+        ),
+    ],
+)
+def test_bytes_that_are_no_request_are_a_400_in_the_form_of_errors(
+    patient: Served, sent: bytes, fault: str
+) -> None:
+    """The answer is counted, names the fault, and ends the connection."""
+    counted = {"method": "other", "route": "other", "status": "400"}
+    before = patient.sample("http_requests_total", **counted)
+    with patient.connect() as client:
+        client.sendall(sent)
+        head, _, body = received(client).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body).items() >= {"status": "error", "kind": "usage"}.items()
+    assert fault in json.loads(body)["message"]
+    assert patient.sample("http_requests_total", **counted) == before + 1
+    wait_until(lambda: patient.sample("http_requests_in_flight") == 0)
 
 
 def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:

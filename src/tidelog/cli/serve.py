@@ -18,6 +18,7 @@ from tidelog.errors import NoSuchLog, UsageError
 
 if TYPE_CHECKING:
     from tidelog.server.app import ServerState
+    from tidelog.server.limits import ServerLimits
     from tidelog.server.serving import ServerTls
 
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
@@ -96,7 +97,9 @@ def serve(
     from tidelog.server.limits import ServerLimits
     from tidelog.server.tokens import Tokens, load_tokens
 
-    limits = replace(ServerLimits(), body_bytes_max=body_bytes, followers_max=max_followers)
+    limits = _fitted(
+        replace(ServerLimits(), body_bytes_max=body_bytes, followers_max=max_followers)
+    )
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     tokens = Tokens() if token_file is None else load_tokens(token_file)
     if not tokens.known and host not in _HERE and tls_client_ca is None:
@@ -111,6 +114,21 @@ def serve(
     )
     if asyncio.run(_serve(url, options, ServerState(limits=limits, tokens=tokens), tls)):
         raise KeyboardInterrupt
+
+
+def _fitted(limits: ServerLimits) -> ServerLimits:
+    """Return limits that the process's open files allow; warn if they are lower."""
+    from tidelog.server.limits import fit_open_files
+    from tidelog.server.serving import raise_open_files
+
+    files = raise_open_files(limits)
+    fitted = fit_open_files(limits, files)
+    if fitted != limits:
+        say(
+            f"warning: the process may open {files:,} files: at most {fitted.connections_max:,} "
+            f"connections and {fitted.followers_max:,} followers; raise the hard limit (ulimit -Hn)"
+        )
+    return fitted
 
 
 def _check_installed() -> None:

@@ -85,14 +85,19 @@ async def send_answer(
             outgoing.give(size)
 
 
-async def _send(send: Any, answer: Plain, status: int, headers: Headers) -> None:
-    told = [
+def head_of(answer: Plain, headers: Headers) -> Headers:
+    """Return the headers of an answer."""
+    return [
         (b"content-type", answer.media_type.encode()),
         (b"content-length", str(len(answer.body)).encode()),
         (b"x-content-type-options", b"nosniff"),
         *headers,
     ]
-    await send({"type": "http.response.start", "status": status, "headers": told})
+
+
+async def _send(send: Any, answer: Plain, status: int, headers: Headers) -> None:
+    head = head_of(answer, headers)
+    await send({"type": "http.response.start", "status": status, "headers": head})
     body = memoryview(answer.body)
     for start in range(0, max(len(body), 1), PIECE_BYTES):
         piece = bytes(body[start : start + PIECE_BYTES])

@@ -6,6 +6,7 @@ room. What a room raises becomes an answer here, and nowhere else.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -17,13 +18,14 @@ from starlette.applications import Starlette
 from starlette.routing import Route, compile_path
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.errors import Outcome, TidelogError, unforeseen
+from tidelog.errors import Outcome, OutcomeUnknown, TidelogError, unforeseen
 from tidelog.http_api.failures import (
     RETRIED,
     Forbidden,
     MethodNotAllowed,
     NoSuchRoute,
     ShuttingDown,
+    TooMany,
     Unauthorized,
     answer_of,
     status_of,
@@ -40,6 +42,7 @@ from tidelog.server.tokens import Tokens
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _RETRY_SECONDS: Final = b"1"
+CLOSE: Final = (b"connection", b"close")
 
 
 @dataclass(kw_only=True)
@@ -116,6 +119,19 @@ class Incoming:
         return event
 
 
+class Sending:
+    """The way to a client; ``is_begun`` once an answer was begun."""
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self.is_begun = False
+
+    async def __call__(self, event: Any) -> None:
+        """Send a part of the answer."""
+        self.is_begun = True
+        await self._send(event)
+
+
 class RouteHandler:
     """Answers requests for one path."""
 
@@ -150,15 +166,43 @@ class RouteHandler:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         media_type = media_type_of(headers.get("accept", ""), kind)
         incoming = Incoming(receive, is_read=scope["method"] in ("GET", "HEAD"))
+        sending = Sending(send)
         try:
             answer = encoded(await self._asked(scope, incoming, headers), media_type)
-            return await self._send(scope, send, answer, 200, [])
-        except TidelogError as error:
-            told = self._headers_of(error)
-            if not incoming.is_read:  # The rest of the body would be waited for.
-                told.append((b"connection", b"close"))
-            answer = encoded(answer_of(error), media_type)
-            return await self._send(scope, send, answer, status_of(error), told)
+            return await self._send(scope, sending, answer, 200, self._closing())
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as fault:
+            if sending.is_begun:
+                raise
+            error = self._error_of(fault, scope["method"])
+        known = self._headers_of(error)
+        # The rest of a body that is not read would pass for the next request.
+        known += self._closing() or ([] if incoming.is_read else [CLOSE])
+        answer = encoded(answer_of(error), media_type)
+        return await self._send(scope, sending, answer, status_of(error), known)
+
+    def _error_of(self, fault: BaseException, method: str) -> TidelogError:
+        """Return the error to answer for whatever kept a request from its answer."""
+        if isinstance(fault, TidelogError):
+            return fault
+        endpoint = self._endpoints.get(method)
+        is_write = endpoint is not None and endpoint.is_write
+        if not isinstance(fault, Exception):  # Cancelled: the server has waited for long enough.
+            return (
+                OutcomeUnknown("the server ended: the records may be in the log; read it back")
+                if is_write
+                else ShuttingDown("the server ended: ask another one, or this one again later")
+            )
+        _logger.error("a request failed, route=%s", self._path, exc_info=fault)
+        error = unforeseen(fault, f"answering {self._path}")
+        if is_write:
+            error.outcome = Outcome.UNKNOWN
+        return error
+
+    def _closing(self) -> Headers:
+        """Return the header by which a server that ends closes the connection."""
+        return [CLOSE] if self._state.is_ending else []
 
     async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
         state = self._state
@@ -184,14 +228,6 @@ class RouteHandler:
         )
         try:
             return await endpoint.handler(ask)
-        except (TidelogError, ClientGone):
-            raise
-        except Exception as error:
-            _logger.exception("a request failed, route=%s", self._path)
-            told = unforeseen(error, f"answering {self._path}")
-            if endpoint.is_write:
-                told.outcome = Outcome.UNKNOWN  # Nobody knows how far it came.
-            raise told from error
         finally:
             ask.release()
 
@@ -202,7 +238,7 @@ class RouteHandler:
         return MethodNotAllowed(f"{method[:20]} is not known here, but: {known}")
 
     def _headers_of(self, error: TidelogError) -> Headers:
-        self._state.metrics.errors.labels(error.kind, error.outcome.value).inc()
+        self._state.metrics.count_error(error)
         headers: Headers = []
         if status_of(error) in RETRIED:
             headers.append((b"retry-after", _RETRY_SECONDS))
@@ -228,3 +264,17 @@ class RouteHandler:
             outgoing=self._state.outgoing if status == 200 and not is_write else None,
         )
         return status
+
+
+class Refusal(RouteHandler):
+    """Answers a connection that is one too many."""
+
+    def __init__(self, state: ServerState) -> None:
+        super().__init__("other", (), state)
+
+    async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
+        most = self._state.limits.connections_max
+        raise TooMany("the server has as many connections as it may: try again", most=most)
+
+    def _closing(self) -> Headers:
+        return [CLOSE]

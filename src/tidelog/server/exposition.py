@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tidelog.errors import TidelogError
 from tidelog.metrics import METRICS, Metric
 
 PREFIX: Final = "tidelog_"
@@ -32,6 +33,11 @@ class ServerMetrics:
         self.errors = Counter(
             "http_errors", "Requests refused or failed", ("kind", "outcome"), registry=own
         )
+        self.dropped = Counter(
+            "http_connections_dropped",
+            "Connections ended before a request: too many, or without a handshake in time",
+            registry=own,
+        )
         self.left = Counter(
             "http_clients_left", "Clients that left, or were left, being slow", registry=own
         )
@@ -53,6 +59,10 @@ class ServerMetrics:
             found.inc(value)
         else:
             found.observe(value)
+
+    def count_error(self, error: TidelogError) -> None:
+        """Count an answer that is an error."""
+        self.errors.labels(error.kind, error.outcome.value).inc()
 
     def text(self) -> bytes:
         """Return all of it in the text format of Prometheus."""

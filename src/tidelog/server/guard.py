@@ -1,26 +1,61 @@
-"""Connections that are too slow are ended, so that nobody holds one, or memory, for nothing.
+"""Connections by uvicorn's protocol, with limits of time, and errors in the API's own form.
 
-What uvicorn does of itself ends a connection that is idle between requests. Here also: one whose
-request's head does not come, and one that does not take what is sent to it.
+Uvicorn ends a connection that is idle between requests. This module also ends a connection whose
+head does not come, and one whose client does not take an answer. It answers bytes that are not a
+request, and a server that stops closes its connections by it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+import sys
+from collections.abc import Callable
+from typing import Any, Final, cast
 
+import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState as Connections
 
-from tidelog.server.limits import SECOND_US, ServerLimits
+from tidelog.errors import UsageError
+from tidelog.http_api.failures import answer_of, status_of
+from tidelog.server.answering import encoded, head_of
+from tidelog.server.app import Refusal, ServerState
+from tidelog.server.asking import JSON_TYPES
+from tidelog.server.limits import SECOND_US
+
+LINGER_TURNS: Final = 4  # Of `end`, between the closing of a connection and its abortion.
 
 
 class GuardedProtocol(H11Protocol):
     """A connection that has so long for a head, and for taking what is in its buffer."""
 
-    head_seconds = 10.0
-    answer_seconds = 15.0
     _head: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
+    _turns = 0
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        app_state: dict[str, Any],
+        state: ServerState,
+        *,
+        is_refused: bool,
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(config, connections, app_state)
+        self._state, self._ended = state, ended
+        self._head_seconds = state.limits.head_timeout_us / SECOND_US
+        self._answer_seconds = state.limits.answer_timeout_us / SECOND_US
+        if is_refused:
+            self.app = Refusal(state)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return True while a request is being answered."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
@@ -32,23 +67,70 @@ class GuardedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, and wait for the rest of a head if it is none yet."""
         super().data_received(data)
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
+        if self.is_busy:
             self._cancel_head()
         elif self._head is None:
             self._await_head()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not a request, as `RouteHandler` answers errors, and close."""
+        fault = sys.exc_info()[1]
+        is_long = getattr(fault, "error_status_hint", 400) == 431
+        error = UsageError(
+            "the head of the request is too large: send a long key in a body (POST .../scan)"
+            if is_long
+            else f"the bytes sent are not a request of HTTP/1.1: {fault}"
+        )
+        if self.is_busy:  # The body of a request is not one.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        status = status_of(error)
+        self._state.metrics.count_error(error)
+        self._state.metrics.requests.labels("other", "other", status).inc()
+        answer = encoded(answer_of(error), JSON_TYPES[0])
+        headers = [
+            *self.server_state.default_headers,
+            *head_of(answer, [(b"connection", b"close")]),
+        ]
+        for event in (
+            h11.Response(status_code=status, headers=headers),
+            h11.Data(data=answer.body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def end(self, *, is_over: bool) -> None:
+        """End the connection of a server that stops; the server calls this again and again.
+
+        A request in progress is answered first. An idle connection stays until ``is_over``: a
+        request may be on its way. A client of TLS may never answer that the connection closes.
+        """
+        if self.is_busy:
+            self.cycle.keep_alive = False
+        elif not self.transport.is_closing():
+            if is_over:
+                self.shutdown()
+        elif self._turns < LINGER_TURNS:
+            self._turns += 1
+        elif not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop all waiting."""
         self._cancel_head()
         self._cancel_writing()
         super().connection_lost(exc)
+        self._ended()
 
     def pause_writing(self) -> None:
         """Begin to wait for the client to take what is in the buffer."""
         super().pause_writing()
         self._cancel_writing()
-        self._writing = self.loop.call_later(self.answer_seconds, self.transport.abort)
+        self._writing = self.loop.call_later(self._answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on: the client took it."""
@@ -56,7 +138,7 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     def _await_head(self) -> None:
-        self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
+        self._head = self.loop.call_later(self._head_seconds, self.transport.abort)
 
     def _cancel_head(self) -> None:
         if self._head is not None:
@@ -67,16 +149,3 @@ class GuardedProtocol(H11Protocol):
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
-
-
-def guarded(limits: ServerLimits) -> type[GuardedProtocol]:
-    """Return uvicorn's protocol with the time limits of a server."""
-    made: type[GuardedProtocol] = type(
-        "GuardedProtocol",
-        (GuardedProtocol,),
-        {
-            "head_seconds": limits.head_timeout_us / SECOND_US,
-            "answer_seconds": limits.answer_timeout_us / SECOND_US,
-        },
-    )
-    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tidelog.arguments import quoted
@@ -14,6 +14,8 @@ SECOND_US: Final = 1_000_000
 # Who sends, or takes, less than this of a large body is as good as gone.
 BYTES_A_SECOND_MIN: Final = 16_384
 HEAD_BYTES_MAX: Final = 65_536  # A key of 16,384 bytes fits, with each byte as %XX.
+REFUSED_MAX: Final = 16  # Connections above the limit that get an answer at a time.
+FILES_KEPT: Final = 256  # Open files for the store, and for connections that are refused.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,15 @@ class ServerLimits:
                 raise UsageError(
                     f"{field.name} is a whole number (int) from 1 on", found=quoted(value)
                 )
+
+
+def fit_open_files(limits: ServerLimits, files: int) -> ServerLimits:
+    """Return limits that leave open files for the store, if the process may have ``files``."""
+    connections = files - min(FILES_KEPT, files // 2)
+    if connections >= limits.connections_max:
+        return limits
+    followers = min(limits.followers_max, max(1, connections // 2))
+    return replace(limits, connections_max=max(1, connections), followers_max=followers)
 
 
 class Allowance:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 import signal
 import ssl
 import threading
@@ -10,19 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.applications import Starlette
 
 from tidelog.arguments import quoted
-from tidelog.errors import UsageError
+from tidelog.errors import UsageError, require
 from tidelog.metrics import use_sink
+from tidelog.server.accepting import Acceptor, bind
 from tidelog.server.app import ServerState
-from tidelog.server.guard import guarded
-from tidelog.server.limits import HEAD_BYTES_MAX
+from tidelog.server.guard import GuardedProtocol
+from tidelog.server.limits import FILES_KEPT, HEAD_BYTES_MAX, ServerLimits
+
+_logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 30
+QUIET_SECONDS: Final = 0.2  # An idle connection stays so long: a request may be on its way.
+TURN_US: Final = 50_000
 IDLE_SECONDS: Final = 75
 
 
@@ -86,26 +93,59 @@ class AppServer(uvicorn.Server):
         self.was_interrupted = self.was_interrupted or is_interrupt
 
     async def startup(self, sockets: Any = None) -> None:
-        """Open the sockets, and tell where.
+        """Open the sockets, and report where.
 
         Raises:
-            UsageError: the address cannot be had.
+            UsageError: the address is unknown or taken.
         """
+        await self.lifespan.startup()
+        require(not self.lifespan.should_exit, "the app does not start")
+        config, state = self.config, self._state
         try:
-            await super().startup(sockets)
-        except SystemExit as error:  # As uvicorn tells it, who is a command of its own.
-            raise UsageError(
-                f"nothing can be served at {self.config.host}:{self.config.port}: is the port "
-                "taken, or the address another's? choose with --host and --port"
-            ) from error
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._told(host, port)
+            sockets = await bind(config.host, config.port)
+        except UsageError:
+            await self.lifespan.shutdown()
+            raise
+
+        def make(is_refused: bool, ended: Callable[[], None]) -> asyncio.Protocol:
+            return GuardedProtocol(
+                config,
+                self.server_state,
+                self.lifespan.state,
+                state,
+                is_refused=is_refused,
+                ended=ended,
+            )
+
+        dropped = state.metrics.dropped.inc
+        self.acceptor = Acceptor(make, state.limits, tls=config.ssl, dropped=dropped)
+        self.acceptor.listen(sockets)
+        self.started = True
+        host, port = sockets[0].getsockname()[:2]
+        self._told(host, port)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """End: those that wait are answered, and new requests refused."""
+        """End: answer the requests in progress and those that wait, and refuse new ones."""
         self._state.end()
-        await super().shutdown(sockets)
+        self.acceptor.close()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._drain()
+        except TimeoutError:
+            _logger.warning("%s requests are cut off", len(self.server_state.tasks))
+            for task in self.server_state.tasks:
+                task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+
+    async def _drain(self) -> None:
+        """Return once no connection is open and no request is in progress."""
+        loop = asyncio.get_running_loop()
+        over = loop.time() + QUIET_SECONDS
+        while (self.acceptor.open_count or self.server_state.tasks) and not self.force_exit:
+            for connection in list(self.server_state.connections):
+                cast("GuardedProtocol", connection).end(is_over=loop.time() >= over)
+            await self._state.clock.sleep(TURN_US)
 
 
 def make_server(
@@ -132,20 +172,34 @@ def make_server(
         app,
         host=host,
         port=port,
-        http=guarded(state.limits),
+        http=GuardedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=state.limits.connections_max,
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         **options,
     )
     return AppServer(config, state, started)
+
+
+def raise_open_files(limits: ServerLimits) -> int:
+    """Raise the process's limit of open files as far as a server needs it; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections_max + FILES_KEPT
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        except (OSError, ValueError):  # Some systems refuse even a soft limit below the hard one.
+            return soft
+        return most
+    return soft
 
 
 async def serve(server: AppServer, state: ServerState) -> None:
