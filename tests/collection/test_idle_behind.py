@@ -9,7 +9,7 @@ import pytest
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Computed
-from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.location import open_location
 
@@ -25,9 +25,7 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
     idle = await location.ingester("c")
     other = await (await open_location(str(tmp_path / "lake"))).ingester("c")
 
-    async def overtaken(
-        ingester: Ingester, binding: Binding, computed: Computed
-    ) -> tuple[int, int]:
+    async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:
         monkeypatch.undo()
         for name in ("b.jsonl", "d.jsonl"):
             (tmp_path / name).write_text('{"n": 2}\n')
@@ -37,3 +35,31 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
     monkeypatch.setattr(Ingester, "_commit", overtaken)
     summary = await run_once(idle)
     assert (summary.rows, summary.won) == (0, 0)
+
+
+async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reports of several ingesters add up to the rows of the source, bad ones and bytes too."""
+    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
+    location = await make_source(tmp_path / "lake", spec)
+    text = '{"n": 1}\n{"n": "x"}\n{"n": 3}\n'
+    (tmp_path / "a.jsonl").write_text(text)
+    loser = await location.ingester("c")
+    winner = await (await open_location(str(tmp_path / "lake"))).ingester("c")
+    reports = []
+
+    async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:
+        monkeypatch.undo()
+        reports.append(await run_once(winner))
+        return await ingester._commit(binding, computed)
+
+    monkeypatch.setattr(Ingester, "_commit", overtaken)
+    reports.append(await run_once(loser))
+
+    assert [(one.rows, one.bad, one.size_bytes) for one in reports] == [
+        (2, 1, len(text)),
+        (0, 0, 0),
+    ]
+    assert [one.left_bytes for one in reports] == [0, 0]
+    assert reports[1].won == 0

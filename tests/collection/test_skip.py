@@ -127,7 +127,7 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
     await location.skip_file("c", "a.jsonl")
     await ingested(tmp_path)
 
-    won, unchecked = await early._commit(binding, computed)
+    won, unchecked, _ = await early._commit(binding, computed)
     assert won == 0
     assert unchecked
     assert await contents(tmp_path) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from itertools import zip_longest
 
 from tidelog.collection.catalog.catalog import FILES
@@ -61,8 +62,9 @@ REST_SHARE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick did. ``won`` counts our own commits; the head has ``left_bytes`` more.
+    """The result of one tick. ``won`` counts our own commits; the head has ``left_bytes`` more.
 
+    Rows and bytes are 0 if another ingester made the last commit: that one reports them.
     ``exhausted``: nothing of the head was left to be taken. ``computed`` is None where none was.
     """
 
@@ -78,6 +80,14 @@ class Tick:
     exhausted: bool = False
     dropped: Mapping[str, int] = field(default_factory=dict)
     computed: Computed | None = None
+
+
+class Commits(NamedTuple):
+    """The commits of a tick. ``is_completed``: the last of them was ours, and so is the tick."""
+
+    won: int
+    unchecked: int
+    is_completed: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,14 +201,15 @@ class Ingester(SourceShards):
         # Before the commit, as it fails where others went on, and a tick is counted once.
         standing = await self.standing(lower)
         if not binding.ranges and not standing.held:
-            idle, _ = await self._commit(binding, nothing_computed(len(self.outputs)))
+            done = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._standing = binding.upper, standing
-            return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
+            return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
         before = standing.taken
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
         computed = ready[1]
-        won, unchecked = await self._commit(binding, computed)
+        commits = await self._commit(binding, computed)
+        is_ours = commits.is_completed
         left = self._left_bytes(head, before)
         after = advance(standing, binding)
         left_after = head.left_after(left, before, binding.ranges)
@@ -207,15 +218,15 @@ class Ingester(SourceShards):
         return Tick(
             lower=lower,
             upper=binding.upper,
-            rows=computed.rows,
-            bad=computed.bad,
-            late=late_in(binding, before),
-            size_bytes=left - left_after,
+            rows=computed.rows if is_ours else 0,
+            bad=computed.bad if is_ours else 0,
+            late=late_in(binding, before) if is_ours else 0,
+            size_bytes=left - left_after if is_ours else 0,
             left_bytes=left_after,
-            won=won,
-            unchecked=unchecked,
+            won=commits.won,
+            unchecked=commits.unchecked,
             exhausted=exhausted,
-            dropped=computed.dropped,
+            dropped=computed.dropped if is_ours else {},
             computed=computed,
         )
 
@@ -348,9 +359,10 @@ class Ingester(SourceShards):
         deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
         return [*rows, *deleted, computed.error_parts]
 
-    async def _commit(self, binding: Binding, computed: Computed) -> tuple[int, int]:
+    async def _commit(self, binding: Binding, computed: Computed) -> Commits:
         """Commit to each shard not past the binding; count those that were ours, and unchecked."""
         won = unchecked = 0
+        is_ours = False
         lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
         for shard, parts in zip(self.written, self.parts_of(computed), strict=True):
             done = None
@@ -358,7 +370,8 @@ class Ingester(SourceShards):
                 holds = self._holds_of(shard, binding)
                 done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
                 self.check_alive()
-            if done is not None and done.verdict is not Verdict.MISMATCH:
+            is_ours = done is not None and done.verdict is not Verdict.MISMATCH
+            if is_ours:
                 won += 1
             elif upper <= shard.state.upper_frontier:
                 skipped = self._skipped
@@ -369,7 +382,7 @@ class Ingester(SourceShards):
                     break
             # Otherwise another ingester moved an idle interval's upper in between; the next tick,
             # which starts from what the shards say, goes on from there.
-        return won, unchecked
+        return Commits(won, unchecked, is_ours)
 
     def _holds_of(self, shard: Shard, binding: Binding) -> dict[str, Frontier]:
         """Return the holds that a commit moves: ours, and that of readers where it is told to."""

@@ -14,7 +14,9 @@ from tidelog.store.wrappers.metered import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run did, so far or in all. Where several run at once, each counts what it computed.
+    """The results of a run, so far or in all.
+
+    If several ingesters run at once, the one that completes a tick counts its rows and bytes.
 
     Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
         that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
