@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import tidelog
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import format_time
@@ -249,7 +250,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
     told = {
         said(spark, lake, "keyed", asof="yesterday"): "[TIDELOG_USAGE_ERROR] asOf 'yesterday'",
         said(spark, lake, "keyed", versionAsOf="3"): (
-            "[TIDELOG_UNKNOWN_OPTION] there is no option 'versionasof': the options are "
+            "[TIDELOG_UNKNOWN_OPTION] there is no option 'versionAsOf': the options are "
             "location, asOf, columns"
         ),
         said(spark, lake, "keyed", columns="k,nothing"): (
@@ -347,3 +348,67 @@ def test_a_plain_session_reads_it(lake: str) -> None:
 
     assert answer.returncode == 0, answer.stderr
     assert f"rows {snapshot(lake, 'keyed').num_rows}" in answer.stdout
+
+
+OWN_SESSION = """
+import sys
+import tidelog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tidelog.spark import register
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+register(spark)
+reader = spark.read.format("tidelog")
+print("rows", reader.load("keyed").count())
+try:
+    reader.option("timestampAsOf", "2013-01-15").load("keyed")
+except PySparkException as error:
+    print("message", repr(str(error)))
+with tidelog.connect(sys.argv[1]) as lake:
+    frame = lake.shard("plain").snapshot(0, where="k > 1").to_spark(spark)
+    print("frame", frame.count())
+"""
+
+
+def test_a_session_of_an_environment_that_is_not_activated_reads_it(
+    lake: str, tmp_path: Path
+) -> None:
+    """Spark runs the python3 of PATH by default, which has no tidelog: one call corrects that.
+
+    The session has none of our settings, so PySpark shows tracebacks: ours must not be above the
+    message.
+    """
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    schema = pa.schema([("k", pa.int64())])
+    with tidelog.connect(lake) as opened:
+        shard = opened.shard("plain", schema=schema, key=["k"])
+        rows = {"k": [1, 2, 3], "_time": [0] * 3, "_diff": [1] * 3}
+        shard.compare_and_append(pa.table(rows), expected_upper=0, upper=1)
+    environment = {name: v for name, v in os.environ.items() if name != "PYSPARK_PYTHON"}
+    answer = subprocess.run(
+        [sys.executable, "-c", OWN_SESSION, lake],
+        env={
+            **environment,
+            "PATH": f"{other.parent}:{os.environ['PATH']}",
+            "JAVA_HOME": str(find_launcher(os.environ).home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "TIDELOG_LOCATION": lake,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    assert f"rows {snapshot(lake, 'keyed').num_rows}" in answer.stdout
+    assert "frame 2" in answer.stdout
+    (told,) = [line for line in answer.stdout.splitlines() if line.startswith("message ")]
+    assert told.count("\\n") <= 7
+    first = told.partition("\\n")[0]
+    assert "there is no option 'timestampAsOf'" in first
+    assert "use option('asOf', TIME)" in first.replace("\\", "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
 from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.spark.options import (
+    HIDE,
     OptionMissing,
     ReadSettings,
     SourceError,
@@ -59,6 +62,16 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
         ({**HERE, "kind": "changes"}, OptionMissing, "since"),
         ({**HERE, "kind": "changes", "asof": "1"}, UnknownOption, "a collection has it"),
         ({**HERE, "kind": "changes", "since": "x"}, UsageError, "since"),
+        (
+            {**HERE, "timestampasof": "1"},
+            UnknownOption,
+            r"'timestampAsOf'.*use option\('asOf', TIME",
+        ),
+        ({**HERE, "versionAsOf": "1"}, UnknownOption, "'versionAsOf'.*has no versions"),
+        ({**HERE, "startingversion": "1"}, UnknownOption, r"'startingVersion'.*'changes'.*'since'"),
+        ({**HERE, "maxrecordsperbatch": "1"}, UnknownOption, "'maxRecordsPerBatch'.*a log has it"),
+        ({**HERE, "colums": "a"}, UnknownOption, r"did you mean 'columns'\?"),
+        ({**HERE, "Colour": "a"}, UnknownOption, "no option 'Colour'"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_is_right(
@@ -85,6 +98,18 @@ def test_errors_are_told_as_spark_tells_its_own() -> None:
         raise AsOfNotComplete("not yet", asked=5)
 
     assert str(raised.value) == "[TIDELOG_AS_OF_NOT_COMPLETE] not yet (asked=5)"
+
+
+def test_an_error_hides_the_traceback_of_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark reads the variable, then formats the error; later errors of the worker show theirs."""
+    monkeypatch.delenv(HIDE, raising=False)
+    error = SourceError("told")
+    hidden = os.environ.get(HIDE)
+
+    assert (hidden, str(error), os.environ.get(HIDE)) == ("1", "told", None)
+    monkeypatch.setenv(HIDE, "1")
+    assert str(SourceError("told")) == "told"
+    assert os.environ[HIDE] == "1"
 
 
 def test_all_columns_may_be_null_also_inside_of_others() -> None:

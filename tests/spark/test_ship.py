@@ -8,9 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from tidelog.spark import ship
+from tidelog.spark.keyed.frame import _reader
+from tidelog.spark.worker import guarded
 
 LOOK = """
 import sys
@@ -67,6 +70,34 @@ def test_the_file_for_spark_submit_is_the_command(tmp_path: Path) -> None:
     ).stdout
 
     assert "--master" in told
+
+
+def test_shipping_for_spark_submit_warns_of_nothing(tmp_path: Path) -> None:
+    """Python warns if the module is loaded before it runs as the program."""
+    command = [sys.executable, "-m", "tidelog.spark.ship", str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == [str(tmp_path / name) for name in (ship.ARCHIVE, ship.PROGRAM)]
+    assert answer.stderr == ""
+
+
+def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
+    """Without the guard the worker fails with the bare name of a module, after four tries."""
+    payload = tmp_path / "work"
+    payload.write_bytes(cloudpickle.dumps(guarded(_reader([]))))
+    script = (
+        "import pickle, sys\n"
+        "sys.modules['msgspec'] = None\n"
+        "work = pickle.loads(open(sys.argv[1], 'rb').read())\n"
+        "next(work(iter([])), None)\n"
+    )
+    command = [sys.executable, "-c", script, str(payload)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert answer.returncode == 1
+    last = answer.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: Spark's executors at {sys.executable} lack")
+    assert "needs: msgspec; set PYSPARK_PYTHON" in last
 
 
 @pytest.mark.parametrize(

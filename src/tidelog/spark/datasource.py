@@ -64,6 +64,7 @@ from tidelog.spark.scan_plan import (
     plan_scans,
     why_missing,
 )
+from tidelog.spark.ship import ship
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
 
@@ -171,10 +172,13 @@ class TidelogDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidelog")`` known to a session.
+    """Register ``format("tidelog")`` with a session, and make its Python workers able to run it.
 
-    Spark finds it by itself where tidelog is installed, unless another package breaks the search.
+    Spark finds the source by itself only if ``PYSPARK_PYTHON`` names a Python that has tidelog.
+    Without that variable, the workers of a local session run this process's Python from now on. The
+    executors of a cluster are sent this tidelog; they need its dependencies (docs/cluster.md).
     """
+    ship(spark)
     spark.dataSource.register(TidelogDataSource)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from tidelog.collection.formats.times import parse_duration_ms, parse_time
@@ -45,7 +47,32 @@ HAVE: Final = {
     "log": "a log has",
     "keyed": "a keyed log has",
 }
+HIDE: Final = "SPARK_HIDE_TRACEBACK"  # Read by handle_worker_exception of PySpark.
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
+
+
+# Options of Delta, Iceberg and Kafka, and the ones to use here.
+_AS_OF: Final = "option('asOf', TIME)"
+_NO_VERSIONS: Final = f"{_AS_OF}: a collection is read as of a time, it has no versions"
+_SINCE: Final = "option('kind', 'changes') with option('since', TIME)"
+_UNTIL: Final = "option('kind', 'changes') with option('until', TIME)"
+_START: Final = "option('start', POSITION), 'earliest' or 'latest'"
+ELSEWHERE: Final = {
+    "timestampAsOf": _AS_OF,
+    "as-of-timestamp": _AS_OF,
+    "versionAsOf": _NO_VERSIONS,
+    "snapshot-id": _NO_VERSIONS,
+    "readChangeFeed": _SINCE,
+    "readChangeData": _SINCE,
+    "startingTimestamp": _SINCE,
+    "startingVersion": _SINCE,
+    "endingTimestamp": _UNTIL,
+    "endingVersion": _UNTIL,
+    "startingOffsets": _START,
+    "endingOffsets": "option('limit', POSITION)",
+    "maxOffsetsPerTrigger": "option('maxRecordsPerBatch', N)",
+    "maxFilesPerTrigger": "option('maxRecordsPerBatch', N)",
+}
 
 
 class UnknownOption(UsageError):
@@ -57,7 +84,21 @@ class OptionMissing(UsageError):
 
 
 class SourceError(Exception):
-    """What Spark shows of an error: ``[TIDELOG_KIND] sentence``."""
+    """The form in which Spark shows an error: ``[TIDELOG_KIND] sentence``, without our frames.
+
+    PySpark puts the traceback above the message, unless the environment of its worker hides it. The
+    error sets that variable until PySpark formats it, so that errors of other code keep theirs.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self._hides = HIDE not in os.environ
+        os.environ[HIDE] = "1"
+
+    def __str__(self) -> str:
+        if self._hides:
+            os.environ.pop(HIDE, None)
+        return super().__str__()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +139,34 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
     """
     known = {name.lower() for name in OPTIONS[kind]} | {"path"}
     told = {name.lower(): value for name, value in options.items()}
-    for name in told:
-        if name not in known:
-            others = [k for k, names in OPTIONS.items() if name in {n.lower() for n in names}]
-            hint = f"; {HAVE[others[0]]} it: option('kind', '{others[0]}')" if others else ""
+    for name in options:
+        if name.lower() not in known:
             raise UnknownOption(
-                f"there is no option {name!r}: the options are {', '.join(OPTIONS[kind])}, and "
-                f"load() takes the name of a {NAMED[kind]}{hint}"
+                f"there is no option {_typed(name)!r}: the options are {', '.join(OPTIONS[kind])}, "
+                f"and load() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
             )
     if not told.get("path"):
         raise OptionMissing(f"name the {NAMED[kind]} to be read: load('name')")
     return told
+
+
+def _typed(name: str) -> str:
+    """Return an option's name as users write it: Spark passes names in lower case."""
+    ours = [option for names in OPTIONS.values() for option in names]
+    return next((one for one in (*ours, *ELSEWHERE) if one.lower() == name.lower()), name)
+
+
+def _hint(name: str, kind: str) -> str:
+    """Return the option to use in place of one that the kind does not have."""
+    others = [k for k, names in OPTIONS.items() if name in {n.lower() for n in names}]
+    if others:
+        return f"; {HAVE[others[0]]} it: option('kind', '{others[0]}')"
+    for theirs, instead in ELSEWHERE.items():
+        if theirs.lower() == name:
+            return f"; use {instead}"
+    lower = {option.lower(): option for option in OPTIONS[kind]}
+    alike = get_close_matches(name, lower, n=1)
+    return f"; did you mean {lower[alike[0]]!r}?" if alike else ""
 
 
 def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> str:

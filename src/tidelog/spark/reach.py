@@ -274,9 +274,15 @@ def explain(error: LocationError) -> TidelogError:
 
 
 def _lacking(where: str, packages: str) -> UsageError:
-    return UsageError(
-        f"Spark's executors {where} lack what tidelog needs: {packages}; install it for the Python "
-        f"that they run, or ship an environment with spark.archives ({HOW})"
+    return UsageError(lacking_text(where, packages))
+
+
+def lacking_text(where: str, packages: str) -> str:
+    """Return the sentence about packages that executors do not have."""
+    return (
+        f"Spark's executors {where} lack what tidelog needs: {packages}; set PYSPARK_PYTHON to a "
+        "Python that has it, install it for the Python that they run, or ship an environment with "
+        f"spark.archives ({HOW})"
     )
 
 

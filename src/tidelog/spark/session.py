@@ -29,7 +29,6 @@ from tidelog.errors import UsageError
 from tidelog.spark.archive import reading_options
 from tidelog.spark.failure import describe_failure
 from tidelog.spark.java import Launcher, find_launcher
-from tidelog.spark.ship import ship
 
 MEMORY_MIB_MIN = 1024  # What Spark takes by default; less does not start.
 MEMORY_MIB_MAX = 4096
@@ -243,6 +242,9 @@ def explain_start(text: str, master: str) -> UsageError:
 
 
 def _shipped(spark: SparkSession) -> SparkSession:
+    # Imported here, for ``python -m tidelog.spark.ship`` warns of a module that is loaded already.
+    from tidelog.spark.ship import ship
+
     ship(spark)
     return spark
 

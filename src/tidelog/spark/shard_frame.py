@@ -38,8 +38,9 @@ from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import path_for_spark, url_for_executors
 from tidelog.spark.scan import Scan, batches_of_changes, narrowed, pack_scans
 from tidelog.spark.scan_plan import load_tables, share
+from tidelog.spark.ship import ship
 from tidelog.spark.types import arrow_schema, spark_schema
-from tidelog.spark.worker import use_one_core
+from tidelog.spark.worker import guarded, use_one_core
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,6 +72,7 @@ async def frame_of(
     until_us = None
     if lease_us is not None:
         snapshot, until_us = await snapshot.held(lease_us, "a Spark DataFrame")
+    ship(spark)
     selection = snapshot.selection
     is_here = selection.predicate is None and url.startswith("file:")
     if native and is_here and _is_taken(_shown(snapshot)):
@@ -91,7 +93,7 @@ async def frame_of(
     chosen = _Chosen(selection.columns, selection.predicate, until_us)
     read = _reader(shares, url, chosen)
     # As many partitions as there are shares, each of which has one number.
-    return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(read, shown)
+    return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(guarded(read), shown)
 
 
 @dataclass(frozen=True, slots=True)

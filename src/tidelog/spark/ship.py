@@ -13,6 +13,7 @@ import atexit
 import hashlib
 import importlib.util
 import marshal
+import os
 import shutil
 import sys
 import tempfile
@@ -59,13 +60,18 @@ def is_connect(spark: SparkSession) -> bool:
 def ship(spark: SparkSession) -> None:
     """Have the executors of a session import the tidelog that this process runs; once is enough.
 
-    One that they have installed is passed over, unless a worker has imported it already.
+    One that they have installed is passed over, unless a worker has imported it already. A local
+    session, unless ``PYSPARK_PYTHON`` names another, runs its workers with this process's Python.
     """
     name = f"tidelog-{__version__}-{fingerprint()[:12]}.zip"
     if is_connect(spark):
         spark.addArtifacts(_packed(name), pyfile=True)  # The same once more is passed over.
         return
     context = spark.sparkContext
+    is_default = context.pythonExec == "python3" and "PYSPARK_PYTHON" not in os.environ
+    if is_default and not is_elsewhere(context.master):
+        # PySpark's default is the python3 of PATH, in an environment that is not activated another.
+        context.pythonExec = sys.executable
     if is_elsewhere(context.master) and name not in (context._python_includes or ()):
         context.addPyFile(_packed(name))
 

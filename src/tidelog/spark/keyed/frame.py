@@ -31,8 +31,9 @@ from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import path_for_spark, url_for_executors
 from tidelog.spark.shard_frame import VERIFY
+from tidelog.spark.ship import ship
 from tidelog.spark.types import arrow_schema
-from tidelog.spark.worker import use_one_core
+from tidelog.spark.worker import guarded, use_one_core
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +137,9 @@ def _read_by_tasks(spark: SparkSession, shares: Sequence[KeyedShare]) -> DataFra
         return spark.createDataFrame([], KEYED_SCHEMA)
     encoded = [msgspec.msgpack.encode(share) for share in shares]
     # As many partitions as there are shares, each of which has one number.
-    return spark.range(0, len(encoded), 1, len(encoded)).mapInArrow(_reader(encoded), KEYED_SCHEMA)
+    ship(spark)
+    read = guarded(_reader(encoded))
+    return spark.range(0, len(encoded), 1, len(encoded)).mapInArrow(read, KEYED_SCHEMA)
 
 
 def _reader(

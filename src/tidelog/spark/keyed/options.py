@@ -87,7 +87,11 @@ def read_keyed_write_settings(
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
     told = told_options(given, kind="keyed")
     _refuse(told, OF_READS, "is one for reading")
-    _refuse(told, [f"{kind}{form}" for kind in KINDS for form in FORMS], "is one for reading")
+    _refuse(
+        told,
+        [f"{kind}{form.capitalize()}" for kind in KINDS for form in FORMS],
+        "is one for reading",
+    )
     if ("txnappid" in told) != ("txnversion" in told):
         raise OptionMissing("txnAppId and txnVersion name a batch together: give both, or neither")
     sink = told.get("txnappid")
@@ -129,7 +133,7 @@ def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
     """Return the key or the prefix that is asked for, if one is."""
     given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
     if len(given) > 1:
-        names = ", ".join(f"{kind}{form}" for kind, form in given)
+        names = ", ".join(f"{kind}{form.capitalize()}" for kind, form in given)
         raise UsageError("a read is of one key, or of one prefix, told in one form", given=names)
     return {kind: check_key(_bytes(told[f"{kind}{form}"], form)) for kind, form in given}
 
