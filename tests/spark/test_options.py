@@ -101,7 +101,7 @@ def test_errors_are_told_as_spark_tells_its_own() -> None:
 
 
 def test_an_error_hides_the_traceback_of_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark reads the variable, then formats the error; later errors of the worker show theirs."""
+    """PySpark reads the variable and formats the error: later errors show their tracebacks."""
     monkeypatch.delenv(HIDE, raising=False)
     error = SourceError("told")
     hidden = os.environ.get(HIDE)

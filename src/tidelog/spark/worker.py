@@ -44,7 +44,7 @@ def guarded(work: Work) -> Work:
         import sys
 
         try:
-            loaded = pickle.loads(payload)  # noqa: S301  The driver wrote it.
+            loaded = pickle.loads(payload)
         except ImportError as error:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # PySpark puts the traceback first otherwise.
             package = str(error.name).partition(".")[0]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from itertools import zip_longest
+from typing import NamedTuple
 
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
