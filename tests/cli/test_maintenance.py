@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tidelog
 from cli.conftest import Cli
 
 
@@ -156,6 +158,26 @@ def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:
     for time in range(commits):
         rows = "".join(f'{{"k": "k{n}", "n": {time}}}\n' for n in range(300 if time < 3 else 1))
         cli.done("shard", "append", name, "--time", str(time), given=rows.encode())
+
+
+def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
+    """The hold of a DataFrame outlives its driver: age alone does not delete what it keeps."""
+    user_shard(cli, commits=4)
+    with tidelog.connect(cli.location) as lake:
+        lake.shard("mine").lease(2, lease_us=10**12, fixed=True, purpose="a Spark DataFrame")
+    cli.done("compact", "mine", "--full")
+
+    said = cli.done("collect", "mine", "--after", "0s").err
+    (name,) = re.findall(
+        r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
+    )
+    assert "tidelog hold release" in said
+    held = cli.done("collect", "mine", "--after", "0s", "--json").object
+    assert held["held"] == {name: held["waiting"]}
+    cli.done("hold", "release", "mine", name)
+    cli.done("compact", "mine", "--full")
+    freed = cli.done("collect", "mine", "--after", "0s", "--json").object
+    assert (freed["held"], freed["waiting"], freed["deleted"] > 0) == ({}, 0, True)
 
 
 def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:

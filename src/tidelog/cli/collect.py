@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +16,10 @@ from tidelog.cli.maintained import (
     again_and_again,
     tended,
 )
-from tidelog.cli.output import count_text, print_json, say
+from tidelog.cli.output import count_text, print_json, say, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from tidelog.collection.maintenance import CollectedOne, Kept
     from tidelog.location import Location
@@ -68,10 +68,9 @@ def collect(
 
         def told(one: CollectedOne) -> None:
             if as_json:
-                print_json({"name": one.name, "deleted": one.deleted, "waiting": one.waiting})
+                print_json(_fields(one))
             elif one.deleted or not follow:
-                waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
-                say(f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}")
+                say("\n".join(_lines(one, after)))
 
         async def erase(some: Sequence[TendedLog]) -> AsyncIterator[CollectedOne]:
             from tidelog.collection.maintenance import CollectedOne
@@ -89,3 +88,20 @@ def collect(
                 told(one)
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
+
+
+def _fields(one: CollectedOne) -> dict[str, Any]:
+    held = {name: hold.objects for name, hold in one.held.items()}
+    return {"name": one.name, "deleted": one.deleted, "waiting": one.waiting, "held": held}
+
+
+def _lines(one: CollectedOne, after: str) -> Iterator[str]:
+    """Yield the result, and a line for each hold that keeps objects, whatever their age."""
+    waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
+    yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
+    for name, hold in one.held.items():
+        purpose = f" ({hold.purpose})" if hold.purpose else ""
+        end = f"until {time_text(hold.until_us)}" if hold.until_us else "until it is released"
+        yield f"  the hold {name}{purpose} keeps {count_text(hold.objects, 'object')} {end}"
+    if one.held:
+        yield "  tidelog hold release NAME HOLD drops a hold that has no reader any longer"

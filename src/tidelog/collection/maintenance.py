@@ -8,7 +8,7 @@ Source: design page 4, "Compaction and collection".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.clock import Clock
@@ -93,11 +93,24 @@ class CompactedOne:
 
 @dataclass(frozen=True, slots=True)
 class CollectedOne:
-    """How many objects of one of `Kept` were deleted, and how many wait for their time to come."""
+    """The collection of one of `Kept`: how many objects were deleted, and how many wait.
+
+    Shape: ``held`` has the holds that keep waiting objects, by their names.
+    """
 
     name: str
     deleted: int
     waiting: int
+    held: Mapping[str, KeepingHold] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingHold:
+    """A hold that keeps ``objects`` readable; ``until_us`` is None if only its owner ends it."""
+
+    objects: int
+    purpose: str
+    until_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,7 @@ class Maintenance:
         """
         for one in kept:
             deleted = waiting = 0
+            held: dict[str, KeepingHold] = {}
             for shard in one.shards:
                 if one.is_dropped:
                     await shard.bury()
@@ -188,7 +202,8 @@ class Maintenance:
                     deleted += await self._clear(shard)
                     await self.controller.forget([shard.id])
                 waiting += left
-            yield CollectedOne(one.name, deleted, waiting)
+                _add_held(held, shard)
+            yield CollectedOne(one.name, deleted, waiting, held)
 
     async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
         """Yield what there is to know of each shard; writes nothing.
@@ -334,3 +349,15 @@ class Maintenance:
             consensus=self.consensus,
             clock=self.clock,
         )
+
+
+def _add_held(held: dict[str, KeepingHold], shard: Shard) -> None:
+    """Add the holds of a shard that keep objects which changes took out of its state."""
+    gone = shard.machine.history.gone
+    for name, hold in shard.state.holds.items():
+        if hold.seqno is None:
+            continue
+        objects = sum(len(one.paths) for one in gone if one.seqno > hold.seqno)
+        if objects:
+            before = held[name].objects if name in held else 0
+            held[name] = KeepingHold(before + objects, hold.purpose, hold.until_us)
