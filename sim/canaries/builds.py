@@ -23,7 +23,7 @@ from sim.canaries.merge import (
 from tidelog.collection.catalog.catalog import Catalog, Change
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.ingest import compute, envelope
-from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus
@@ -216,7 +216,7 @@ def ingester_obeys_itself() -> Iterator[None]:
 def ingester_commits_at_any_upper() -> Iterator[None]:
     """A tick is committed at whatever upper a shard has."""
 
-    async def commit(self: Ingester, binding: Binding, computed: Any) -> tuple[int, int]:
+    async def commit(self: Ingester, binding: Binding, computed: Any) -> Commits:
         upper = Frontier.at(binding.upper)
         won = 0
         for written, parts in zip(self.written, self.parts_of(computed), strict=True):
@@ -230,7 +230,7 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
                 if parts:
                     beyond = Frontier.at(written.state.upper_frontier.time + 1)
                     await written.commit_parts(list(parts), written.state.upper_frontier, beyond)
-        return won, 0
+        return Commits(won, 0, is_completed=True)
 
     with patch.object(Ingester, "_commit", commit):
         yield

@@ -141,7 +141,7 @@ def watch(killer: Killer) -> None:
     """Have the engine's jobs and the ingester's commits watched."""
     commit = ingest.Ingester._commit
 
-    async def watched(self: ingest.Ingester, *given: Any) -> tuple[int, int]:
+    async def watched(self: ingest.Ingester, *given: Any) -> ingest.Commits:
         killer.at_commit()
         return await commit(self, *given)
 

@@ -84,7 +84,8 @@ def test_shipping_for_spark_submit_warns_of_nothing(tmp_path: Path) -> None:
 def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
     """Without the guard the worker fails with the bare name of a module, after four tries."""
     payload = tmp_path / "work"
-    payload.write_bytes(cloudpickle.dumps(guarded(_reader([]))))
+    work = guarded(_reader([]))
+    payload.write_bytes(cloudpickle.dumps(work))  # type: ignore[no-untyped-call]
     script = (
         "import pickle, sys\n"
         "sys.modules['msgspec'] = None\n"

@@ -35,7 +35,7 @@ def guarded(work: Work) -> Work:
     The work travels as bytes in a function that needs no package: Spark would load the work itself
     before any of it could explain a failure.
     """
-    payload: bytes = cloudpickle.dumps(work)
+    payload: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
     sentence = lacking_text("at {0}", "{1}")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
