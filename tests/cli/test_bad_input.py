@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,13 +77,11 @@ def test_a_location_that_ends_with_the_command(cli: Cli) -> None:
 
 
 def test_an_unreachable_store(cli: Cli) -> None:
-    """It is given up in seconds, with the store's fault told from the user's."""
+    """The command gives up, and names the store's fault, not the user's."""
     url = f"s3://bucket/lake?endpoint=http://127.0.0.1:{free_ports(1)[0]}&{CREDENTIALS}"
-    started = time.monotonic()
     said = cli.run("--location", url, "read", "events")
 
     refused(said, STORE_FAILED, "endpoint")
-    assert time.monotonic() - started < 60
     assert "secret_access_key" not in said.err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.keyed_parts import Record, rows_of, table_of
+from kit.work import calls_of
 from tidelog.keyed.format.layout import Span, pack, unpack
 from tidelog.keyed.format.records import (
     KEYED_RECORDS,
@@ -66,7 +66,7 @@ def test_a_sequence_that_comes_twice_is_not_in_order() -> None:
 
 
 def test_a_million_records_are_sorted_without_a_loop() -> None:
-    """A loop over them, or an order by comparing each key, takes seconds."""
+    """The sort works on columns: a loop over the records calls a function for each."""
     rows, rng = 1_000_000, np.random.default_rng(1)
     names = pa.array([b"key-%08d" % n for n in range(10_000)], pa.binary())
     columns = [
@@ -76,11 +76,10 @@ def test_a_million_records_are_sorted_without_a_loop() -> None:
         repeated(b"", rows),
     ]
     table = pa.Table.from_arrays(columns, schema=KEYED_RECORDS)
-    begun = time.process_time()
-    found = sort_records(table)
+    found: list[pa.Table] = []
 
-    assert time.process_time() - begun < 2  # A tenth of that, on a machine that is idle.
-    assert in_order(found)
+    assert calls_of(lambda: found.append(sort_records(table))) < 1_000
+    assert in_order(found[0])
 
 
 @given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1)))
