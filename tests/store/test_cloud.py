@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
@@ -122,6 +123,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
             f"s3://b/p?endpoint=http://127.0.0.1:{port}&access_key_id=a&secret_access_key=b",
             clock=CLOCK,
         )
+        begun = time.monotonic()
         failed = failures(store)
     for verb, error in failed.items():
         assert "cannot be reached" in str(error), verb
@@ -129,7 +131,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
         in_doubt = verb in ("put", "delete")
         expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
         assert failure_of(error).outcome is expected, verb
-    assert failed["get"][1] > 4
+    assert time.monotonic() - begun > 4
 
 
 def _silent_port(stack: ExitStack) -> int:
@@ -159,7 +161,7 @@ def test_urls_show_no_secrets(moto: MotoServer) -> None:
     assert store.url == f"s3://tide/some/where?endpoint={moto.endpoint}&region=us-east-1"
     texts = [store.url, repr(store)]
     broken = open_store(moto.url(bucket="nosuch"), clock=CLOCK)
-    for error, _ in failures(broken, leave_out="delete").values():
+    for error in failures(broken, leave_out="delete").values():
         texts += [str(error), repr(error.__cause__)]
     for text in texts:
         for secret in (ACCESS_KEY, SECRET_KEY, "a-token"):
