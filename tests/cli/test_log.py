@@ -464,6 +464,25 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "sealed" in cli.done("log", "seal", "t").err
 
 
+@pytest.mark.parametrize("kind", ["log", "keyed"])
+def test_a_terminal_shows_the_first_records(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of a log as of a collection; a limit shows so many, and a pipe all."""
+    key = () if kind == "log" else ("--key", "a")
+    cli.done(kind, "create", "t")
+    feed = "".join(f"{n}\n" for n in range(130)).encode()
+    cli.done(kind, "append", "t", *key, given=feed)
+    whole = cli.done(kind, "scan", "t", "--format", "table")
+    assert (len(whole.out.splitlines()), whole.err) == (2 + 130, "")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    shown = cli.done(kind, "scan", "t")
+    assert len(shown.out.splitlines()) == 2 + 100
+    assert shown.err == "... 30 more: --limit N shows N rows, a file or a pipe gets all\n"
+    assert len(cli.done(kind, "scan", "t", "--limit", "120").out.splitlines()) == 2 + 120
+
+
 def test_records_are_appended_and_read_by_key(cli: Cli) -> None:
     """From the shell: any bytes are a key, the empty one too; and what has none shows none."""
     cli.done("log", "create", "k")

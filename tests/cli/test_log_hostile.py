@@ -82,7 +82,7 @@ def test_no_number_ends_in_a_traceback(cli: Cli, number: str) -> None:
     ("closed", "arguments", "status", "told"),
     [
         (0, ["append", "a"], 2, "standard input is closed"),
-        (0, ["destroy", "a"], 2, "nobody is there to ask"),
+        (0, ["destroy", "a"], 2, "not a terminal: pass --yes to"),
         (1, ["scan", "a"], 1, "standard output is closed"),
         (2, ["scan", "nosuch"], 2, ""),
     ],

@@ -393,7 +393,7 @@ def test_a_terminal_shows_the_first_rows_and_counts_the_others(many: Cli) -> Non
 
     assert shown[-3:] == [
         "99",
-        "... 2,900 more: --limit N shows N rows, --output FILE writes all",
+        "... 2,900 more: --limit N shows N rows, a file or a pipe gets all",
         "100 rows as of 1970-01-01T00:00:03.999Z",
     ]
     assert len(shown) == 2 + 100 + 2

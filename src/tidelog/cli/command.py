@@ -67,7 +67,7 @@ def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
         UsageError: standard input is not a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"nobody is there to ask: write --yes to {deed}")
+        raise UsageError(f"standard input is not a terminal: pass --yes to {deed}")
     try:
         is_meant = typer.confirm(question(), err=True)
     except typer.Abort as abort:

@@ -10,6 +10,7 @@ import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import count_text, say
+from tidelog.cli.shown_rows import SHOWN_MAX, ShownRows
 from tidelog.cli.writers import (
     Columns,
     Destination,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 
 AHEAD_MAX: Final = 4  # Tables: one is written, and processors are kept busy.
-SHOWN_MAX: Final = 100  # Rows of a table on a terminal, unless the user gives a limit.
-COUNTED_MAX: Final = 1_000_000  # Rows that are read on only to be counted.
 
 
 def read(
@@ -122,7 +121,7 @@ async def write_all(
     pa.set_memory_pool(pa.system_memory_pool())
     count = 0
     is_cut = destination.is_for_people and limit is None and not is_endless
-    cut = _Cut(SHOWN_MAX if is_cut else None)
+    cut = ShownRows(SHOWN_MAX if is_cut else None)
 
     async def pieces() -> AsyncGenerator[_Piece, None]:
         async with aclosing(tables):
@@ -130,7 +129,7 @@ async def write_all(
                 shown = cut.shown(table)
                 if shown.num_rows or not table.num_rows:
                     yield _Piece([shown], shown.num_rows, shown.nbytes)
-                if cut.left > COUNTED_MAX:
+                if cut.is_done:
                     return
 
     async def prepare(piece: _Piece) -> Callable[[], None]:
@@ -146,28 +145,8 @@ async def write_all(
             async for piece, write in ready:
                 count += piece.rows
                 await clock.offload(write)
-    if cut.left:
-        more = f"over {COUNTED_MAX:,}" if cut.left > COUNTED_MAX else f"{cut.left:,}"
-        say(f"... {more} more: --limit N shows N rows, --output FILE writes all")
+    cut.report()
     return count
-
-
-class _Cut:
-    """The first rows of many, and the count of those left out; without a limit, all rows."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._shown = 0
-        self.left = 0
-
-    def shown(self, table: pa.Table) -> pa.Table:
-        """Return the rows of the next table that are shown."""
-        if self._limit is None:
-            return table
-        shown = table.slice(0, max(0, self._limit - self._shown))
-        self._shown += shown.num_rows
-        self.left += table.num_rows - shown.num_rows
-        return shown
 
 
 @dataclass(frozen=True, slots=True)

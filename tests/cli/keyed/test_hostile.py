@@ -25,7 +25,7 @@ WRONG = [
     ("scan", "k", "--from", "3", "--to", "2"),
     ("scan", "k", "--from", "9" * 30),
     ("scan", "k", "--limit", "-1"),
-    ("scan", "k", "--since", "yesterday"),
+    ("scan", "k", "--since", "tomorrow"),
     ("scan", "k", "--since", "2020-01-01", "--from", "3"),
     ("scan", "k", "--format", "xml"),
     ("scan", "nobody"),

@@ -20,6 +20,7 @@ from tidelog.cli.keyed.options import (
 )
 from tidelog.cli.keyed.told import key_text
 from tidelog.cli.output import Rows, choose_format, open_rows, print_json
+from tidelog.cli.shown_rows import shown_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,7 @@ def keys(
         if rows == 0:
             return
         found = log.keys(begins, after=follows, segments=None if is_any else segments)
-        await _write(found, rows, chosen, key_form)
+        await _write(shown_rows(found, chosen, rows), rows, chosen, key_form)
 
     on_reader(context, name, work)
 

@@ -24,6 +24,7 @@ from tidelog.cli.keyed.options import (
 )
 from tidelog.cli.keyed.told import write_keyed
 from tidelog.cli.log.options import Format, choose_record_format, time_us_of
+from tidelog.cli.shown_rows import shown_rows
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +77,6 @@ def scan(
         if rows == 0 or (to is not None and to <= at):
             return
         async with asked.scan(log, at, to, rows=rows, newest_first=newest) as found:
-            await write_keyed(aiter(found), chosen, key_form)
+            await write_keyed(shown_rows(aiter(found), chosen, rows), chosen, key_form)
 
     on_reader(context, name, work, checkpoint=checkpoint)

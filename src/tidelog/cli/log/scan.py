@@ -23,6 +23,7 @@ from tidelog.cli.log.options import (
 )
 from tidelog.cli.log.pin import log_with_pins
 from tidelog.cli.output import say
+from tidelog.cli.shown_rows import shown_rows
 from tidelog.errors import NoSuchStream, UsageError
 
 if TYPE_CHECKING:
@@ -115,14 +116,15 @@ def scan(
     async def work(location: Location) -> None:
         log = await location.log(name)
         if pin is not None:
-            await write_records((await log_with_pins(location, name)).scan_pin(pin), chosen)
+            held = (await log_with_pins(location, name)).scan_pin(pin)
+            await write_records(shown_rows(held, chosen, None), chosen)
         elif records != 0:
-            await _scan(log, within, chosen=chosen)
+            await _scan(log, within, chosen=chosen, most=records)
 
     on_location(context, work)
 
 
-async def _scan(log: Log, within: ScanRange, *, chosen: str) -> None:
+async def _scan(log: Log, within: ScanRange, *, chosen: str, most: int | None) -> None:
     start, limit = within.start, within.limit
     if within.since_us is not None:
         start = await log.position_at(within.since_us)
@@ -135,7 +137,8 @@ async def _scan(log: Log, within: ScanRange, *, chosen: str) -> None:
         key=within.key,
         control=within.control,
     )
-    count, stream = await write_records(found, chosen), within.stream
+    count = await write_records(shown_rows(found, chosen, most), chosen)
+    stream = within.stream
     if not count and stream is not None and within.key is None:
         await _tell_of_stream(log, stream, within)
 
