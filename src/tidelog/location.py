@@ -226,9 +226,9 @@ class Location(Shelves):
         return await move_consensus(self.store, guarded.inner, place, moves=moves, clock=self.clock)
 
     async def retain(self, name: str, retain_ms: int | None) -> None:
-        """Have a collection keep so much of its past, from now on; None keeps all from here on.
+        """Set how much of its past a collection keeps; None keeps all that can be read now.
 
-        What is older cannot be read any more, and comes back by no other call.
+        Older times cannot be read any more, and no other call brings them back.
 
         Raises:
             NoSuchCollection: there is no such collection that a source feeds.
@@ -236,10 +236,9 @@ class Location(Shelves):
         from tidelog.collection.catalog.retention import move_history
 
         await self.controller.retain(name, retain_ms)
-        if retain_ms is not None:
-            collection = await self.collection(name)
-            await collection.refresh()
-            await move_history(collection.all_shards, collection.upper, retain_ms)
+        collection = await self.collection(name)
+        await collection.refresh()
+        await move_history(collection.all_shards, collection.upper, retain_ms)
 
     async def skip_file(self, name: str, path: str) -> None:
         """Let a source go on without a file that is gone, or was rewritten; see docs/files.md.

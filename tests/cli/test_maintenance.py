@@ -53,12 +53,73 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
     assert "keeps times from 1970-01-01T00:00:07Z on" in refused.complaint
 
     said = cli.done("collection", "retain", "s", "1s", "--yes", "--json").object
+    assert said.pop("holds")[0]["hold"] == "history"
     assert said == {"name": "s", "retain_ms": 1_000, "since": 10_000}
-    told = cli.done("collection", "retain", "s", "forever").err
-    assert told == "'s' keeps all its past: it can be read from 1970-01-01T00:00:10Z on\n"
+    told = cli.done("collection", "retain", "s", "forever").err.splitlines()
+    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:10Z on"
+    assert told[1].startswith("Holds: history from 1970-01-01T00:00:10Z, ingest from ")
     assert cli("collection", "retain", "s", "1s").complaint.endswith(
         "--yes to give up what is older"
     )
+
+
+def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(cli: Cli) -> None:
+    """The first tick leaves the ingester's hold at the beginning: until the next all is readable.
+
+    So ``forever`` keeps all, whatever a shorter retention moved before, and says the truth.
+    """
+    fed(cli, 1)
+    cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
+    cli.ingest("s")
+    refused = cli("collection", "retain", "s", "10s")
+    assert refused.complaint.endswith("--yes to give up times before 1970-01-01T00:01:20Z")
+    told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
+    assert told[0] == (
+        "'s' can be read from 1970-01-01T00:00:00Z on. Times before 1970-01-01T00:01:20Z are given "
+        "up for good, once ingest moved; each tick gives up more."
+    )
+    assert "for now: ingest holds it there" in told[1]
+
+    told = cli.done("collection", "retain", "s", "forever").err.splitlines()
+    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:00Z on"
+    for second in (95, 99):
+        cli.write_lines(f"raw/{second}.jsonl", {"k": second, "at": 1_000 * second})
+        cli.ingest("s")
+    assert cli.done("read", "s", "--as-of", "1970-01-01T00:00:00Z", "--format", "json").objects
+    holds = cli.done("hold", "list", "s", "--json").object
+    assert {one["hold"]: one["since"] for one in holds["holds"]}["history"] == holds["since"] == 0
+
+
+def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
+    """As of every command; messages are on standard error besides."""
+    cli.write_lines("raw/a.jsonl", {"n": 1})
+    created = cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
+    assert (created.object["name"], created.err[:7]) == ("s", "Created")
+    cli.ingest("s")
+    told = [
+        cli.done(*words.split())
+        for words in (
+            "compact s --full",
+            "collect s",
+            "collection retain s 9d --yes",
+            "hold place s mine",
+            "hold move s mine 1970-01-01T00:00:00Z --yes",
+            "hold release s mine",
+            "source drop s --yes",
+        )
+    ]
+    assert [one.object["name"] for one in told] == ["s"] * len(told)
+    assert all(one.err for one in told)
+    assert told[-2].object["released"]
+
+
+def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
+    """One object, and no message."""
+    fed(cli, 2)
+    cli.done("hold", "place", "s", "mine")
+    released = cli.done("hold", "release", "s", "mine", "--json")
+    assert released.object == {"name": "s", "hold": "mine", "released": True, "since": 0}
+    assert released.err == ""
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from kit.sources import make_source, run_once
-from tidelog.collection.catalog.retention import history_at, parse_retention_ms, retention_text
+from tidelog.collection.catalog.retention import (
+    RetentionPlan,
+    history_at,
+    parse_retention_ms,
+    plan_retention,
+    retention_text,
+)
 from tidelog.collection.create import SourceSpec
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
+from tidelog.persist.states.state import State
 
 KEYS = 3
 
@@ -105,6 +112,44 @@ async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
     with pytest.raises(AsOfBeforeSince):
         await contents(location, 11)
     assert (40 % KEYS, 40) in await contents(location, 40)
+
+
+async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -> None:
+    """A shorter one moved the hold ``history``; the past was held by others, and stays readable."""
+    location = await fed(tmp_path, 12)
+    collection = await location.collection("c")
+    await collection.hold("audit", 2_000)
+    await location.retain("c", 2_000)
+    assert await contents(location, 3) == wanted(3)
+
+    await location.retain("c", None)
+    await collection.release("audit")
+    for day in (12, 13):
+        await feed(location, tmp_path, day)
+
+    assert await contents(location, 3) == wanted(3)
+    await location.retain("c", 6_000)
+    await feed(location, tmp_path, 14)
+    with pytest.raises(AsOfBeforeSince):
+        await contents(location, 7)
+    assert await contents(location, 8) == wanted(8)
+
+
+async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
+    tmp_path: Path,
+) -> None:
+    """Before anything is given up."""
+    location = await fed(tmp_path, 12)
+    collection = await location.collection("c")
+    await collection.hold("audit", 2_000)
+    states = [await shard.refresh() for shard in collection.all_shards]
+
+    assert plan_retention(states, None) == RetentionPlan(0, None)
+    assert not plan_retention(states, None).gives_up
+    assert not plan_retention(states, 20_000).gives_up
+    plan = plan_retention(states, 5_000)
+    assert (plan.since, plan.kept, plan.holders, plan.gives_up) == (0, 6_000, ("audit",), True)
+    assert plan_retention([State()], 5) == RetentionPlan(0, None)
 
 
 async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tidelog.cli.maintained import (
     again_and_again,
     tended,
 )
-from tidelog.cli.output import count_text, print_json, say, time_text
+from tidelog.cli.output import count_text, is_json, print_json, say, time_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -67,9 +67,10 @@ def collect(
             return tending.collect(some, after_us=after_us, sweeps=sweep)
 
         def told(one: CollectedOne) -> None:
-            if as_json:
+            shown = one.deleted > 0 or not follow
+            if as_json or (shown and is_json(as_json=False)):
                 print_json(_fields(one))
-            elif one.deleted or not follow:
+            if shown and not as_json:
                 say("\n".join(_lines(one, after)))
 
         async def erase(some: Sequence[TendedLog]) -> AsyncIterator[CollectedOne]:

@@ -14,6 +14,7 @@ from tidelog.cli.output import (
     choose_format,
     count_text,
     dollars_text,
+    is_json,
     print_fields,
     print_json,
     print_listing,
@@ -21,8 +22,9 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.collection.catalog.retention import RetentionPlan
     from tidelog.location import Location
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.states.state import State
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,52 +91,77 @@ def retain(
 ) -> None:
     """Set how much of its past a collection keeps readable.
 
-    Times that are older than that before the newest one cannot be read any more, for good; each
-    tick gives up more. What was taken back before goes with the next merges: tidelog compact.
+    Shows which times are given up, and asks. Older times than that before the newest one cannot be
+    read any more, for good; each tick gives up more. A longer retention keeps what can still be
+    read. Rows that were taken back before go with the next merges: tidelog compact.
     """
-    from tidelog.collection.catalog.retention import parse_retention_ms, retention_text
+    from tidelog.collection.catalog.retention import parse_retention_ms
 
     retain_ms = parse_retention_ms(retention, what="the retention")
+    plan = on_location(context, lambda location: _plan(location, name, retain_ms))
+    loss = _loss_text(name, plan)
     if retain_ms is not None and not yes:
         ask_first(
-            lambda: (
-                f"Give up what {name!r} was more than {retention_text(retain_ms)} before its "
-                "newest time, for good?"
-            ),
-            deed="give up what is older",
+            lambda: f"{loss} Keep {kept_text(retain_ms)}?",
+            deed=_deed(plan),
             undone="Nothing was given up.",
         )
+    elif plan.gives_up:
+        say(loss)
 
-    async def work(location: Location) -> tuple[dict[str, Any], list[str]]:
+    async def work(location: Location) -> tuple[RetentionPlan, list[dict[str, Any]]]:
+        from tidelog.cli.hold import hold_rows
+
         await location.retain(name, retain_ms)
-        collection = await location.collection(name)
-        found = await collection.describe()
-        return found, _behind(collection.all_shards, found["since"], retain_ms)
+        states = await _states(location, name)
+        return plan_of(states, retain_ms), hold_rows(states)
 
-    found, behind = on_location(context, work)
+    after, holds = on_location(context, work)
+    if is_json(as_json=as_json):
+        since = {"name": name, "retain_ms": retain_ms, "since": after.since}
+        print_json({**since, "holds": holds})
     if as_json:
-        print_json({"name": name, "retain_ms": retain_ms, "since": found["since"]})
         return
-    since = _since(found["since"])
-    told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {since} on"
-    if behind:
-        told += f", for now: {' and '.join(behind)} {'holds' if len(behind) == 1 else 'hold'} it"
-        told += " there"
-    if "ingest" in behind:
-        told += "; 'ingest' moves with each tick"
+    told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {_since(after.since)} on"
+    if after.gives_up and after.holders:
+        held = after.holders
+        told += f", for now: {' and '.join(held)} {'holds' if len(held) == 1 else 'hold'} it there"
+        if "ingest" in held:
+            told += "; 'ingest' moves with each tick"
     say(told)
+    say("Holds: " + ", ".join(f"{one['hold']} from {_since(one['since'])}" for one in holds))
 
 
-def _behind(shards: Sequence[Shard], since: int | None, retain_ms: int | None) -> list[str]:
-    """Return the holds by which more can be read than is to be kept."""
-    from tidelog.collection.catalog.retention import history_at
-    from tidelog.collection.hold_all import upper_time
+def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
+    """Return what a retention changes: see `plan_retention`."""
+    from tidelog.collection.catalog.retention import plan_retention
 
-    wanted = history_at(min(upper_time(shard) for shard in shards), retain_ms or 0)
-    if retain_ms is None or since is None or since >= wanted.time:
-        return []
-    holds = {(name, one.frontier) for shard in shards for name, one in shard.state.holds.items()}
-    return sorted({name for name, at in holds if at < wanted})
+    return plan_retention(states, retain_ms)
+
+
+async def _plan(location: Location, name: str, retain_ms: int | None) -> RetentionPlan:
+    await location.source(name)
+    return plan_of(await _states(location, name), retain_ms)
+
+
+async def _states(location: Location, name: str) -> list[State]:
+    collection = await location.collection(name)
+    await collection.refresh()
+    return [shard.state for shard in collection.all_shards]
+
+
+def _loss_text(name: str, plan: RetentionPlan) -> str:
+    """Return which times a retention gives up, and when."""
+    readable = f"{name!r} can be read from {_since(plan.since)} on."
+    if not plan.gives_up:
+        return f"{readable} Nothing of that is given up now, but each tick gives up older times."
+    when = f"once {' and '.join(plan.holders)} moved" if plan.holders else "at once"
+    more = "each tick gives up more"
+    return f"{readable} Times before {_since(plan.kept)} are given up for good, {when}; {more}."
+
+
+def _deed(plan: RetentionPlan) -> str:
+    return f"give up times before {_since(plan.kept)}" if plan.gives_up else "give up what is older"
 
 
 def kept_text(retain_ms: int | None) -> str:

@@ -21,7 +21,7 @@ from tidelog.cli.maintained import (
     again_and_again,
     tended,
 )
-from tidelog.cli.output import bytes_text, count_text, print_json, say
+from tidelog.cli.output import bytes_text, count_text, is_json, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import CompactedOne
@@ -65,14 +65,16 @@ def compact(
                 kept, logs = await tended(location, names or ())
                 done = partial(location.maintenance.compact, full=full, merger=merger)
                 async for one in turn.each(kept, done):
-                    if as_json:
+                    shown = one.done.merges > 0 or not follow
+                    if as_json or (shown and is_json(as_json=False)):
                         print_json(_object(one))
-                    elif one.done.merges or not follow:
+                    if shown and not as_json:
                         say(_line(one))
                 async for log in turn.each(logs, partial(_tend, everything=full)):
-                    if as_json:
+                    shown = log.runs > 0 or log.retired > 0 or not follow
+                    if as_json or (shown and is_json(as_json=False)):
                         print_json({"name": log.name, "runs": log.runs, "retired": log.retired})
-                    elif log.runs or log.retired or not follow:
+                    if shown and not as_json:
                         say(_log_line(log))
 
             await again_and_again(location, once, follow, interval)

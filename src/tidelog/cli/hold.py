@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, ask_first, on_location
-from tidelog.cli.output import Column, choose_format, print_json, print_table, say
+from tidelog.cli.output import Column, is_json, print_json, print_table, say
 from tidelog.errors import NoSuchCollection, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.states.hold import Hold
+    from tidelog.persist.states.state import State
 
 Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection, or a shard.")]
 HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The hold.")]
@@ -43,25 +44,9 @@ def list_holds(
     context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
 ) -> None:
     """List what holds a collection or a shard, and since when it can be read."""
-
-    async def work(location: Location) -> tuple[Held, dict[str, Hold]]:
-        held = await _held(location, name, shard)
-        found: dict[str, Hold] = {}
-        for one in held.shards:
-            for hold_name, hold in one.state.holds.items():
-                known = found.get(hold_name)
-                if known is None or hold.frontier < known.frontier:
-                    found[hold_name] = hold
-        return held, dict(sorted(found.items()))
-
-    held, found = on_location(context, work)
-    is_json = choose_format(None, as_json=as_json) == "json"
-    rows: list[dict[str, Any]] = [
-        {"hold": n, "kind": h.kind.value, "since": h.since, "token": h.token or None}
-        | {"until_us": h.until_us, "purpose": h.purpose or None}
-        for n, h in found.items()
-    ]
-    if is_json:
+    held = on_location(context, lambda location: _held(location, name, shard))
+    rows = hold_rows([one.state for one in held.shards])
+    if is_json(as_json=as_json):
         print_json({"name": name, "since": held.since, "holds": rows})
         return
     if not rows:
@@ -144,8 +129,9 @@ def move(
         return held, await move_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
+    if is_json(as_json=as_json):
+        _print_hold(held, hold, since)
     if as_json:
-        _told(held, hold, since, as_json=True)
         return
     say(f"{name!r} can be read from {held.text_of(since)} on")
 
@@ -158,18 +144,38 @@ def release(
     *,
     token: Token = None,
     shard: IsShard = False,
+    as_json: AsJson = False,
 ) -> None:
     """Drop a hold. What it held goes once another hold is moved past it: with the next tick."""
 
-    async def work(location: Location) -> bool:
+    async def work(location: Location) -> Held:
         from tidelog.collection.hold_all import holds_of, release_hold
 
         held = await _held(location, name, shard, owned=hold)
         holds_of(held.shards, hold)
-        return await release_hold(held.shards, hold, token=token)
+        await release_hold(held.shards, hold, token=token)
+        return held
 
-    on_location(context, work)
-    say(f"{name!r} is held by {hold!r} no more")
+    held = on_location(context, work)
+    if is_json(as_json=as_json):
+        print_json({"name": name, "hold": hold, "released": True, "since": held.since})
+    if not as_json:
+        say(f"{name!r} is held by {hold!r} no more")
+
+
+def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
+    """Return the holds in place on some shards, by name; a hold of several is at its earliest."""
+    found: dict[str, Hold] = {}
+    for state in states:
+        for name, hold in state.holds.items():
+            known = found.get(name)
+            if known is None or hold.frontier < known.frontier:
+                found[name] = hold
+    return [
+        {"hold": n, "kind": h.kind.value, "since": h.since, "token": h.token or None}
+        | {"until_us": h.until_us, "purpose": h.purpose or None}
+        for n, h in sorted(found.items())
+    ]
 
 
 class Held:
@@ -243,8 +249,12 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
 
 
 def _told(held: Held, hold: str, at: Frontier, *, as_json: bool) -> None:
+    if is_json(as_json=as_json):
+        _print_hold(held, hold, at)
+    if not as_json:
+        say(f"{hold!r} holds {held.name!r} from {held.text_of(at)} on")
+
+
+def _print_hold(held: Held, hold: str, at: Frontier) -> None:
     time = None if at.is_empty else at.time
-    if as_json:
-        print_json({"name": held.name, "hold": hold, "since": time})
-        return
-    say(f"{hold!r} holds {held.name!r} from {held.text(time)} on")
+    print_json({"name": held.name, "hold": hold, "since": time})

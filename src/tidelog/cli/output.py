@@ -63,6 +63,11 @@ def choose_format(given: str | None, *, as_json: bool = False) -> str:
     return given or ("table" if sys.stdout.isatty() else "json")
 
 
+def is_json(*, as_json: bool) -> bool:
+    """Return True if a command's result is JSON: by ``--json``, or if it goes to no terminal."""
+    return choose_format(None, as_json=as_json) == "json"
+
+
 def open_rows(format: str, schema: pa.Schema) -> Rows:
     """Return what writes rows to standard output."""
     if format == "json":

@@ -24,6 +24,7 @@ from tidelog.cli.csv_options import (
 from tidelog.cli.output import (
     Column,
     choose_format,
+    is_json,
     print_fields,
     print_json,
     print_listing,
@@ -116,9 +117,9 @@ def create(
         ),
     )
     found, empty = asyncio.run(_create(location_url(context), spec))
-    if as_json:
+    if is_json(as_json=as_json):
         print_json(found)
-    else:
+    if not as_json:
         _tell_created(found)
     _tell_empty(empty)
 
@@ -219,9 +220,9 @@ def skip(
     not committed is one bad row. Only a file that the source stands at can be skipped.
     """
     on_location(context, lambda location: location.skip_file(name, path))
-    if as_json:
+    if is_json(as_json=as_json):
         print_json({"name": name, "path": path, "skipped": True})
-    else:
+    if not as_json:
         say(f"Skipped the file {path!r} of the source {name!r}: go on with tidelog ingest {name}")
 
 
@@ -245,9 +246,9 @@ def drop(
             undone="Nothing was dropped.",
         )
     on_location(context, lambda location: location.drop_source(name))
-    if as_json:
+    if is_json(as_json=as_json):
         print_json({"name": name, "dropped": True})
-    else:
+    if not as_json:
         say(f"Dropped the source {name!r} and its collection.")
 
 

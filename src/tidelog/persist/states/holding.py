@@ -68,6 +68,24 @@ def decide_downgrade(
     return _moved(state, name, msgspec.structs.replace(found, since=reached, token=owner))
 
 
+def decide_move_back(
+    state: State, name: str, since: Frontier, *, token: int | None = None
+) -> Decision[Diff, Frontier]:
+    """Decide to move a hold back, as far as its shard can be read; return where the hold is.
+
+    It never moves up. The shard's since stays.
+
+    Raises:
+        UsageError: there is no such hold. HoldFenced: a newer owner has it.
+    """
+    found = find_hold(state.holds, name, token=token)
+    reached = join([since, state.since_frontier])
+    if found.frontier <= reached:
+        return Decision(found.frontier)
+    moved = msgspec.structs.replace(found, since=time_of(reached))
+    return Decision(reached, Diff(holds={name: moved}))
+
+
 def decide_release(state: State, name: str, *, token: int | None = None) -> Decision[Diff, bool]:
     """Decide to drop a hold; gives whether there was one. Since moves with the next that moves.
 
