@@ -233,6 +233,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
     assert "tidelog hold release" in said
+    assert "to go once" not in said
     held = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
     cli.done("hold", "release", "mine", name)

@@ -98,7 +98,8 @@ def _fields(one: CollectedOne) -> dict[str, Any]:
 
 def _lines(one: CollectedOne, after: str) -> Iterator[str]:
     """Yield the result, and a line for each hold that keeps objects, whatever their age."""
-    waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
+    aging = one.waiting - one.kept
+    waits = f", {aging:,} to go once {after} old" if aging else ""
     yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
     for name, hold in one.held.items():
         purpose = f" ({hold.purpose})" if hold.purpose else ""

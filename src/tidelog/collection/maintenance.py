@@ -95,12 +95,13 @@ class CompactedOne:
 class CollectedOne:
     """The collection of one of `Kept`: how many objects were deleted, and how many wait.
 
-    Shape: ``held`` has the holds that keep waiting objects, by their names.
+    Shape: ``kept`` of the waiting objects are kept by holds, which ``held`` has by their names.
     """
 
     name: str
     deleted: int
     waiting: int
+    kept: int = 0
     held: Mapping[str, KeepingHold] = field(default_factory=dict)
 
 
@@ -189,7 +190,7 @@ class Maintenance:
             LocationError: the store failed; what was deleted is named by nothing.
         """
         for one in kept:
-            deleted = waiting = 0
+            deleted = waiting = kept_count = 0
             held: dict[str, KeepingHold] = {}
             for shard in one.shards:
                 if one.is_dropped:
@@ -202,8 +203,8 @@ class Maintenance:
                     deleted += await self._clear(shard)
                     await self.controller.forget([shard.id])
                 waiting += left
-                _add_held(held, shard)
-            yield CollectedOne(one.name, deleted, waiting, held)
+                kept_count += _add_held(held, shard)
+            yield CollectedOne(one.name, deleted, waiting, kept_count, held)
 
     async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
         """Yield what there is to know of each shard; writes nothing.
@@ -351,13 +352,15 @@ class Maintenance:
         )
 
 
-def _add_held(held: dict[str, KeepingHold], shard: Shard) -> None:
-    """Add the holds of a shard that keep objects which changes took out of its state."""
-    gone = shard.machine.history.gone
+def _add_held(held: dict[str, KeepingHold], shard: Shard) -> int:
+    """Add the holds that keep objects which left a shard's state; return how many objects."""
+    gone, kept = shard.machine.history.gone, 0
     for name, hold in shard.state.holds.items():
         if hold.seqno is None:
             continue
         objects = sum(len(one.paths) for one in gone if one.seqno > hold.seqno)
+        kept = max(kept, objects)
         if objects:
             before = held[name].objects if name in held else 0
             held[name] = KeepingHold(before + objects, hold.purpose, hold.until_us)
+    return kept
