@@ -22,6 +22,7 @@ from tidelog.collection.maintenance import CollectedOne
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource
 from tidelog.errors import SourceDropped
+from tidelog.keyed.values import Retention
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 
@@ -228,3 +229,28 @@ async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
     shards = {key.split("/")[1] for key in store.objects if key.startswith("shard/s")}
     assert len([key for key in store.objects if key.startswith("shard/s")]) == len(shards)
     assert not [key for key in store.objects if key.startswith("status/")]
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) -> None:
+    """The records of its state have the first and the last key of each run."""
+    store = MemoryStore()
+    location = await open_location("memory://lake", create=True, store=store)
+    log = await location.create_keyed("orders", retention=Retention(segments=1))
+    await log.append([(f"{SECRET}{n}".encode(), SECRET.encode()) for n in range(MANY)])
+    await log.compact(everything=True)
+    await log.seal()
+    await log.append([(b"k", b"stays")])
+    await log.compact(everything=True)
+    assert len(found_in(store)) > 2
+    if is_dropped:
+        await log.close()
+        await location.drop_keyed("orders")
+    else:
+        assert await log.retire() == 1
+        for _ in range(2):
+            await log.collect(after_us=0)
+        await log.close()
+
+    assert found_in(store) == []
+    assert bool(found_in(store, "stays")) != is_dropped

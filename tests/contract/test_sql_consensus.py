@@ -240,3 +240,18 @@ def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="consensus is 'store'"):
         parse_consensus(text)
     assert "p4ss" not in without_password("mysql://u:p4ss@h/d")
+
+
+async def test_truncated_records_are_in_no_byte_of_the_files_of_sqlite(tmp_path: Path) -> None:
+    """Neither in free pages nor in the write-ahead log: a row that was erased lay in them."""
+    records = consensus(on_file(tmp_path / "c.db"))
+    for seqno in range(1, 9):
+        await records.compare_and_set("k", SeqNo(seqno), b"xqzv" * 999 if seqno < 8 else b"new")
+
+    def stored() -> bytes:
+        return b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+    assert b"xqzv" in stored()
+    assert await records.truncate("k", SeqNo(8)) == 7
+    assert b"xqzv" not in stored()
+    assert b"new" in stored()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +56,7 @@ def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
     try:
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = FULL")
+        made.execute("PRAGMA secure_delete = ON")
         made.execute(TABLE.format(bytes="BLOB"))
     except BaseException:
         made.close()
@@ -63,7 +65,20 @@ def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
 
 
 def _execute(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> Rows:
-    return connection.execute(_PARAMETER.sub(r":\1", statement), values).fetchall()
+    rows = connection.execute(_PARAMETER.sub(r":\1", statement), values).fetchall()
+    if rows and statement.startswith("DELETE"):
+        _empty_wal(connection)
+    return rows
+
+
+def _empty_wal(connection: sqlite3.Connection) -> None:
+    """Empty the write-ahead log, which has the deleted rows, unless another process uses it."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {round(1_000 * _WAIT_S)}")
 
 
 def _told(path: Path, error: Exception) -> TidelogError | None:

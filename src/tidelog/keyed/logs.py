@@ -188,7 +188,7 @@ class KeyedLogs:
         await Forks(source=standing, writer=self.writer).settle(gives_up=True)
         with suppress(NoSuchLog):
             await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
-        await standing.machine.collect(after_us=0)
+        await standing.machine.settle(after_us=0)
         runs = f"{prefix_of(standing.name)}/run/"
         left = [entry.key async for entry in self.store.list(runs)]
         if left:

@@ -52,7 +52,11 @@ class KeyedCollector:
         """
         await self.standing.refresh()
         await self._erase_wal()
-        deleted = await self.standing.machine.collect(after_us=self.after_us)
+        machine = self.standing.machine
+        deleted = await machine.collect(after_us=self.after_us)
+        if machine.history.erased > machine.history.rolled_up:
+            # Older records and rollups have the first and last keys of the runs that were deleted.
+            deleted += await machine.settle(after_us=self.after_us)
         deleted += await self._sweep()
         await self._leave_origin()
         await Forks(source=self.standing, writer=self.writer).settle()
