@@ -5,20 +5,24 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from kit.served import served
+from kit.keyed_model import MemoryLake
+from kit.served import served, wait_until
 from tidelog.errors import (
     DeadlineExceeded,
     LocationError,
     LogFull,
     Outcome,
     OutcomeUnknown,
+    SequenceRetired,
     TidelogError,
     UsageError,
 )
+from tidelog.http_api.failures import ShuttingDown, answer_of
+from tidelog.http_api.messages import encode_json
 from tidelog.http_client import HttpKeyed
 
 RECORD = [(b"a", b"1")]
@@ -50,6 +54,10 @@ def answering(answers: Answers) -> Iterator[str]:
 def plain(status: str, body: str) -> Answers:
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return lambda client: client.sendall((head + body).encode())
+
+
+def answer_of_error(error: TidelogError) -> str:
+    return encode_json(answer_of(error)).decode()
 
 
 def half(client: socket.socket) -> None:
@@ -137,6 +145,83 @@ def test_records_come_back_when_the_log_is_full() -> None:
         weather.is_full = False
         thread.join(30)
         assert waiting == [2]
+
+
+def test_a_follower_goes_on_after_a_restart() -> None:
+    """Each record comes once, whether it was written before or after the restart."""
+    lake = MemoryLake()
+
+    async def opening() -> MemoryLake:
+        return lake
+
+    found: list[bytes | None] = []
+
+    def follow() -> None:
+        for table in log.follow(prefix=b"", start=1):
+            found.extend(table["value"].to_pylist())
+            if len(found) == 2:
+                return
+
+    with ExitStack() as stack:
+        with served(opening) as first:
+            log = stack.enter_context(HttpKeyed(f"http://localhost:{first.port}"))
+            following = threading.Thread(target=follow)
+            following.start()
+            log.append([(b"a", b"1")])
+            wait_until(lambda: found == [b"1"])
+        with served(opening, port=first.port):
+            log.append([(b"a", b"2")])
+            following.join(30)
+    assert found == [b"1", b"2"]
+
+
+SCANNED = '{"status":"success","values":[{"sequence":5,"value":"x","timestampUs":1,"key":"a"}],'
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        (None, LocationError),
+        (plain("503 Away", answer_of_error(ShuttingDown("the server ends"))), ShuttingDown),
+        (plain("502 Bad", "<html>"), LocationError),
+        (plain("410 Gone", answer_of_error(SequenceRetired("start at 20"))), SequenceRetired),
+    ],
+)
+def test_a_follower_that_gives_up_reports_where_to_go_on(
+    answers: Answers | None, kind: type[TidelogError]
+) -> None:
+    """Its patience is over, or the error will not pass."""
+    turns = [plain("200 OK", SCANNED + '"nextSequence":9}'), answers]
+
+    def take_turns(client: socket.socket) -> None:
+        if (answer := turns.pop(0)) is not None:
+            answer(client)
+
+    with answering(take_turns) as url, HttpKeyed(url) as log:
+        following = log.follow(prefix=b"", start=5, patience_us=0)
+        assert next(following)["value"].to_pylist() == [b"x"]
+        with pytest.raises(kind) as failed:
+            next(following)
+    assert failed.value.facts["next_sequence"] == 9
+    assert "next_sequence=9" in str(failed.value)
+
+
+def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
+    """Lost answers, a server that ends, and a proxy without a server: all of them pass."""
+    ending = plain("503 Away", answer_of_error(ShuttingDown("the server ends")))
+    turns = [
+        ending,
+        half,
+        plain("502 Bad", "<html>"),
+        plain("200 OK", SCANNED + '"nextSequence":9}'),
+    ]
+
+    def take_turns(client: socket.socket) -> None:
+        turns.pop(0)(client)
+
+    with answering(take_turns) as url, HttpKeyed(url) as log:
+        assert next(log.follow(prefix=b"", start=5))["value"].to_pylist() == [b"x"]
+    assert not turns
 
 
 @pytest.mark.parametrize(

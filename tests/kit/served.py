@@ -109,6 +109,7 @@ def served(
     tls: ServerTls | None = None,
     log: str | None = NAME,
     is_read_only: bool = False,
+    port: int = 0,
 ) -> Iterator[Served]:
     """Serve keyed logs while the block lasts; by default one of the model, which is empty.
 
@@ -131,7 +132,7 @@ def served(
             ready.append(Served(server, state, there, loop, port, thread, scheme))
             is_ready.set()
 
-        server = make_server(app, state, host="localhost", port=0, tls=tls, started=told)
+        server = make_server(app, state, host="localhost", port=port, tls=tls, started=told)
         await serve(server, state)
 
     def run() -> None:

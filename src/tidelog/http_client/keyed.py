@@ -15,7 +15,15 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.errors import BusyError, LogFull, TidelogError, UsageError
+from tidelog.errors import (
+    BusyError,
+    HandleError,
+    LocationError,
+    LogFull,
+    StoreRefused,
+    TidelogError,
+    UsageError,
+)
 from tidelog.http_api.keys import Base64, plain_bytes
 from tidelog.http_api.messages import (
     AppendAnswer,
@@ -37,6 +45,8 @@ from tidelog.http_client.reading import PAGE_ROWS, HttpScan, keys_table, records
 from tidelog.keyed.values import Count, Segment, check_key, check_keys, check_sequences
 
 WAIT_US: Final = 30_000_000
+PATIENCE_US: Final = 60_000_000
+_PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # Between the polls of a server that is away.
 TIMEOUT_S: Final = 30.0
 
 
@@ -220,15 +230,43 @@ class HttpKeyed:
         return records_of(answer), answer.next_sequence
 
     def follow(
-        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
+        self,
+        key: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        start: int | None = None,
+        patience_us: int = PATIENCE_US,
     ) -> Iterator[pa.Table]:
-        """Yield records as they come, until the client is closed; see `tidelog.KeyedLog.follow`."""
-        at = self.next_sequence() if start is None else start
-        return self._followed(key, prefix, at)
+        """Yield records as they come, until the client is closed; see `tidelog.KeyedLog.follow`.
 
-    def _followed(self, key: bytes | None, prefix: bytes | None, at: int) -> Iterator[pa.Table]:
+        A restart of the server leaves no gap and repeats no record.
+
+        Units: ``patience_us`` is how long the server may be away, or too busy, after an answer.
+
+        Raises:
+            TidelogError: its fact ``next_sequence`` is the start to go on from. NOT_APPLIED.
+        """
+        at = self.next_sequence() if start is None else start
+        return self._followed(key, prefix, at, patience_us)
+
+    def _followed(
+        self, key: bytes | None, prefix: bytes | None, at: int, patience_us: int
+    ) -> Iterator[pa.Table]:
+        until_us, failures = self._clock.monotonic_us() + patience_us, 0
         while not self._closed.is_set():
-            table, at = self.poll(key, prefix=prefix, start=at)
+            try:
+                table, at = self.poll(key, prefix=prefix, start=at)
+            except TidelogError as error:
+                if self._closed.is_set():
+                    return
+                if not _is_passing(error) or self._clock.monotonic_us() >= until_us:
+                    facts = {**error.facts, "next_sequence": at}
+                    TidelogError.__init__(error, error.sentence, outcome=error.outcome, **facts)
+                    raise
+                self._closed.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1
+                continue
+            until_us, failures = self._clock.monotonic_us() + patience_us, 0
             if table.num_rows:
                 yield table
 
@@ -345,6 +383,12 @@ def _record(one: Any) -> RecordIn:
 
 def _url_base64(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).decode()
+
+
+def _is_passing(error: TidelogError) -> bool:
+    """Return True if the same read may succeed once the server, or its store, is there again."""
+    is_away = isinstance(error, LocationError | BusyError | HandleError)
+    return is_away and not isinstance(error, StoreRefused)
 
 
 def _handed_back(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> BusyError:
