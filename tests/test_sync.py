@@ -32,6 +32,7 @@ from tidelog.errors import (
     NameTaken,
     NoSuchLocation,
     NoSuchLog,
+    UpperMismatch,
     UsageError,
 )
 from tidelog.persist.states.transition import Verdict
@@ -45,7 +46,7 @@ SCHEMA = pa.schema(COLUMNS)
 # What the awaited handles have for engines and other handles of ours, not for callers.
 INNER: dict[str, set[str]] = {
     "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
-              "wait_for_upper", "may_inline", "bury", "check_replaced", "written_schema"},
+              "wait_for_upper", "may_inline", "check_replaced", "written_schema"},
     "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},
@@ -131,8 +132,17 @@ def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         shard = lake.shard("s1", schema=SCHEMA, key=["k"])
         done = shard.compare_and_append(updates(("a", 1, 0, 1), ("b", 2, 3, 1)), 0, 5)
-        lost = shard.compare_and_append(updates(("c", 3, 0, 1)), 0, 5)
+        lost = shard.try_compare_and_append(updates(("c", 3, 0, 1)), 0, 5)
         shard.append(updates(("a", 1, 6, -1)), 5, 7)
+
+        with pytest.raises(
+            UpperMismatch, match=r"nothing was appended.*upper=\{7\} expected=\{0\}"
+        ):
+            shard.compare_and_append(updates(("c", 3, 0, 1)), 0, 5)
+        ended = lake.shard("s2", schema=SCHEMA, key=["k"])
+        ended.compare_and_append(updates(("a", 1, 0, 1)), 0, 5)
+        assert ended.finalize() == 0, "one small batch is inline, so the state names no object"
+        assert ended.since().is_empty
 
         listening = shard.listen(4)
         heard = next(listening)

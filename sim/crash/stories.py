@@ -152,7 +152,7 @@ class ShardStory:
             await persist(client, lambda: shard.hold("h", 0))
         for number, (updates, lower, upper) in enumerate(((self.FIRST, 0, 2), (self.SECOND, 2, 4))):
             write = partial(
-                shard.compare_and_append,
+                shard.try_compare_and_append,
                 table_of(list(updates)),
                 lower,
                 upper,

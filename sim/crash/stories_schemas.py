@@ -45,7 +45,7 @@ class EvolveStory(MarkedStory):
             table = pa.Table.from_pylist([row], schema=ShardSchema(columns, 1).updates)
             writer = shard if number == 0 else follower
             write = partial(
-                writer.compare_and_append, table, number, number + 1, token=(VICTIM, number)
+                writer.try_compare_and_append, table, number, number + 1, token=(VICTIM, number)
             )
             done = await persist(client, write)
             demand(done.verdict is not Verdict.MISMATCH, "a write was refused", done=done)

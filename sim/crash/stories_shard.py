@@ -138,7 +138,7 @@ class ExpiryStory(MarkedStory):
         gone = world.client("gone")
         shard = shard_of(gone, "s")
         for number, updates in enumerate(UPDATES):
-            await shard.compare_and_append(
+            await shard.try_compare_and_append(
                 table_of(list(updates)), STEP * number, STEP * (number + 1)
             )
         reader = await shard.lease(lease_us=LEASE_US)

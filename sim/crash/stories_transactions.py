@@ -66,7 +66,8 @@ class TransactionStory(MarkedStory):
         mark("transaction")
         for number, (updates, lower, upper) in enumerate(((FIRST, 0, 1), (SECOND, 1, 3))):
             tables = {name: table_of(rows) for name, rows in updates.items()}
-            commit = partial(found.compare_and_append, tables, lower, upper, token=(VICTIM, number))
+            token = (VICTIM, number)
+            commit = partial(found.try_compare_and_append, tables, lower, upper, token=token)
             done = await persist(client, commit)
             demand(done.verdict is not Verdict.MISMATCH, "a transaction was refused", done=done)
         mark("read of what is not applied")
@@ -76,7 +77,7 @@ class TransactionStory(MarkedStory):
         mark("forgetting")
         await persist(client, partial(found.forget, "b"))
         shard = self._shard(client, "b")
-        write = partial(shard.compare_and_append, table_of(ALONE), 3, 4, token=(VICTIM, 9))
+        write = partial(shard.try_compare_and_append, table_of(ALONE), 3, 4, token=(VICTIM, 9))
         done = await persist(client, write)
         demand(done.verdict is not Verdict.MISMATCH, "a shard was not its own again", done=done)
         await persist(client, found.tidy)

@@ -156,7 +156,7 @@ async def _commit(
         for _ in range(plot.dice.choice([1, 60])):
             answer = UNSURE  # As it stays where its client dies over it.
             try:
-                done = await found.compare_and_append(tables, lower, lower + 1, token=(name, 0))
+                done = await found.try_compare_and_append(tables, lower, lower + 1, token=(name, 0))
             except NotRegistered:
                 # Had this token been committed, it would have been told.
                 answer = NEVER

@@ -190,7 +190,7 @@ async def _made(plot: SchemaPlot, client: Client) -> bool:
     """Have the shard be there: with its first schema, and a hold of all its times."""
     try:
         await plot.shard(client, FIRST).hold("history", 0)
-        await plot.shard(client, FIRST).compare_and_append(None, 0, 1, token=("maker", 0))
+        await plot.shard(client, FIRST).try_compare_and_append(None, 0, 1, token=("maker", 0))
     except FAILED:
         return False
     return True
@@ -256,7 +256,8 @@ async def _write_on(plot: SchemaPlot, client: Client) -> None:
             write.said.append("nothing")  # As it stays where the writer dies over it.
             known = newest_schema(shard.state).names if shard.state.schema else []
             try:
-                done = await shard.compare_and_append(table, lower, upper, token=(write.mark, 0))
+                token = (write.mark, 0)
+                done = await shard.try_compare_and_append(table, lower, upper, token=token)
             except OutcomeUnknown:
                 write.said[-1] = "unknown"
                 break

@@ -212,7 +212,7 @@ async def _write(plot: Plot, client: Client, shard: Shard, write: Write, *, name
     for _ in range(plot.dice.choice([1, 60])):
         write.said.append("nothing")  # As it stays where the writer dies over it.
         try:
-            done = await shard.compare_and_append(
+            done = await shard.try_compare_and_append(
                 table, write.lower, write.upper, token=write.token, named=named, holds=holds
             )
         except OutcomeUnknown:
@@ -340,7 +340,8 @@ async def _through(client: Client, shard: Shard) -> int | None:
 async def _write_whole(client: Client, shard: Shard, write: Write) -> None:
     while True:
         try:
-            done = await shard.compare_and_append(None, write.lower, write.upper, token=write.token)
+            finish = write.lower, write.upper
+            done = await shard.try_compare_and_append(None, *finish, token=write.token)
         except OutcomeUnknown:
             write.said.append("unknown")
             return

@@ -193,7 +193,8 @@ async def _commit(plot: TransactionPlot, client: Client, found: Transactions, ca
     for _ in range(plot.dice.choice([1, 60])):
         call.said.append("nothing")  # As it stays where the committer dies over it.
         try:
-            done = await found.compare_and_append(tables, call.lower, call.upper, token=call.token)
+            span = call.lower, call.upper
+            done = await found.try_compare_and_append(tables, *span, token=call.token)
         except OutcomeUnknown:
             call.said[-1] = "unknown"
             return
@@ -307,7 +308,7 @@ async def _write_outside(plot: TransactionPlot, client: Client) -> None:
             upper = lower + plot.dice.choice([1, 1, 9])  # Past all transactions, or not.
             update = Update((f"outsider.{number}", 0, None), lower, 1)
             plot.outside[token] = update, said
-            done = await shard.compare_and_append(table_of([update]), lower, upper, token=token)
+            done = await shard.try_compare_and_append(table_of([update]), lower, upper, token=token)
             said.append(done.verdict.value)
             demand(name == LOOSE, "an outsider wrote a registered shard", shard=name)
         except ShardRegistered:

@@ -60,6 +60,22 @@ class Shard(Blocking[aio_shard.Shard]):
             )
         )
 
+    def try_compare_and_append(
+        self,
+        updates: Updates,
+        expected_upper: Frontier | int,
+        upper: Frontier | int | None,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.try_compare_and_append(
+                updates, expected_upper, upper, token=token, named=named, holds=holds
+            )
+        )
+
     def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
     ) -> bool:
@@ -71,15 +87,24 @@ class Shard(Blocking[aio_shard.Shard]):
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        asked = self._inner.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+        asked = self._inner.snapshot(
+            as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+        )
         return ShardSnapshot(self._portal, self._portal.run(asked))
 
     def listen(
-        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        wait: bool = False,
     ) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(as_of, columns=columns, where=where))
+        asked = self._inner.listen(as_of, columns=columns, where=where, wait=wait)
+        return self._portal.iterate(asked)
 
     def within(self, timeout_us: int | None) -> Shard:
         return Shard(self._portal, self._inner.within(timeout_us))
@@ -123,6 +148,9 @@ class Shard(Blocking[aio_shard.Shard]):
 
     def schemas(self) -> list[pa.Schema]:
         return self._portal.run(self._inner.schemas())
+
+    def finalize(self) -> int:
+        return self._portal.run(self._inner.finalize())
 
     def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
         return self._portal.run(self._inner.compact(full=full, spark=spark))
@@ -207,15 +235,24 @@ class LeasedReader(Blocking[aio_leasing.LeasedReader]):
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        asked = self._inner.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+        asked = self._inner.snapshot(
+            as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+        )
         return ShardSnapshot(self._portal, self._portal.run(asked))
 
     def listen(
-        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        wait: bool = False,
     ) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(as_of, columns=columns, where=where))
+        asked = self._inner.listen(as_of, columns=columns, where=where, wait=wait)
+        return self._portal.iterate(asked)
 
     def downgrade_since(self, since: Frontier | int) -> Frontier:
         return self._portal.run(self._inner.downgrade_since(since))

@@ -72,15 +72,29 @@ class Transactions(Blocking[aio_transactions.Transactions]):
             self._inner.compare_and_append(updates, expected_upper, upper, token=token)
         )
 
+    def try_compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.try_compare_and_append(updates, expected_upper, upper, token=token)
+        )
+
     def apply(self) -> int:
         return self._portal.run(self._inner.apply())
 
     def tidy(self) -> int:
         return self._portal.run(self._inner.tidy())
 
-    def snapshot(self, name: str, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
-        found = self._portal.run(self._inner.snapshot(name, as_of, timeout_us=timeout_us))
-        return ShardSnapshot(self._portal, found)
+    def snapshot(
+        self, name: str, as_of: int, *, wait: bool = False, timeout_us: int | None = None
+    ) -> ShardSnapshot:
+        work = self._inner.snapshot(name, as_of, wait=wait, timeout_us=timeout_us)
+        return ShardSnapshot(self._portal, self._portal.run(work))
 
-    def listen(self, name: str, as_of: int) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(name, as_of))
+    def listen(self, name: str, as_of: int, *, wait: bool = False) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(name, as_of, wait=wait))

@@ -94,7 +94,7 @@ class Worker:
         say("begins", value, lower)
         while True:
             try:
-                done = await shard.compare_and_append(
+                done = await shard.try_compare_and_append(
                     table, lower, lower + 1, token=(self.name, number)
                 )
             except LocationError as error:

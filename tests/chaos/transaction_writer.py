@@ -84,7 +84,7 @@ class Committer:
         say("begins", value, lower, sorted(shards))
         while True:
             try:
-                done = await self.transactions.compare_and_append(
+                done = await self.transactions.try_compare_and_append(
                     dict.fromkeys(sorted(shards), table), lower, lower + 1, token=(value, 0)
                 )
             except NotRegistered:

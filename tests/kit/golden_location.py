@@ -107,7 +107,7 @@ async def _make_shard(location: Location) -> None:
 async def _make_finished(location: Location) -> None:
     shard = location.shard("over", schema=SCHEMA, key=["k"])
     await shard.compare_and_append(rows(SCHEMA, ("a", 1, 0, 1)), 0, 2)
-    await shard.bury()
+    await shard.finalize()
 
 
 async def _make_transactions(location: Location) -> None:

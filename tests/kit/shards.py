@@ -76,8 +76,8 @@ def rows(*updates: tuple[str, int | None, int, int]) -> pa.Table:
     return table_of(SCHEMA, list(updates))
 
 
-async def contents(shard: Shard, as_of: int) -> Counter[Row]:
-    return contents_of(await (await shard.snapshot(as_of)).to_arrow())
+async def contents(shard: Shard, as_of: int, *, wait: bool = False) -> Counter[Row]:
+    return contents_of(await (await shard.snapshot(as_of, wait=wait)).to_arrow())
 
 
 async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:

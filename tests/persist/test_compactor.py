@@ -415,11 +415,11 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
         await shard.hold("h")
         await zombie.refresh()
         planned, slept = await reader.snapshot(3), await place.shard().appender("till")
-        assert await shard.bury() == 5
-        assert await place.shard().bury() == 0
+        assert await shard.finalize() == 5
+        assert await place.shard().finalize() == 0
         assert (await planned.to_arrow()).num_rows == 1, "who reads it has a while to do so"
         assert await shard.collect(after_us=0) >= 5
-        late = await zombie.compare_and_append(rows(("k", 9, 5, 1)), 5, 6)
+        late = await zombie.try_compare_and_append(rows(("k", 9, 5, 1)), 5, 6)
         assert late.verdict is MISMATCH
         assert late.upper.is_empty
         with pytest.raises(UsageError, match="was finalized"):

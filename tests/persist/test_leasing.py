@@ -133,7 +133,7 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
     """T36: it is closed from the first, and makes no record."""
     place = in_memory()
     shard = await written(place, count=2)
-    await shard.bury()
+    await shard.finalize()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()

@@ -181,7 +181,7 @@ async def test_a_shard_does_what_its_model_does(data: st.DataObject) -> None:
                         max_size=4,
                     )
                 )
-                done = await shard.compare_and_append(rows(*drawn), lower, until)
+                done = await shard.try_compare_and_append(rows(*drawn), lower, until)
                 landed = model.compare_and_append(updates_of(rows(*drawn)), lower, until)
                 assert (done.verdict is COMMITTED) == landed
                 assert done.upper == Frontier.at(model.upper or 0)

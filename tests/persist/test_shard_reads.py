@@ -30,7 +30,12 @@ async def test_a_listener_follows_until_the_end(place: Place) -> None:
     told: list[tuple[Frontier, Frontier, int]] = []
 
     async def listen() -> None:
-        told.extend([(p.lower, p.upper, p.updates.num_rows) async for p in place.shard().listen(0)])
+        told.extend(
+            [
+                (p.lower, p.upper, p.updates.num_rows)
+                async for p in place.shard().listen(0, wait=True)
+            ]
+        )
 
     async def write() -> None:
         await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.shards import COMMITTED, MISMATCH, SCHEMA, Place, contents, in_memory, rows
-from tidelog.errors import UsageError
+from tidelog.errors import UpperMismatch, UsageError
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
@@ -137,6 +137,8 @@ async def test_a_stream_to_another_upper_is_a_mismatch() -> None:
     """As of a table: whoever was first is told."""
     place = in_memory()
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
-    done = await place.shard().compare_and_append(tables(times=3), 0, 3)
+    done = await place.shard().try_compare_and_append(tables(times=3), 0, 3)
     assert (done.verdict, done.upper.time) == (MISMATCH, 3)
+    with pytest.raises(UpperMismatch):
+        await place.shard().compare_and_append(tables(times=3), 0, 3)
     assert await contents(place.shard(), 2) == {("a", 1): 1}

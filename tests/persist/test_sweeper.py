@@ -66,7 +66,7 @@ async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     (lost,) = await upload(shard, "b", 1)
     if end == "finalized":
-        await shard.bury()
+        await shard.finalize()
         await shard.collect(after_us=0)
     else:
         await shard.compare_and_append(None, 1, None)

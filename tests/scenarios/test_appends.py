@@ -61,7 +61,7 @@ async def test_t08_an_empty_interval_without_updates_is_a_heartbeat(place: Place
     seqno = shard.machine.seqno
     done = await shard.compare_and_append(None, 3, 3)
     assert (done.verdict, done.upper) == (COMMITTED, Frontier.at(3))
-    assert (await place.shard().compare_and_append(None, 2, 2)).verdict is MISMATCH
+    assert (await place.shard().try_compare_and_append(None, 2, 2)).verdict is MISMATCH
     await shard.refresh()
     assert (shard.machine.seqno, len(shard.state.batches)) == (seqno, 1)
 
@@ -89,8 +89,8 @@ async def test_t10_of_two_that_race_one_wins_and_the_other_is_told(place: Place)
     """The loser learns the upper, and no part of it is named."""
     first, second = place.shard(), place.shard()
     won, lost = await asyncio.gather(
-        first.compare_and_append(many("a", 0), 0, 2),
-        second.compare_and_append(many("b", 0), 0, 3),
+        first.try_compare_and_append(many("a", 0), 0, 2),
+        second.try_compare_and_append(many("b", 0), 0, 3),
     )
     assert {won.verdict, lost.verdict} == {COMMITTED, MISMATCH}
     assert won.upper == lost.upper
@@ -121,7 +121,7 @@ async def test_t12_an_append_with_a_hole_is_refused(place: Place) -> None:
     with pytest.raises(UpperMismatch) as caught:
         await shard.append(rows(("a", 1, 5, 1)), 5, 9)
     assert caught.value.outcome is Outcome.NOT_APPLIED
-    told = await shard.compare_and_append(rows(("a", 1, 5, 1)), 5, 9)
+    told = await shard.try_compare_and_append(rows(("a", 1, 5, 1)), 5, 9)
     assert (told.verdict, told.upper) == (MISMATCH, Frontier.at(0))
     assert await keys_in(place.store) == []
 
@@ -144,7 +144,7 @@ async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
     """The empty frontier is past every time there is."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
-    told = await place.shard().compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
+    told = await place.shard().try_compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
     assert (told.verdict, told.upper) == (MISMATCH, Frontier.empty())
     for as_of in (0, 5, TIME_MAX):
         assert await contents(place.shard(), as_of) == {("a", 1): 1}

@@ -57,7 +57,7 @@ async def main():
         row = {"c0": name, "c1": number, "_time": upper, "_diff": 1}
         while True:
             table = pa.Table.from_pylist([{**row, "_time": upper}], schema=SCHEMA.updates)
-            done = await shard.compare_and_append(table, upper, upper + 1)
+            done = await shard.try_compare_and_append(table, upper, upper + 1)
             upper = done.upper.time
             if done.verdict.value == "committed":
                 break
@@ -150,7 +150,9 @@ async def test_t58_of_contenders_one_wins_each_round(place: Place) -> None:
         waiting = [n for n in range(contenders) if wins[n] < each]
         told = await asyncio.gather(
             *(
-                shards[n].compare_and_append(rows((f"w{n}", wins[n], upper, 1)), upper, upper + 1)
+                shards[n].try_compare_and_append(
+                    rows((f"w{n}", wins[n], upper, 1)), upper, upper + 1
+                )
                 for n in waiting
             )
         )

@@ -242,7 +242,7 @@ async def test_t35_a_lease_within_an_hour_of_clocks_ends_by_watching_alone() -> 
 async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
     """It reads nothing, holds nothing, and makes no record."""
     shard = await written(place, count=2)
-    await shard.bury()
+    await shard.finalize()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()
@@ -251,6 +251,6 @@ async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
     await reader.close()
     with pytest.raises(UsageError):
         await place.shard().hold("new", 1)
-    assert (await place.shard().compare_and_append(None, 2, 3)).upper == Frontier.empty()
+    assert (await place.shard().try_compare_and_append(None, 2, 3)).upper == Frontier.empty()
     await shard.refresh()
     assert shard.machine.seqno == seqno

@@ -72,7 +72,7 @@ async def retried(place: Place, *, happened: bool, others: bool, named: bool) ->
         upper = await other.upper()
         await other.compare_and_append(rows(("b", 1, 5, 1)), upper, 9)
     table = rows(("a", 1, 0, 1))
-    told = await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
+    told = await shard.try_compare_and_append(table, 0, 2, token=("w", 0), named=named)
     reader = place.shard()
     upper = await reader.upper()
     found = await contents(reader, upper.time - 1)

@@ -81,7 +81,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
     async def read(as_of: int) -> tuple[Counter[Row], list[Update]]:
         reader = place.shard()
         async with await reader.lease(0) as leased:
-            snapshot = await leased.snapshot(as_of)
+            snapshot = await leased.snapshot(as_of, wait=True)
             found = contents_of(await snapshot.to_arrow())
             return found, await heard(leased.listen(as_of), None)
 
@@ -117,7 +117,7 @@ async def test_t24_a_time_that_is_not_complete_is_waited_for(place: Place) -> No
         reader.snapshot_of(reader.state, 0)
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(contents(reader, 3))
+        waiting = group.create_task(contents(reader, 3, wait=True))
         await asyncio.sleep(0.03)
         assert not waiting.done()
         await place.shard().compare_and_append(rows(("a", 1, 3, 1)), 0, 4)
@@ -128,7 +128,7 @@ async def test_t24_a_wait_that_is_cancelled_leaves_nothing() -> None:
     """Neither a hold nor a lock: the handle goes on."""
     place = in_memory()
     shard = place.shard(clock=SystemClock())
-    waiting = asyncio.create_task(contents(shard, 3))
+    waiting = asyncio.create_task(contents(shard, 3, wait=True))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

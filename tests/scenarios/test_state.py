@@ -336,7 +336,7 @@ async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place
 async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> None:
     """All parts go, the state stays small, and whoever opens it is told that it is finished."""
     shard = await lived(place, 9)
-    await shard.bury()
+    await shard.finalize()
     await shard.collect(after_us=0)
     for _ in range(3):
         await place.shard().sweep()
@@ -346,7 +346,7 @@ async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> N
     seqno = shard.machine.seqno
     again = place.shard()
     assert await again.upper() == await again.since() == Frontier.empty()
-    await again.bury()
+    await again.finalize()
     await again.collect(after_us=0)
     await shard.refresh()
     assert shard.machine.seqno == seqno

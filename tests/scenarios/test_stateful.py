@@ -131,7 +131,7 @@ class Shards(OnBadStore):
         landed = self.model.upper == lower
         try:
             done = self.tried(
-                lambda: self.shards[who].compare_and_append(table, lower, until, token=token)
+                lambda: self.shards[who].try_compare_and_append(table, lower, until, token=token)
             )
         except (OutcomeUnknown, PartsSwept) as error:
             raise AssertionError("its token is among the newest") from error
@@ -148,7 +148,7 @@ class Shards(OnBadStore):
             return
         table = rows(*((k, v, lower + at, d) for k, v, at, d in drawn))
         try:
-            done = self.run(self.shards[who].compare_and_append(table, lower, until))
+            done = self.run(self.shards[who].try_compare_and_append(table, lower, until))
             landed = done.verdict is COMMITTED
             assert landed
         except LocationError as error:
@@ -171,7 +171,7 @@ class Shards(OnBadStore):
         token = (f"again {self.number}", 0)
 
         def call() -> Any:
-            return self.shards[who].compare_and_append(
+            return self.shards[who].try_compare_and_append(
                 table, lower, until, token=token, named=named
             )
 
@@ -182,7 +182,7 @@ class Shards(OnBadStore):
             self.model.compare_and_append(updates_of(table), lower, until)
         if others:
             mine, upper = rows(("o", 1, self.upper, 1)), self.upper
-            self.calmly(self.observer().compare_and_append(mine, upper, upper + 1))
+            self.calmly(self.observer().try_compare_and_append(mine, upper, upper + 1))
             self.model.compare_and_append(updates_of(mine), upper, upper + 1)
             self.arrive_all()
         done = self.tried(call)
@@ -405,7 +405,7 @@ class Shards(OnBadStore):
         self.number += 1
         token = ("w", self.number)
         done = self.tried(
-            lambda: self.shards[who].compare_and_append(None, lower, None, token=token)
+            lambda: self.shards[who].try_compare_and_append(None, lower, None, token=token)
         )
         assert done.verdict in (COMMITTED, ALREADY)
         self.model.compare_and_append([], lower, None)
@@ -413,7 +413,7 @@ class Shards(OnBadStore):
     @precondition(lambda self: self.model.upper is None)
     @rule(who=HANDLES)
     def bury(self, who: int) -> None:
-        self.tried(self.shards[who].bury)
+        self.tried(self.shards[who].finalize)
         self.holds.clear()
         self.since = None
 

@@ -113,7 +113,9 @@ class Evolving(OnBadStore):
         table = table_of(self.newest, rows)
         shard = self.handles[who]
         self.tried(shard.refresh)
-        done = self.tried(lambda: shard.compare_and_append(table, lower, lower + 3, token=token))
+        done = self.tried(
+            lambda: shard.try_compare_and_append(table, lower, lower + 3, token=token)
+        )
         assert done.verdict in (COMMITTED, ALREADY)
         self.landed(rows)
 
@@ -135,7 +137,7 @@ class Evolving(OnBadStore):
         self.tried(shard.refresh)
 
         def call() -> Any:
-            return shard.compare_and_append(table, lower, lower + 3, token=token)
+            return shard.try_compare_and_append(table, lower, lower + 3, token=token)
 
         with suppress(LocationError):
             self.run(call())
@@ -146,7 +148,7 @@ class Evolving(OnBadStore):
             self.calmly(self.observer().evolve_schema(self.with_another()))
             self.known.append(self.with_another())
         mine: list[Stored] = [({"k": "o"}, self.upper, 1)]
-        work = self.observer().compare_and_append(
+        work = self.observer().try_compare_and_append(
             table_of(self.newest, mine), self.upper, self.upper + 3
         )
         self.calmly(work)
@@ -203,7 +205,7 @@ class Evolving(OnBadStore):
             return
         shard = self.handle(who, columns)
         with pytest.raises(SchemaEvolved):
-            self.tried(lambda: shard.compare_and_append(table, self.upper, self.upper + 3))
+            self.tried(lambda: shard.try_compare_and_append(table, self.upper, self.upper + 3))
 
     @rule(who=HANDLES, drawn=DRAWN)
     def named_appender(self, who: int, drawn: list[Any]) -> None:

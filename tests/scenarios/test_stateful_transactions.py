@@ -132,7 +132,7 @@ class Transacted(OnBadStore):
             raise LocationError("it died")
 
         def call() -> Any:
-            return self.handles[who].compare_and_append(tables, lower, lower + 3, token=token)
+            return self.handles[who].try_compare_and_append(tables, lower, lower + 3, token=token)
 
         try:
             if dies:
@@ -160,7 +160,7 @@ class Transacted(OnBadStore):
         token = ("again", self.number)
 
         def call() -> Any:
-            return self.handles[who].compare_and_append(tables, lower, lower + 3, token=token)
+            return self.handles[who].try_compare_and_append(tables, lower, lower + 3, token=token)
 
         with suppress(LocationError, ContentionError):
             self.run(call())
@@ -170,7 +170,7 @@ class Transacted(OnBadStore):
         for name in tables if forget else ():
             self.calmly(self.observer().forget(name))
             self.registered.discard(name)
-        self.calmly(self.observer().compare_and_append({}, self.upper, self.upper + 1))
+        self.calmly(self.observer().try_compare_and_append({}, self.upper, self.upper + 1))
         self.upper += 1
         self.see(self.upper, self.registered)
         self.arrive_all()
@@ -199,7 +199,7 @@ class Transacted(OnBadStore):
         token = ("o", self.number)
         try:
             done = self.tried(
-                lambda: shard.compare_and_append(table, upper, upper + 1, token=token)
+                lambda: shard.try_compare_and_append(table, upper, upper + 1, token=token)
             )
         except ShardRegistered:
             assert name in self.registered

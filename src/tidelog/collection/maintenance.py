@@ -194,7 +194,7 @@ class Maintenance:
             held: dict[str, KeepingHold] = {}
             for shard in one.shards:
                 if one.is_dropped:
-                    await shard.bury()
+                    await shard.finalize()
                 deleted += await shard.collect(after_us=after_us)
                 if sweeps:
                     deleted += (await shard.sweep()).deleted

@@ -35,7 +35,7 @@ def finalize(
         )
 
     async def work(location: Location) -> int:
-        return await (await opened(location, name)).bury()
+        return await (await opened(location, name)).finalize()
 
     vanished = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":

@@ -123,7 +123,7 @@ class Controller:
             time = max(lower, self.clock.now_us() // 1_000)
             # Nobody reads what the catalog was.
             holds = {NEWEST_HOLD: Frontier.at(max(lower - 1, 0))}
-            done = await self.shard.compare_and_append(
+            done = await self.shard.try_compare_and_append(
                 _updates(changes, time), lower, time + 1, token=token, holds=holds
             )
             if done.verdict is not Verdict.MISMATCH:

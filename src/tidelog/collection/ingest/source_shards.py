@@ -202,7 +202,7 @@ class SourceShards:
         # Nobody reads the frontier below what the output has reached: this is bounded input
         # reliance.
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
-        await self.remap.compare_and_append(
+        await self.remap.try_compare_and_append(
             updates if updates.num_rows else None, lower, upper, holds=holds
         )
 

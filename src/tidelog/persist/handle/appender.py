@@ -17,6 +17,7 @@ from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, Us
 from tidelog.frontier import Frontier, join
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
 from tidelog.persist.handle.asked import check_owner
+from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 if TYPE_CHECKING:
@@ -155,20 +156,20 @@ class Appender:
             self._unsure = attempt
             try:
                 # Times between what is durable and what was said have no updates: we said so.
-                done = await compare_and_append(self.shard, updates, self._durable, upper, options)
+                work = compare_and_append(self.shard, updates, self._durable, upper, options)
+                done = await in_time(self.shard.clock, work, self.shard.timeout_us, writes=True)
+                if done.verdict is Verdict.MISMATCH:
+                    check_not_finalized(self.shard.state)
+                    raise UpperMismatch(
+                        "another writer has written these times: open the appender again, and "
+                        "append from its upper",
+                        upper=done.upper,
+                        expected=self._durable,
+                    )
             except TidelogError as error:
                 if error.outcome is Outcome.NOT_APPLIED:
                     self._unsure = None
                 raise
-            if done.verdict is Verdict.MISMATCH:
-                self._unsure = None
-                check_not_finalized(self.shard.state)
-                raise UpperMismatch(
-                    "another writer has written these times: open the appender again, and go on "
-                    "from its upper",
-                    upper=done.upper,
-                    expected=self._durable,
-                )
             self._landed(upper)
             self._holds = {n: at for n, at in self._holds.items() if holds.get(n) != at}
 

@@ -22,6 +22,7 @@ from tidelog.clock import Clock, wall_us
 from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
+from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.holding import Lease, decide_lease, decide_renew, decide_watch
 from tidelog.persist.states.state import Diff, State
 
@@ -56,9 +57,10 @@ class LeasedReader:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        """Return the contents at ``as_of``, once they are complete; see `Shard.snapshot`.
+        """Return the contents at ``as_of``; see `Shard.snapshot`.
 
         Its parts, and those of its splits, stay until `downgrade_since` or `close`.
 
@@ -66,10 +68,17 @@ class LeasedReader:
             HoldExpired: the lease is over.
         """
         self._check()
-        return await self.shard.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+        return await self.shard.snapshot(
+            as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+        )
 
     async def listen(
-        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        wait: bool = False,
     ) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``; see `Shard.listen`.
 
@@ -79,7 +88,7 @@ class LeasedReader:
             HoldExpired: the lease is over.
         """
         self._check()
-        async for progress in self.shard.listen(as_of, columns=columns, where=where):
+        async for progress in self.shard.listen(as_of, columns=columns, where=where, wait=wait):
             self._check()
             yield progress
 
@@ -163,7 +172,8 @@ class LeasedReader:
             now_us = wall_us(self.shard.clock)
             return decide_renew(state, self.name, at_us=now_us, seqno=seqno, since=since)
 
-        return await machine.commit(decide)
+        work = machine.commit(decide)
+        return await in_time(self.shard.clock, work, self.shard.timeout_us, writes=True)
 
 
 async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> None:

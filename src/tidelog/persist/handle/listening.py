@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 
 from tidelog.clock import Clock, backoff_us
-from tidelog.errors import DeadlineExceeded, PartMissing
+from tidelog.errors import AsOfNotComplete, DeadlineExceeded, PartMissing, UsageError
 from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.persist.format.bounds import part_reaches
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
+from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.pieces import parts_by_time
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.selection import CheckedSelection, RowSelection
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
 T = TypeVar("T")
+ASKED: Final = "asked"
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
 INTERVAL_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
@@ -49,14 +51,16 @@ class Progress:
 
 
 async def listen(
-    shard: Shard, as_of: int, selection: RowSelection
+    shard: Shard, as_of: int, selection: RowSelection, *, wait: bool
 ) -> AsyncGenerator[Progress, None]:
     """Yield the updates at times after ``as_of``; see `Shard.listen`."""
-    reached = check_time(as_of)
+    reached = check_start(as_of)
     if shard.schema is not None:
         selection.check(shard.schema)
+    state = await wait_for_upper(shard, reached, wait=wait)
     while True:
-        state = await wait_for_upper(shard, reached + 1, timeout_us=shard.timeout_us)
+        if not state.upper_frontier.passed(reached + 1):
+            state = await wait_for_upper(shard, reached + 1)
         check_readable(state, reached)
         schema = served_schema(state, shard.schema)
         found = intervals(
@@ -68,10 +72,23 @@ async def listen(
                     yield progress
                     reached = TIME_MAX if progress.upper.is_empty else progress.upper.time - 1
         except PartMissing as error:
-            await shard.check_replaced(error)
+            state = await shard.check_replaced(error)
             continue
         if state.upper is None:
             return
+
+
+def check_start(as_of: int) -> int:
+    """Return a time that a listener starts after.
+
+    Raises:
+        UsageError: it is not a time, or no time follows it.
+    """
+    if check_time(as_of) == TIME_MAX:
+        raise UsageError(
+            "no time follows the greatest one: listen from an earlier time", as_of=as_of
+        )
+    return as_of
 
 
 async def intervals(
@@ -134,11 +151,13 @@ async def _changes(
         return await shard.clock.offload(choose)
 
 
-async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> State:
-    """Wait until ``time`` is complete, and return the state that says so.
+async def wait_for_upper(
+    shard: Shard, time: int, *, wait: bool = True, timeout_us: int | None = None
+) -> State:
+    """Return the newest state if ``time`` is complete; with ``wait``, wait until it is.
 
     Raises:
-        DeadlineExceeded: it was not within ``timeout_us``.
+        AsOfNotComplete, DeadlineExceeded: see `poll`.
     """
 
     async def look() -> State | NotYet:
@@ -147,44 +166,97 @@ async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> 
             state = await _caught_up(shard, time)
         return state if state.upper_frontier.passed(time) else NotYet(state.upper_frontier)
 
-    return await poll(shard.clock, look, time, timeout_us=timeout_us)
+    patience = Patience(wait=wait, timeout_us=timeout_us, limit_us=shard.timeout_us)
+    return await poll(shard.clock, look, time, patience)
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """What a look finds that comes too early: where upper is."""
+    """The result of a look that comes too early: the upper that it found."""
 
-    upper: object
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """The time that a reader waits for a time to become complete.
+
+    Units: after ``timeout_us`` microseconds, no further look begins; after ``limit_us``, the one in
+        progress ends, too. Each of them asks to wait, as ``wait`` does without a limit.
+    """
+
+    wait: bool
+    timeout_us: int | None = None
+    limit_us: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.wait or self.timeout_us is not None or self.limit_us is not None
 
 
 async def poll(
-    clock: Clock,
-    look: Callable[[], Awaitable[T | NotYet]],
-    time: int,
-    *,
-    timeout_us: int | None,
+    clock: Clock, look: Callable[[], Awaitable[T | NotYet]], time: int, patience: Patience
 ) -> T:
-    """Look until there is something; each look costs requests, and they grow rarer.
+    """Look until ``time`` is complete; each look costs requests, and they grow rarer.
 
     Raises:
-        DeadlineExceeded: ``time`` was not complete within ``timeout_us``.
+        AsOfNotComplete: ``time`` is not complete, and the caller does not wait.
+        DeadlineExceeded: it did not become complete in time.
     """
-    start = clock.monotonic_us()
-    attempt = 0
-    while True:
-        found = await look()
-        if not isinstance(found, NotYet):
-            return found
-        if timeout_us is not None and clock.monotonic_us() - start >= timeout_us:
-            raise DeadlineExceeded(
-                "the time is not complete yet: ask for an earlier one, or wait longer",
-                asked=time,
-                upper=found.upper,
-            )
-        pause = backoff_us(attempt, clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
-        left = pause if timeout_us is None else start + timeout_us - clock.monotonic_us()
-        await clock.sleep(max(0, min(pause, left)))
-        attempt += 1
+    looks = _Looks(clock, time, patience)
+    try:
+        return await in_time(clock, looks.until_found(look), patience.limit_us)
+    except DeadlineExceeded as error:
+        if looks.newest is None or ASKED in error.facts:
+            raise
+        raise looks.too_late(looks.newest) from error
+
+
+class _Looks:
+    """One wait: its deadline, and the upper that its newest look found."""
+
+    def __init__(self, clock: Clock, time: int, patience: Patience) -> None:
+        self.newest: Frontier | None = None
+        self._clock = clock
+        self._time = time
+        self._patience = patience
+        self._begun_us = clock.monotonic_us()
+
+    async def until_found(self, look: Callable[[], Awaitable[T | NotYet]]) -> T:
+        attempt = 0
+        while isinstance(found := await look(), NotYet):
+            self.newest = found.upper
+            if not self._patience.waits:
+                raise not_complete(self._time, found.upper)
+            pause = backoff_us(attempt, self._clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
+            left = self._left_us()
+            if left is not None and left <= 0:
+                raise self.too_late(found.upper)
+            await self._clock.sleep(pause if left is None else min(pause, left))
+            attempt += 1
+        return found
+
+    def _left_us(self) -> int | None:
+        timeout_us = self._patience.timeout_us
+        return (
+            None
+            if timeout_us is None
+            else (self._begun_us + timeout_us - self._clock.monotonic_us())
+        )
+
+    def too_late(self, upper: Frontier) -> DeadlineExceeded:
+        sentence = "the time is not complete yet: ask for an earlier one, or wait longer"
+        return DeadlineExceeded(sentence, upper=upper, **{ASKED: self._time})
+
+
+def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
+    """Return the error of a read of a time that is not complete, by a caller that does not wait."""
+    sentence = (
+        "nothing was written yet: check the name, write to it first, or pass wait=True"
+        if upper == Frontier.at(0)
+        else "the time is not complete yet: ask for one below upper, or pass wait=True"
+    )
+    return AsOfNotComplete(sentence, upper=upper, **{ASKED: time})
 
 
 async def _caught_up(shard: Shard, time: int) -> State:

@@ -60,7 +60,7 @@ from tidelog.persist.states.evolution import (
 from tidelog.persist.states.hold import Beats
 from tidelog.persist.states.language import ShardLanguage
 from tidelog.persist.states.state import Diff, State, Token
-from tidelog.persist.states.transition import Appended
+from tidelog.persist.states.transition import Appended, Verdict
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store
 
@@ -127,7 +127,9 @@ class Shard:
     def within(self, timeout_us: int | None) -> Shard:
         """Return the same handle, but that each call of it ends within so many microseconds.
 
-        One that does not ends with DeadlineExceeded; a write's outcome is UNKNOWN then.
+        So do the calls of its leases, appenders and listeners: a read of a time that is not
+        complete waits so long for it. A call that takes longer raises DeadlineExceeded; the outcome
+        of a write is UNKNOWN then.
 
         Raises:
             UsageError: it is no number of microseconds.
@@ -155,9 +157,33 @@ class Shard:
         a ``named`` writer is remembered until `drop_writer`.
 
         Raises:
-            UsageError: the updates do not fit the schema or the interval. NOT_APPLIED.
+            UpperMismatch: upper is another; the error names it. NOT_APPLIED.
+            UsageError: the updates do not fit the schema or the interval, or the shard was
+                finalized. NOT_APPLIED.
             PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+        """
+        done = await self.try_compare_and_append(
+            updates, expected_upper, upper, token=token, named=named, holds=holds
+        )
+        if done.verdict is Verdict.MISMATCH:
+            transition.check_not_finalized(self.state)
+        return done.landed(expected=Frontier.of(expected_upper))
+
+    async def try_compare_and_append(
+        self,
+        updates: Updates,
+        expected_upper: Frontier | int,
+        upper: Frontier | int | None,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
+
+        Raises:
+            What `compare_and_append` raises, except UpperMismatch.
         """
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         check_write_token(token)
@@ -223,23 +249,27 @@ class Shard:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        """Return the contents at ``as_of``, once they are complete: all, unless told.
+        """Return the contents at ``as_of``: all rows and columns, or those asked for.
 
         ``where`` is a condition in DuckDB's dialect on a row; what it and ``columns`` leave out is
-        not read, where that can be told without reading it.
+        not read, where that can be told without reading it. With ``wait``, the call waits until
+        ``as_of`` is complete; with ``timeout_us``, or on a handle of `within`, it waits so long.
 
         Raises:
-            UsageError: a column is not there, or the condition is none.
+            UsageError: the shard has no such column, or the condition is not valid.
             AsOfBeforeSince: since is past it; the message has the smallest time that can be read.
-            DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
+            AsOfNotComplete: ``as_of`` is not below upper, and the caller does not wait.
+            DeadlineExceeded: ``as_of`` did not become complete in time.
         """
         check_time(as_of)
+        check_flag(wait, "wait")
         check_timeout(timeout_us)
         asked = RowSelection(columns=columns, where=where)
         checked = None if self.schema is None else asked.check(self.schema)
-        state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
+        state = await self.wait_for_upper(as_of, wait=wait, timeout_us=timeout_us)
         checked = checked or asked.check(served_schema(state, self.schema))
         return self.snapshot_of(state, as_of, checked)
 
@@ -302,19 +332,28 @@ class Shard:
         return state
 
     async def listen(
-        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        wait: bool = False,
     ) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
 
         With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice. Of some
-        ``columns``, updates are those of a shard that had no others.
+        ``columns``, updates are those of a shard that had no others. With ``wait``, the listener
+        first waits until ``as_of`` itself is complete.
 
         Raises:
             AsOfBeforeSince: updates after ``as_of`` may no longer be told apart.
-            UsageError: see `snapshot`.
+            AsOfNotComplete: ``as_of`` is not below upper, and the caller does not wait.
+            UsageError: no time follows ``as_of``; else see `snapshot`.
+            DeadlineExceeded: the next interval did not come within the time of `within`.
         """
+        check_flag(wait, "wait")
         selection = RowSelection(columns=columns, where=where)
-        async with aclosing(listening.listen(self, as_of, selection)) as stream:
+        async with aclosing(listening.listen(self, as_of, selection, wait=wait)) as stream:
             async for progress in stream:
                 yield progress
 
@@ -385,7 +424,7 @@ class Shard:
 
     async def end_leases(self) -> int:
         """End the leases that nobody renews, as far as this handle has seen; return how many."""
-        return await leasing.end_leases(self)
+        return await self._in_time(leasing.end_leases(self))
 
     async def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
         """Make ``schema`` the shard's, if the id of the one it has is ``expected``.
@@ -422,7 +461,7 @@ class Shard:
         from tidelog.persist.upkeep.compactor import HERE, compact
 
         merger = HERE if spark is None else spark_room("merger").SparkMerger(spark)
-        return await compact(self, full=full, merger=merger)
+        return await self._in_time(compact(self, full=full, merger=merger))
 
     async def collect(self, *, after_us: int | None = None) -> int:
         """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
@@ -438,20 +477,23 @@ class Shard:
         if after_us is not None:
             check_whole(after_us, "after_us")
         await self.end_leases()
-        if self.state.is_buried:
-            return await self.machine.settle(after_us=after_us)
-        return await self.machine.collect(after_us=after_us)
+        removal = self.machine.settle if self.state.is_buried else self.machine.collect
+        return await self._in_time(removal(after_us=after_us))
 
     async def sweep(self) -> ShardSwept:
         """Delete what nothing names; see `tidelog.persist.upkeep.sweeper.sweep`."""
         from tidelog.persist.upkeep.sweeper import sweep
 
-        return await sweep(self)
+        return await self._in_time(sweep(self))
 
-    async def bury(self) -> int:
-        """Finish the shard for all, and give up what it holds; return how many objects that are.
+    async def finalize(self) -> int:
+        """Finish the shard and give up all its times; return the count of objects that it named.
 
-        They go by `collect`.
+        The next `collect` deletes them. The name is never used again. To finish a shard and keep
+        its times readable, append with an upper of None instead.
+
+        Raises:
+            ShardRegistered: transactions write the shard. LocationError: the store failed.
         """
         return await self._decide(transition.decide_tombstone)
 
@@ -469,9 +511,15 @@ class Shard:
     def may_inline(self) -> bool:
         return self.state.totals.inline_bytes < INLINE_STATE_BYTES_MAX
 
-    async def wait_for_upper(self, time: int, *, timeout_us: int | None = None) -> State:
-        """Wait until ``time`` is complete; a poll costs one request, and they grow rarer."""
-        return await listening.wait_for_upper(self, time, timeout_us=timeout_us)
+    async def wait_for_upper(
+        self, time: int, *, wait: bool = True, timeout_us: int | None = None
+    ) -> State:
+        """Wait until ``time`` is complete; a poll costs one request, and they grow rarer.
+
+        Raises:
+            AsOfNotComplete, DeadlineExceeded: see `snapshot`.
+        """
+        return await listening.wait_for_upper(self, time, wait=wait, timeout_us=timeout_us)
 
     def written_schema(self) -> ShardSchema:
         """Return the schema by which this handle writes.

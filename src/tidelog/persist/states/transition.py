@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.errors import OutcomeUnknown, PartsSwept, ShardRegistered, UsageError
+from tidelog.errors import (
+    OutcomeUnknown,
+    PartsSwept,
+    ShardRegistered,
+    UpperMismatch,
+    UsageError,
+)
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part, epoch_of
@@ -37,6 +43,22 @@ class Appended:
 
     verdict: Verdict
     upper: Frontier
+
+    def landed(self, *, expected: Frontier) -> Appended:
+        """Return this result if the write is stored; ``expected`` is the upper that it expected.
+
+        Raises:
+            UpperMismatch: another writer moved upper first. NOT_APPLIED.
+        """
+        if self.verdict is not Verdict.MISMATCH:
+            return self
+        sentence = (
+            "the shard is finished, and nothing was appended: it takes no more updates"
+            if self.upper.is_empty
+            else "another writer moved the upper first, and nothing was appended: read its "
+            "updates, then append from its upper"
+        )
+        raise UpperMismatch(sentence, upper=self.upper, expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,12 +69,11 @@ class Transaction:
         self.writes.setdefault(name, []).append(rows)
 
     async def commit(self) -> Appended:
-        """Commit what was written, all of it or nothing; a MISMATCH says that others were first.
-
-        Called again after an error, it is committed once.
+        """Commit all of the writes or nothing; a retry after an error commits them once.
 
         Raises:
-            See `Transactions.compare_and_append`.
+            UpperMismatch: another transaction committed first: begin again. NOT_APPLIED.
+            What else `Transactions.compare_and_append` raises.
         """
         updates = {name: _together(name, tables) for name, tables in self.writes.items()}
         self._is_sent = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import PartMissing
 from tidelog.frontier import Frontier
-from tidelog.persist.handle.listening import NotYet, Progress, intervals, poll
+from tidelog.persist.handle.listening import NotYet, Patience, Progress, intervals, poll
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
 from tidelog.persist.states.evolution import served_schema
@@ -24,25 +24,29 @@ if TYPE_CHECKING:
 
 
 async def snapshot(
-    transactions: Transactions, name: str, as_of: int, timeout_us: int | None
+    transactions: Transactions, name: str, as_of: int, patience: Patience
 ) -> ShardSnapshot:
     """Return the contents of a shard, by its id; see `Transactions.snapshot`."""
-    upper = await _wait_for_upper(transactions, name, as_of, timeout_us)
+    upper = await _wait_for_upper(transactions, name, as_of, patience)
     if upper is None:
-        return await transactions.shard(name).snapshot(as_of, timeout_us=timeout_us)
+        return await transactions.shard(name).snapshot(
+            as_of, wait=patience.wait, timeout_us=patience.timeout_us
+        )
     state = await read_applied(transactions, name, until=as_of + 1)
     return transactions.shard(name).snapshot_of(state, as_of, upper=upper)
 
 
 async def listen(
-    transactions: Transactions, name: str, reached: int
+    transactions: Transactions, name: str, reached: int, *, wait: bool
 ) -> AsyncGenerator[Progress, None]:
     """Yield everything of a shard, by its id, at times after ``reached``; see there."""
     shard = transactions.shard(name)
+    upper = await _wait_for_upper(transactions, name, reached, Patience(wait=wait))
     while True:
-        upper = await _wait_for_upper(transactions, name, reached + 1, None)
+        if upper is not None and not upper.passed(reached + 1):
+            upper = await _wait_for_upper(transactions, name, reached + 1, Patience(wait=True))
         if upper is None:
-            async for progress in shard.listen(reached):
+            async for progress in shard.listen(reached, wait=wait):
                 yield progress
             return
         state = await read_applied(transactions, name, until=upper.time)
@@ -71,7 +75,7 @@ async def read_applied(transactions: Transactions, name: str, *, until: int) -> 
 
 
 async def _wait_for_upper(
-    transactions: Transactions, name: str, time: int, timeout_us: int | None
+    transactions: Transactions, name: str, time: int, patience: Patience
 ) -> Frontier | None:
     """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
 
@@ -85,6 +89,6 @@ async def _wait_for_upper(
         elif name not in state.tables:
             await transactions.forget_id(name)  # Somebody may have begun to.
             return None
-        return NotYet(upper)
+        return NotYet(Frontier.at(upper))
 
-    return await poll(transactions.clock, look, time, timeout_us=timeout_us)
+    return await poll(transactions.clock, look, time, patience)

@@ -35,8 +35,13 @@ from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.ids import Named, ShardId, check_name, name_of, named_id
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import encode_schema
-from tidelog.persist.handle.asked import check_timeout, check_write_token, tables_asked
-from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.asked import (
+    check_flag,
+    check_timeout,
+    check_write_token,
+    tables_asked,
+)
+from tidelog.persist.handle.listening import Patience, Progress, check_start
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.persist.states.registered import (
@@ -207,8 +212,25 @@ class Transactions:
         ALREADY. What was committed is there, and applied by this call if the store is well.
 
         Raises:
+            UpperMismatch: upper is another; the error names it. NOT_APPLIED.
             NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+        """
+        done = await self.try_compare_and_append(updates, expected_upper, upper, token=token)
+        return done.landed(expected=Frontier.of(expected_upper))
+
+    async def try_compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
+
+        Raises:
+            What `compare_and_append` raises, except UpperMismatch.
         """
         tables: dict[str, pa.Table] = {
             self._id(name): table for name, table in tables_asked(updates).items()
@@ -281,25 +303,32 @@ class Transactions:
         return await self.machine.commit(lambda state: decide_tidy(state, applied))
 
     async def snapshot(
-        self, name: str, as_of: int, *, timeout_us: int | None = None
+        self, name: str, as_of: int, *, wait: bool = False, timeout_us: int | None = None
     ) -> ShardSnapshot:
-        """Return the contents of a shard at ``as_of``, once that is complete for all shards.
+        """Return the contents of a shard at ``as_of``, a time that is complete for all shards.
+
+        ``wait`` and ``timeout_us`` are those of `Shard.snapshot`.
 
         Raises:
-            NotRegistered: it is not registered. AsOfBeforeSince: the time is not kept any more.
-            DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
+            NotRegistered: it is not registered. AsOfBeforeSince: the time is no longer kept.
+            AsOfNotComplete, DeadlineExceeded: see `Shard.snapshot`.
         """
         check_time(as_of)
+        check_flag(wait, "wait")
         check_timeout(timeout_us)
-        return await reading.snapshot(self, self._id(name), as_of, timeout_us)
+        patience = Patience(wait=wait, timeout_us=timeout_us)
+        return await reading.snapshot(self, self._id(name), as_of, patience)
 
-    async def listen(self, name: str, as_of: int) -> AsyncIterator[Progress]:
+    async def listen(self, name: str, as_of: int, *, wait: bool = False) -> AsyncIterator[Progress]:
         """Yield everything of a shard at times after ``as_of``, for as long as it comes.
 
         Raises:
-            NotRegistered, AsOfBeforeSince: see `snapshot`.
+            NotRegistered, AsOfBeforeSince, AsOfNotComplete: see `snapshot`.
+            UsageError: no time follows ``as_of``.
         """
-        async with aclosing(reading.listen(self, self._id(name), check_time(as_of))) as found:
+        check_flag(wait, "wait")
+        start = check_start(as_of)
+        async with aclosing(reading.listen(self, self._id(name), start, wait=wait)) as found:
             async for progress in found:
                 yield progress
 
