@@ -103,7 +103,7 @@ class UpkeepStory(MarkedStory):
         await reader.close()
 
     async def _bury(self, client: Client, shard: Shard) -> None:
-        await persist(client, shard.bury)
+        await persist(client, shard.finalize)
         await persist(client, partial(shard.collect, after_us=0))
         await persist(client, partial(sweep, shard))
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         decode_updates,
         encode_updates,
     )
+    from tidelog.persist.read.reader import Split
     from tidelog.persist.states.transition import Verdict
-    from tidelog.sync import Collection, Location, connect
+    from tidelog.sync import Collection, Location, connect, read_split
     from tidelog.sync_keyed import KeyedLog, KeyedReader
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
@@ -53,6 +54,7 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Split",
     "Transactions",
     "Verdict",
     "Witness",
@@ -60,6 +62,7 @@ __all__ = [
     "decode_contents",
     "decode_updates",
     "encode_updates",
+    "read_split",
 ]
 
 _HOMES = {
@@ -88,6 +91,8 @@ _HOMES = {
     "Shape": "tidelog.wal.slot_protocol.shape",
     "Witness": "tidelog.wal.gc.cursors",
     "connect": "tidelog.sync",
+    "read_split": "tidelog.sync",
+    "Split": "tidelog.persist.read.reader",
 }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from tidelog.clock import Clock
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
@@ -24,6 +26,8 @@ from tidelog.persist.format.codec import (
     encode_updates,
 )
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read import reader
+from tidelog.persist.read.reader import Split
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
@@ -53,13 +57,28 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Split",
     "Transactions",
     "Witness",
     "connect",
     "decode_contents",
     "decode_updates",
     "encode_updates",
+    "read_split",
 ]
+
+
+async def read_split(split: Split, lake: Location) -> pa.Table:
+    """Return the updates of a split of a shard's snapshot, by any process.
+
+    Shape: columns, ``_time`` and ``_diff``; each time is the snapshot's. The sum of all splits is
+        the snapshot: an update in one split may take back one in another.
+
+    Raises:
+        PartMissing: a merge replaced a part and a collection deleted it: take the splits from the
+            snapshot of a lease. CorruptionError: a part is wrong. LocationError: the store failed.
+    """
+    return await reader.read_split(split, store=lake.store, clock=lake.clock)
 
 
 class connect:  # noqa: N801  It is used as the function that it was: it is awaited.

@@ -24,6 +24,8 @@ from tidelog.collection.ingest.summary import Summary
 from tidelog.frontier import Frontier
 from tidelog.keyed.values import Retention, Sealing
 from tidelog.moving import Moved
+from tidelog.persist.read import reader
+from tidelog.persist.read.reader import Split
 from tidelog.persist.read.selection import RowSelection, repeated
 from tidelog.portal import Blocking, Portal
 from tidelog.sync_keyed import KeyedLog, KeyedReader
@@ -337,3 +339,9 @@ def connect(
     except BaseException:
         portal.close()
         raise
+
+
+def read_split(split: Split, lake: Location) -> pa.Table:
+    """Return the updates of a split; see `tidelog.aio.read_split`."""
+    inner = lake._inner
+    return lake._portal.run(reader.read_split(split, store=inner.store, clock=inner.clock))

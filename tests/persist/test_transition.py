@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from kit.shard_tables import schema_of
 from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.states.hold import Hold
 from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
 from tidelog.persist.states.state import COMMITS_KEPT, Diff, State, apply_diff
@@ -23,7 +25,7 @@ from tidelog.persist.states.transition import (
 )
 from tidelog.rowhash import RowSum
 
-SCHEMA = b"a schema"
+SCHEMA, ANOTHER = (encode_schema(schema_of([one], keys=1)) for one in ("string", "int64"))
 COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMATCH
 
 
@@ -171,7 +173,7 @@ def test_what_cannot_be_known_is_said_to_be_unknown(state: State, asked: Compare
 @pytest.mark.parametrize(
     "asked",
     [
-        command(2, 3, ("w", 9), schema=b"another"),
+        command(2, 3, ("w", 9), schema=ANOTHER),
         command(2, 5, ("w", 9), parts=[part(1)]),
         command(2, 5, ("w", 9), parts=[part(2), part(5)]),
         command(2, 5, ("w", 9), parts=[part(3, 5)]),

@@ -51,7 +51,7 @@ async def test_a_read_past_upper_is_refused_and_names_upper(
     shard = await written(in_memory())
 
     async with asyncio.timeout(5):
-        with pytest.raises(AsOfNotComplete, match=r"upper=\{3\} asked=100"):
+        with pytest.raises(AsOfNotComplete, match=r"asked=100 upper=\{3\}"):
             await read(shard, 100)
 
 
@@ -61,7 +61,7 @@ async def test_a_read_of_a_name_without_a_shard_is_refused(
 ) -> None:
     """A misspelled name is the likeliest cause, so the message says to check it."""
     async with asyncio.timeout(5):
-        with pytest.raises(AsOfNotComplete, match=r"check the name.*upper=\{0\} asked=0"):
+        with pytest.raises(AsOfNotComplete, match=r"check the name.*asked=0 upper=\{0\}"):
             await read(in_memory().shard(name="nix"), 0)
 
 
@@ -94,7 +94,7 @@ async def test_a_read_of_a_limited_handle_ends_within_its_limit(
     assert not reading.done()
     await clock.pass_us(1)
 
-    with pytest.raises(DeadlineExceeded, match=r"not complete yet.*upper=\{3\} asked=100"):
+    with pytest.raises(DeadlineExceeded, match=r"not complete yet.*asked=100 upper=\{3\}"):
         await asyncio.wait_for(reading, 5)
 
 
@@ -135,7 +135,7 @@ async def test_transactions_refuse_or_wait_as_shards_do() -> None:
 
     async with asyncio.timeout(5):
         for read in (opened().snapshot("s", 9), anext(aiter(opened().listen("s", 9)))):
-            with pytest.raises(AsOfNotComplete, match=r"upper=\{3\} asked=9"):
+            with pytest.raises(AsOfNotComplete, match=r"asked=9 upper=\{3\}"):
                 await read
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(opened().snapshot("s", 3, wait=True))

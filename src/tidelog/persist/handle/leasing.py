@@ -23,6 +23,7 @@ from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.timeout import in_time
+from tidelog.persist.states.evolution import check_opened
 from tidelog.persist.states.holding import Lease, decide_lease, decide_renew, decide_watch
 from tidelog.persist.states.state import Diff, State
 
@@ -198,6 +199,7 @@ async def open_lease(
     begun_us = wall_us(shard.clock)
 
     def decide(state: State) -> Decision[Diff, Frontier]:
+        check_opened(state, shard.schema)
         # The state that is decided over is of this seqno or the next; the lesser holds more.
         lease = Lease(
             name=name,

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
 T = TypeVar("T")
-ASKED: Final = "asked"
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
 INTERVAL_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
@@ -207,7 +206,7 @@ async def poll(
     try:
         return await in_time(clock, looks.until_found(look), patience.limit_us)
     except DeadlineExceeded as error:
-        if looks.newest is None or ASKED in error.facts:
+        if looks.newest is None or "asked" in error.facts:
             raise
         raise looks.too_late(looks.newest) from error
 
@@ -246,7 +245,7 @@ class _Looks:
 
     def too_late(self, upper: Frontier) -> DeadlineExceeded:
         sentence = "the time is not complete yet: ask for an earlier one, or wait longer"
-        return DeadlineExceeded(sentence, upper=upper, **{ASKED: self._time})
+        return DeadlineExceeded(sentence, asked=self._time, upper=upper)
 
 
 def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
@@ -256,7 +255,7 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
         if upper == Frontier.at(0)
         else "the time is not complete yet: ask for one below upper, or pass wait=True"
     )
-    return AsOfNotComplete(sentence, upper=upper, **{ASKED: time})
+    return AsOfNotComplete(sentence, asked=time, upper=upper)
 
 
 async def _caught_up(shard: Shard, time: int) -> State:

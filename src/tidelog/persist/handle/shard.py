@@ -52,6 +52,7 @@ from tidelog.persist.states import holding, transition
 from tidelog.persist.states.evolution import (
     Evolved,
     EvolveVerdict,
+    check_opened,
     decide_evolve,
     newest_schema,
     schema_to_write,
@@ -115,8 +116,14 @@ class Shard:
         return self.machine.state
 
     async def refresh(self) -> State:
-        """Read the newest state."""
-        return await self._in_time(self.machine.refresh())
+        """Read the newest state.
+
+        Raises:
+            UsageError: the handle was opened with another schema or key than the shard's.
+        """
+        state = await self._in_time(self.machine.refresh())
+        check_opened(state, self.schema)
+        return state
 
     async def upper(self) -> Frontier:
         return (await self.refresh()).upper_frontier
@@ -477,6 +484,9 @@ class Shard:
         if after_us is not None:
             check_whole(after_us, "after_us")
         await self.end_leases()
+        if self.state.is_buried:
+            # Since and upper may have become empty by a downgrade, which leaves the parts named.
+            await self._decide(transition.decide_tombstone)
         removal = self.machine.settle if self.state.is_buried else self.machine.collect
         return await self._in_time(removal(after_us=after_us))
 
@@ -533,7 +543,11 @@ class Shard:
         return schema
 
     async def _decide(self, decide: Callable[[State], Decision[Diff, R]]) -> R:
-        return await self._in_time(self.machine.commit(decide), writes=True)
+        def checked(state: State) -> Decision[Diff, R]:
+            check_opened(state, self.schema)
+            return decide(state)
+
+        return await self._in_time(self.machine.commit(checked), writes=True)
 
     async def _in_time(self, work: Coroutine[Any, Any, R], *, writes: bool = False) -> R:
         return await in_time(self.clock, work, self.timeout_us, writes=writes)

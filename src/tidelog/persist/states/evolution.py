@@ -123,25 +123,47 @@ def served_schema(state: State, wanted: ShardSchema | None) -> ShardSchema:
     """Return the schema by which a reader gets a shard's rows: its own, or the newest.
 
     Raises:
-        SchemaEvolved: a column that it was opened with is there no more.
-        UsageError: the shard never had a column that it was opened with, or not of that type.
+        SchemaEvolved: a column that it was opened with was dropped.
+        UsageError: see `check_opened`.
     """
     if not state.schema:
         return wanted or ShardSchema(pa.schema([]), 0)
     newest = newest_schema(state)
-    if wanted is None or wanted.data.equals(newest.data):
+    if wanted is None:
         return newest
-    types = {field.name: field.type for field in newest.data}
-    ever = {name for schema in newest.known for name in schema.names}
-    for field in wanted.data:
-        if field.name not in types and field.name in ever:
-            raise evolved(f"its column {field.name!r} was dropped", state)
-        if types.get(field.name) != field.type:
-            raise UsageError(
-                f"the shard has no column {field.name!r} of type {field.type}: open it without a "
-                "schema to see which it has"
-            )
+    check_opened(state, wanted)
+    if wanted.data.equals(newest.data):
+        return newest
+    for name in wanted.names:
+        if name not in newest.names:
+            raise evolved(f"its column {name!r} was dropped", state)
     return replace(wanted, known=newest.known)
+
+
+def check_opened(state: State, wanted: ShardSchema | None) -> None:
+    """Check that a handle was opened with the shard's schema, an earlier one, or none.
+
+    Raises:
+        UsageError: it was opened with another schema or another key; the message names both.
+    """
+    if wanted is None or not state.schema:
+        return
+    newest = newest_schema(state)
+    if wanted.key != newest.key or not any(wanted.data.equals(one) for one in newest.known):
+        raise _other_schema(newest, wanted)
+
+
+def _other_schema(newest: ShardSchema, wanted: ShardSchema) -> UsageError:
+    return UsageError(
+        f"the shard has {_shown(newest)}, but it was opened with {_shown(wanted)}: open it with "
+        "its own schema, or with none"
+    )
+
+
+def _shown(schema: ShardSchema) -> str:
+    columns = ", ".join(f"{field.name} {field.type}" for field in schema.data)
+    key = f"the key {', '.join(schema.key)}" if schema.key else "no key"
+    return f"the columns ({columns}) and {key}"
 
 
 def schema_to_write(state: State, wanted: ShardSchema | None) -> ShardSchema | None:
@@ -170,7 +192,7 @@ def check_newest(state: State, schema: bytes) -> None:
         return
     if any(one.schema == schema for one in state.retired):
         raise evolved("columns were added, or dropped", state)
-    raise UsageError("the shard has another schema: open it without one to see which")
+    raise _other_schema(newest_schema(state), decode_schema(schema))
 
 
 def evolved(why: str, state: State) -> SchemaEvolved:

@@ -208,8 +208,14 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
         if (commit.writer, commit.number) != (writer, number):
             continue
         # A name that was dropped counts from 0 again: its number alone tells nothing.
-        if not command.named or _is_of(commit, command):
-            return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
+        if command.named and not _is_of(commit, command):
+            continue
+        if not command.named:
+            stored = Frontier.at(commit.lower), Frontier.of(commit.upper)
+            check_same_interval(
+                command.token, stored=stored, given=(command.expected_upper, command.upper)
+            )
+        return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
     behind = command.expected_upper < state.upper_frontier
     if command.fresh or not behind or not state.commits_forgotten:
         return None
@@ -222,6 +228,24 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
             oldest=oldest,
         )
     return None
+
+
+def check_same_interval(
+    token: Token, *, stored: tuple[Frontier, Frontier], given: tuple[Frontier, Frontier]
+) -> None:
+    """Check that a write is a retry of the stored one that used its token.
+
+    Raises:
+        UsageError: it is for another interval.
+    """
+    if stored != given:
+        raise UsageError(
+            "the token was used for the write of another interval, and nothing was appended: give "
+            "each write a token of its own",
+            token=token,
+            stored=" to ".join(map(str, stored)),
+            given=" to ".join(map(str, given)),
+        )
 
 
 def check_not_finalized(state: State) -> None:

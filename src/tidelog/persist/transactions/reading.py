@@ -89,6 +89,6 @@ async def _wait_for_upper(
         elif name not in state.tables:
             await transactions.forget_id(name)  # Somebody may have begun to.
             return None
-        return NotYet(Frontier.at(upper))
+        return NotYet(Frontier.at(upper or 0))
 
     return await poll(transactions.clock, look, time, patience)

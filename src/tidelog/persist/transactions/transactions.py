@@ -246,7 +246,7 @@ class Transactions:
             done = await committing.commit(self, tables, lower, until, token)
         except (UsageError, PartsSwept):
             # A shard may have been forgotten, or got other columns, since this was committed.
-            told = token and decide_retry(await self.refresh(), token, lower.time)
+            told = token and decide_retry(await self.refresh(), token, lower.time, until.time)
             if not told:
                 raise
             done = told

@@ -22,7 +22,13 @@ from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.registered import Joined
 from tidelog.persist.states.state import Token
-from tidelog.persist.states.transition import Appended, Verdict, check_epochs, check_times
+from tidelog.persist.states.transition import (
+    Appended,
+    Verdict,
+    check_epochs,
+    check_same_interval,
+    check_times,
+)
 from tidelog.persist.transactions.state import (
     Forgotten,
     Table,
@@ -70,7 +76,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     """
     lower, upper = command.expected_upper, command.upper
     check_span(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
-    told = None if command.fresh else decide_retry(state, command.token, lower)
+    told = None if command.fresh else decide_retry(state, command.token, lower, upper)
     if told is not None:
         return Decision(told)
     if lower != state.upper:
@@ -134,7 +140,9 @@ def table_of(state: TransactionState, shard: str) -> Table:
     return found
 
 
-def decide_retry(state: TransactionState, token: Token, expected_upper: int) -> Appended | None:
+def decide_retry(
+    state: TransactionState, token: Token, expected_upper: int, upper: int
+) -> Appended | None:
     """Return the answer to a token that was committed before; None if it was not.
 
     It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
@@ -142,10 +150,14 @@ def decide_retry(state: TransactionState, token: Token, expected_upper: int) -> 
     only while that was upper.
 
     Raises:
+        UsageError: the token was used for another interval.
         OutcomeUnknown: it is so old that it may have been forgotten.
     """
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) == token:
+            stored = Frontier.at(commit.lower), Frontier.at(commit.upper)
+            given = Frontier.at(expected_upper), Frontier.at(upper)
+            check_same_interval(token, stored=stored, given=given)
             return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
     if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(

@@ -1,0 +1,104 @@
+"""Calls that would read or write something else than the caller means are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+import pytest
+
+from kit.shard_tables import schema_of
+from kit.shards import ALREADY, SCHEMA, contents, in_memory, rows
+from kit.stores import keys_in
+from tidelog.errors import UsageError
+from tidelog.ids import ShardId
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.transactions.transactions import Transactions
+
+OTHERS = {
+    "columns swapped": shard_schema(pa.schema([SCHEMA.data.field(1), SCHEMA.data.field(0)])),
+    "a column less": shard_schema(pa.schema([SCHEMA.data.field(0)]), key=["c0"]),
+    "another type": schema_of(["string", "string"], keys=1),
+    "another key": shard_schema(SCHEMA.data, key=["c0", "c1"]),
+}
+USES: dict[str, Callable[[Shard], Awaitable[object]]] = {
+    "upper": lambda shard: shard.upper(),
+    "snapshot": lambda shard: shard.snapshot(0),
+    "listen": lambda shard: anext(aiter(shard.listen(0))),
+    "lease": lambda shard: shard.lease(),
+    "hold": lambda shard: shard.hold("h"),
+    "compact": lambda shard: shard.compact(),
+    "appender": lambda shard: shard.appender("till"),
+    "compare_and_append": lambda shard: shard.compare_and_append(None, 1, 2),
+    "append": lambda shard: shard.append(rows(("a", 1, 1, 1)), 1, 2),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+async def test_the_first_use_of_a_handle_with_another_schema_names_both(
+    other: ShardSchema, use: Callable[[Shard], Awaitable[object]]
+) -> None:
+    """A reader would get swapped columns, and a writer would believe in another key."""
+    place = in_memory()
+    await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+
+    with pytest.raises(UsageError) as refused:
+        await use(place.shard(schema=other))
+
+    stored, _, given = str(refused.value).partition("but it was opened with")
+    assert "c0 string, c1 int64" in stored
+    assert "the key c0" in stored
+    assert all(f"{field.name} {field.type}" in given for field in other.data)
+    assert ("no key" if not other.key else f"the key {', '.join(other.key)}") in given
+
+
+async def test_a_token_of_another_interval_is_refused() -> None:
+    """ALREADY would report a write as stored that is stored nowhere."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1, token=("w", 7))
+
+    for lower, upper in ((1, 2), (0, 2)):
+        with pytest.raises(UsageError, match=r"another interval.*stored=\{0\} to \{1\}"):
+            await shard.compare_and_append(rows(("b", 1, lower, 1)), lower, upper, token=("w", 7))
+    again = await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1, token=("w", 7))
+
+    assert again.verdict is ALREADY
+    assert (await shard.upper()).time == 1
+
+
+async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
+    """The tokens of transactions promise the same."""
+    place = in_memory()
+    clock, consensus = place.shard().clock, place.consensus()
+    bank = Transactions(name="b", store=place.store, consensus=consensus, clock=clock)
+    shard = Shard(
+        id=ShardId("s"), store=place.store, consensus=consensus, clock=clock, schema=SCHEMA
+    )
+    await bank.register(shard)
+    await bank.compare_and_append({"s": rows(("a", 1, 0, 1))}, 0, 1, token=("w", 7))
+
+    with pytest.raises(UsageError, match="another interval"):
+        await bank.compare_and_append({"s": rows(("b", 1, 1, 1))}, 1, 2, token=("w", 7))
+    again = await bank.compare_and_append({"s": rows(("a", 1, 0, 1))}, 0, 1, token=("w", 7))
+    assert again.verdict is ALREADY
+
+
+async def test_collect_deletes_the_parts_of_a_shard_that_ended_by_its_frontiers() -> None:
+    """Nothing can read a shard whose since and upper are empty, so its objects are waste."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(*((f"{n:05}", n, 0, 1) for n in range(5_000))), 0, 1)
+    await shard.hold("history", 0)
+    await shard.compare_and_append(None, 1, None)
+    assert len(await contents(shard, 0)) == 5_000
+    await shard.downgrade_since("history", None)
+    assert await keys_in(place.store, "shard/s/part/")
+
+    assert await place.shard().collect(after_us=0) > 0
+
+    assert await keys_in(place.store, "shard/s/part/") == []
+    state = await place.shard().refresh()
+    assert (state.is_buried, len(state.batches), state.totals.rows) == (True, 0, 0)
