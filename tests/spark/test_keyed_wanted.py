@@ -148,7 +148,7 @@ def test_options_say_which_keys() -> None:
         ({"start": "9", "limit": "5"}, "goes the wrong way"),
         ({"limit": "-1"}, "whole number"),
         ({"txnAppId": "a"}, "is one for writing"),
-        ({"asOf": "1"}, "there is no option 'asof'"),
+        ({"asOf": "1"}, "there is no option 'asOf'"),
         ({"path": ""}, "name the keyed log to be read"),
         ({"maxRecordsPerBatch": "0"}, "whole number from 1 on"),
     ],

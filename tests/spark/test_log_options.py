@@ -39,8 +39,12 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({**HERE, "asof": "1"}, UnknownOption, r"'asof': .*start, limit.* a collection has it"),
-        ({**HERE, "starts": "1"}, UnknownOption, r"start, limit.* name of a log$"),
+        ({**HERE, "asof": "1"}, UnknownOption, r"'asOf': .*start, limit.* a collection has it"),
+        (
+            {**HERE, "starts": "1"},
+            UnknownOption,
+            r"start, limit.* name of a log; did you mean 'start'",
+        ),
         ({"location": "x"}, OptionMissing, "name the log"),
         ({"path": "c", "kind": "log"}, OptionMissing, "where the log lies.*TIDELOG_LOCATION"),
         ({**HERE, "start": "-1"}, UsageError, "'-1' is neither a position"),
