@@ -16,6 +16,8 @@ from tidelog.http_api import messages
 from tidelog.http_api.keys import Base64
 from tidelog.http_api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
+from tidelog.server.answering import encoded
+from tidelog.server.rooms import Plain
 
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
@@ -384,3 +386,24 @@ async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
 
     assert [one.status_code for one in answers] == [500, 503]
     assert [one.json()["outcome"] for one in answers] == ["unknown", "not_applied"]
+
+
+async def test_a_failure_outside_the_handlers_has_the_form_of_errors(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither uvicorn nor starlette answers in its place, and the answer is counted."""
+    failures = [RuntimeError("a mistake")]
+
+    def failing(answer: Any, media_type: str) -> Plain:
+        if failures:
+            raise failures.pop()
+        return encoded(answer, media_type)
+
+    monkeypatch.setattr("tidelog.server.app.encoded", failing)
+    failed = await asked.get("count?key=a")
+
+    assert failed.status_code == 500
+    assert failed.json().items() >= {"status": "error", "outcome": "not_applied"}.items()
+    counted = {"method": "GET", "route": "/api/v1/log/count", "status": "500"}
+    registry = asked.state.metrics.registry
+    assert registry.get_sample_value("http_requests_total", counted) == 1

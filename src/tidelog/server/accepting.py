@@ -61,7 +61,7 @@ class Acceptor:
             self._loop.add_reader(one, self._accept, one)
 
     def close(self) -> None:
-        """Accept what has come already, and then no more; drop what has not begun TLS."""
+        """Accept the connections that are here already, and no more; drop those before TLS."""
         for one in self._sockets:
             self._loop.remove_reader(one)
             self._accept(one)

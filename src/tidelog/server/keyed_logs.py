@@ -17,7 +17,7 @@ from tidelog.keyed.values import DURABLE
 
 _logger = logging.getLogger(__name__)
 
-TRIES: Final = 3  # Of an append, each by a handle that takes the log over again.
+TRIES: Final = 3  # An append may take the log over so often.
 Send = Callable[[KeyedWrites], Awaitable[int]]
 
 
@@ -142,7 +142,7 @@ class ServedLogs:
         )
 
     async def close(self) -> None:
-        """Close all handles, and write what was appended."""
+        """Close all handles, and write the appended records."""
         handles = [*self._opened.values(), *self._fenced]
         self._opened.clear()
         for one in handles:

@@ -14,7 +14,7 @@ SECOND_US: Final = 1_000_000
 # Who sends, or takes, less than this of a large body is as good as gone.
 BYTES_A_SECOND_MIN: Final = 16_384
 HEAD_BYTES_MAX: Final = 65_536  # A key of 16,384 bytes fits, with each byte as %XX.
-REFUSED_MAX: Final = 16  # Connections above the limit that get an answer at a time.
+REFUSED_MAX: Final = 64  # Connections above the limit that get an answer at a time.
 FILES_KEPT: Final = 256  # Open files for the store, and for connections that are refused.
 
 
