@@ -183,17 +183,17 @@ class Location(Shelves):
         return info
 
     async def drop_source(self, name: str) -> None:
-        """Drop a source and its collection.
+        """Drop a source and its collection, or finish the drop of one that was killed.
 
         Raises:
             NoSuchCollection: there is no such source.
         """
-        info = (await self.controller.catalog()).sources.get(name)
-        await self.controller.drop_source(name)
-        if info is not None:
-            from tidelog.collection.source.kinds import release_source
-
-            await release_source(info, store=self.store, clock=self.clock)
+        tending = self.maintenance
+        catalog = await self.controller.catalog()
+        if name in catalog.sources or not await tending.unreleased(name):
+            await self.controller.drop_source(name)
+        async for _ in tending.release(await tending.unreleased(name)):
+            pass
 
     @property
     def maintenance(self) -> Maintenance:

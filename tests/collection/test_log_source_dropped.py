@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
 
 import pytest
 
 from kit.clocks import SwiftClock
+from kit.dying import DiesWriting
 from kit.named_logs import log_of
 from kit.sources import run_once
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.errors import SourceDropped
-from tidelog.location import open_location
+from tidelog.errors import LocationError, NoSuchCollection, SourceDropped, TidelogError
+from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty, Request
 
 
 async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
@@ -35,3 +39,83 @@ async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
     with suppress(SourceDropped):
         await run_once(ingester)
     assert (await (await location.log("l")).cursors()).cursors == {}
+
+
+async def dropped_halfway(store: MemoryStore, number: int, *, landed: bool) -> bool:
+    """Drop a log's source in a process that dies at a write; return False if it did not die."""
+    location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
+    await log_of(store, "l", 3)
+    await location.create_source(SourceSpec(name="s", kind="log", settings={"log": "l"}))
+    death = DiesWriting(number=number, landed=landed)
+    with suppress(TidelogError):
+        await (await lake(Faulty(store, toss=death.toss))).drop_source("s")
+    return death.died
+
+
+async def lake(store: Store) -> Location:
+    return await open_location("memory://", clock=SwiftClock(), store=store)
+
+
+async def collect(location: Location, *, after_us: int = 0) -> None:
+    """Collect as ``tidelog collect`` does without names."""
+    tending = location.maintenance
+    kept = await tending.kept(dropped=True)
+    async for _ in tending.collect(kept, after_us=after_us):
+        pass
+    async for _ in tending.release(await tending.unreleased()):
+        pass
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("again", ["drop", "collect"])
+async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
+    again: str, landed: bool
+) -> None:
+    """A cursor of a source that does not exist holds the log's records for ever."""
+    for number in count():
+        store = MemoryStore(name="memory://")
+        died = await dropped_halfway(store, number, landed=landed)
+        location = await lake(store)
+        is_dropped = "s" not in (await location.controller.catalog()).sources
+        if again == "collect" and is_dropped:
+            await collect(location)
+        elif died:
+            with suppress(NoSuchCollection):  # The drop was done but for its answer.
+                await location.drop_source("s")
+        assert (await (await location.log("l")).cursors()).cursors == {}, number
+        with pytest.raises(NoSuchCollection):
+            await location.drop_source("s")
+        await collect(location)
+        await collect(location)
+        catalog = await location.controller.catalog()
+        assert (catalog.releasing, catalog.dropped) == ({}, frozenset())
+        if not died:
+            break
+    assert number > 1
+
+
+async def test_a_cursor_that_a_killed_ingester_made_late_goes_with_the_shards() -> None:
+    """The drop released the source before: the ingester slept through it, and died."""
+    store = MemoryStore(name="memory://")
+    assert not await dropped_halfway(store, 99, landed=False)
+    location = await lake(store)
+    [dropped] = (await location.controller.catalog()).releasing.values()
+    log = await location.log("l")
+    await log.create_cursor(f"source_s_{dropped.source.id}", 1)
+    await collect(location)
+    assert (await log.cursors()).cursors == {}
+
+
+async def test_a_log_that_cannot_be_reached_is_released_later() -> None:
+    """The source is dropped all the same, and the cursor goes once the store answers."""
+    store = MemoryStore(name="memory://")
+    assert await dropped_halfway(store, 1, landed=False)
+
+    def refuse(request: Request) -> Fault:
+        return Fault(happened="/cursor/" not in request.key)
+
+    location = await lake(Faulty(store, toss=refuse))
+    with pytest.raises(LocationError):
+        await collect(location)
+    await collect(await lake(store))
+    assert (await (await (await lake(store)).log("l")).cursors()).cursors == {}

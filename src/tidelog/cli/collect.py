@@ -87,6 +87,8 @@ def collect(
         if not names:
             async for one in tending.tidy(sweeps=sweep):
                 told(one)
+            async for _ in turn.each(await tending.unreleased(), tending.release):
+                pass
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
 

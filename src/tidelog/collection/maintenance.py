@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog.catalog import Catalog
+from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import shards_of_sources
 from tidelog.collection.hold_all import move_ingest_hold
 from tidelog.collection.ingest.health import STATUS, health_path
+from tidelog.collection.source.kinds import release_source
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
@@ -115,6 +116,14 @@ class KeepingHold:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreleased:
+    """A dropped source that may still hold something elsewhere."""
+
+    name: str
+    source: SourceInfo
+
+
+@dataclass(frozen=True, slots=True)
 class ScrubbedOne:
     """What a scrub found of one shard of one of `Kept`."""
 
@@ -205,6 +214,28 @@ class Maintenance:
                 waiting += left
                 kept_count += _add_held(held, shard)
             yield CollectedOne(one.name, deleted, waiting, kept_count, held)
+
+    async def unreleased(self, name: str | None = None) -> list[Unreleased]:
+        """Return the dropped sources (all, or those of a name) that may still hold something."""
+        catalog = await self.controller.catalog()
+        return [
+            Unreleased(one.source.name, one.source)
+            for one in catalog.releasing.values()
+            if name in (None, one.source.name) and (not one.is_released or is_gone(catalog, one))
+        ]
+
+    async def release(self, dropped: Sequence[Unreleased]) -> AsyncIterator[Unreleased]:
+        """Release what dropped sources hold elsewhere, such as cursors; yield each one released.
+
+        A source of a kind that this process does not know is left to another process.
+
+        Raises:
+            LocationError: a store failed; release it again.
+        """
+        for one in dropped:
+            if await release_source(one.source, store=self.store, clock=self.clock):
+                await self.controller.released(one.source.id)
+                yield one
 
     async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
         """Yield what there is to know of each shard; writes nothing.

@@ -116,14 +116,28 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.csv if self.format == "csv" else None
 
 
+class DroppedSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that was dropped, until nothing that it held elsewhere is left.
+
+    Shape: ``shards`` are those that were dropped with it; ``is_released`` says that the drop has
+        released what the source held. An ingester that slept may hold something since, so it is
+        released once more when the shards are gone.
+    """
+
+    source: SourceInfo
+    shards: tuple[str, ...] = ()
+    is_released: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Everything that is, by name or id."""
+    """Everything that is, by name or id; ``releasing`` are dropped sources, by id."""
 
     collections: Mapping[str, CollectionInfo] = field(default_factory=dict)
     renditions: Mapping[str, RenditionInfo] = field(default_factory=dict)
     sources: Mapping[str, SourceInfo] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    releasing: Mapping[str, DroppedSource] = field(default_factory=dict)
 
     def collection(self, name: str) -> CollectionInfo:
         """Find a collection.
@@ -165,6 +179,7 @@ _KINDS: Final[dict[str, Any]] = {
     "collection": CollectionInfo,
     "rendition": RenditionInfo,
     "source": SourceInfo,
+    "dropped source": DroppedSource,
 }
 
 
@@ -184,7 +199,13 @@ def read_catalog(rows: Iterable[Row]) -> Catalog:
                 found[kind][name] = msgspec.json.decode(value, type=_KINDS[kind])
             except msgspec.MsgspecError as error:
                 raise CorruptionError("the catalog cannot be read", kind=kind, name=name) from error
-    return Catalog(found["collection"], found["rendition"], found["source"], frozenset(dropped))
+    return Catalog(
+        found["collection"],
+        found["rendition"],
+        found["source"],
+        frozenset(dropped),
+        found["dropped source"],
+    )
 
 
 def plan_create(
@@ -216,6 +237,8 @@ def plan_create(
 def plan_drop(catalog: Catalog, name: str) -> list[Change]:
     """Return the changes that drop a source with its collection; its shards are listed as dropped.
 
+    A source that may hold something elsewhere is listed as well, until that is released.
+
     Raises:
         NoSuchCollection: there is no such source.
     """
@@ -227,7 +250,29 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
         rendition = catalog.renditions[rendition_id]
         changes.append((row_of(rendition), -1))
         changes.extend((("dropped", shard, "{}"), +1) for shard in rendition.roles)
+    if source.kind != FILES:
+        shards = tuple(name for (kind, name, _), _ in changes if kind == "dropped")
+        changes.append((row_of(DroppedSource(source=source, shards=shards)), +1))
     return changes
+
+
+def plan_released(catalog: Catalog, id: str) -> list[Change]:
+    """Return the changes after a dropped source was released; once its shards are gone, the last.
+
+    A source that was released before its shards were gone stays listed.
+    """
+    found = catalog.releasing.get(id)
+    if found is None:
+        return []
+    changes: list[Change] = [(row_of(found), -1)]
+    if not is_gone(catalog, found):
+        changes.append((row_of(msgspec.structs.replace(found, is_released=True)), +1))
+    return changes
+
+
+def is_gone(catalog: Catalog, dropped: DroppedSource) -> bool:
+    """Return True if nothing is left of the shards that were dropped with a source."""
+    return catalog.dropped.isdisjoint(dropped.shards)
 
 
 def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Change]:
@@ -264,8 +309,11 @@ def _replaced(source: SourceInfo, **changed: Any) -> list[Change]:
     ]
 
 
-def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:
+def row_of(item: CollectionInfo | RenditionInfo | SourceInfo | DroppedSource) -> Row:
     """Return the row that stands for an item."""
     kind = next(k for k, t in _KINDS.items() if isinstance(item, t))
-    name = item.id if isinstance(item, RenditionInfo) else item.name
+    if isinstance(item, DroppedSource):
+        name = item.source.id
+    else:
+        name = item.id if isinstance(item, RenditionInfo) else item.name
     return kind, name, msgspec.json.encode(item).decode()

@@ -24,6 +24,7 @@ from tidelog.collection.catalog.catalog import (
     plan_create,
     plan_drop,
     plan_forget,
+    plan_released,
     plan_retain,
     plan_skip,
     read_catalog,
@@ -114,6 +115,10 @@ class Controller:
     async def forget(self, shards: Sequence[str]) -> None:
         """List dropped shards no more: nothing is left of them but that they are no more."""
         await self._change(lambda known: plan_forget(known, shards))
+
+    async def released(self, id: str) -> None:
+        """Record that what a dropped source held elsewhere was released."""
+        await self._change(lambda known: plan_released(known, id))
 
     async def _change(self, plan: Callable[[Catalog], list[Change]]) -> None:
         token = (new_writer_id(self.clock), 0)

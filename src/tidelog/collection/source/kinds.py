@@ -139,16 +139,20 @@ def open_source(
     )
 
 
-async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> None:
-    """Let go of what a source that was dropped holds elsewhere, if that can still be reached.
+async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> bool:
+    """Release what a dropped source holds elsewhere; return False if its kind is not known here.
 
     Raises:
         LocationError: a store failed.
     """
     if info.kind == FILES:
-        return
-    # Of a kind that is not here any more, or of what is gone, nothing is held that could be told.
-    with suppress(UsageError, GoneError):
-        kind = open_kind(info, store=store, clock=clock)
-        with told(kind):
+        return True
+    # What is gone holds nothing.
+    with suppress(GoneError):
+        try:
+            kind = open_kind(info, store=store, clock=clock)
+        except UsageError:
+            return False
+        with suppress(UsageError), told(kind):
             await kind.release()
+    return True
