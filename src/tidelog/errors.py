@@ -137,6 +137,10 @@ class ManifestLost(NoSuchLog):
     """The log's manifest is not there, and its records are."""
 
 
+class CopyUnfinished(ManifestLost):
+    """The log has no manifest, and the records of a copy that was killed, or lost its manifest."""
+
+
 class NoSuchCheckpoint(GoneError):
     """A keyed log has no such checkpoint."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -64,13 +65,13 @@ def test_a_fork_goes_its_own_way(cli: Cli) -> None:
     assert names(cli) == []
 
 
-def test_a_pin_that_a_fork_left_is_released_by_force(cli: Cli) -> None:
-    """Of one that was begun and never finished there is no log to destroy."""
+def test_a_pin_that_a_killed_fork_left_is_released(cli: Cli) -> None:
+    """There is no log to destroy for it."""
     fill(cli, "a", 2)
     cli.done("log", "fork", "a", "b")
     (cli.folder / "lake" / "log" / "b" / MANIFEST).unlink()
 
-    assert cli.done("log", "pin", "release", "a", "b", "--force").object["released"] == "b"
+    assert cli.done("log", "pin", "release", "a", "b").object["released"] == "b"
     cli.done("log", "collect", "a", "--grace", "0")
     assert names(cli) == ["a"]
 
@@ -113,6 +114,30 @@ def test_a_log_of_chromas_is_adopted_and_given_back(cli: Cli, tmp_path: Path) ->
     fill(cli, "s", 4, 4)
     part = cli.done("log", "export", "s", (tmp_path / "s").as_uri(), "--from", "5").object
     assert (part["protocol"], part["oldest"], part["next"]) == ("manifest", 5, 9)
+
+
+@pytest.mark.parametrize("kind", ["slot", "manifest", "adopt"])
+def test_a_copy_that_was_killed_does_not_fail_the_list(cli: Cli, kind: str) -> None:
+    """The list names it and the remedy; a log that a writer has opened lost its manifest."""
+    fill(cli, "a", 3)
+    if kind == "adopt":
+        cli.done("log", "adopt", golden(cli, "b_snapshots"), "b")
+    else:
+        cli.done("log", "copy", "a", "b", "--protocol", kind)
+    (cli.folder / "lake" / "log" / "b" / MANIFEST).unlink()
+    if kind != "slot":
+        shutil.rmtree(cli.folder / "lake" / "log" / "b" / "gc", ignore_errors=True)
+
+    told = cli.done("log", "list")
+    assert [one["name"] for one in told.objects] == ["a", "b"]
+    assert "was not finished" in told.err
+    assert "destroy" in told.err
+    assert "was not finished" in cli("log", "scan", "b").complaint
+
+    (cli.folder / "lake" / "log" / "a" / MANIFEST).unlink()
+    told = cli("log", "list")
+    assert told.status == 1
+    assert "1 log cannot be read" in told.err
 
 
 def test_a_lost_manifest_is_made_again(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -212,6 +213,20 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
     assert rows()["objects"] == {"live": 2, "gone": 0, "young": 0, "dead": 0, "other": 0}
     assert cli("inspect", "t").status == 2
     assert [one["role"] for one in cli.done("inspect", "--json").objects][-1] == "catalog"
+
+
+def test_what_a_killed_check_of_the_location_left_is_swept(cli: Cli) -> None:
+    """The check runs before there is a location, so no state names its object."""
+    cli.done("log", "create", "l")
+    left = cli.folder / "lake" / "probe" / "0123"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"first")
+    os.utime(left, (1, 1))
+
+    assert "probes" not in cli.done("collect").err
+    assert left.exists()
+    assert "(probes): 1 object deleted" in cli.done("collect", "--sweep").err
+    assert not left.exists()
 
 
 def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
-from kit.clocks import SwiftClock
+from kit.clocks import HandClock, SwiftClock
+from kit.dying import DiesWriting
 from kit.lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, StoreRefused
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.probe import probe_store
+from tidelog.store.probe import delete_old_probes, probe_store
 from tidelog.store.urls import open_store
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import NO_FAULT, Request
@@ -73,3 +77,21 @@ async def test_one_failed_put_does_not_fail_the_probe(
 
     assert len(puts) >= 4
     assert [entry async for entry in inner.list("")] == []
+
+
+async def test_a_sweep_deletes_what_a_killed_probe_left() -> None:
+    """A process may be killed at any request of the probe; a probe under way is left alone."""
+    store, clock = MemoryStore(), HandClock()
+    for number in range(20):
+        death = DiesWriting(number=number, landed=True)
+        with suppress(LocationError):
+            await probe_store(Faulty(store, toss=death.toss), clock=SwiftClock())
+    old = [key for key in store.objects if key.startswith("probe/")]
+    assert len(old) > 1
+    await store.put("probe/young", b"")
+    young = store.objects["probe/young"]
+    store.objects["probe/young"] = replace(young, modified_us=clock.now_us() - 1_000_000)
+    await store.put("other", b"")
+
+    assert await delete_old_probes(store, clock=clock) == len(old)
+    assert sorted(store.objects) == ["other", "probe/young"]

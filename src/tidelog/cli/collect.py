@@ -21,7 +21,7 @@ from tidelog.cli.output import count_text, is_json, print_json, say, time_text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from tidelog.collection.maintenance import CollectedOne, Kept
+    from tidelog.collection.maintenance import CollectedOne, Kept, Maintenance
     from tidelog.location import Location
 
 
@@ -85,10 +85,8 @@ def collect(
         async for one in turn.each(logs, erase):
             told(one)
         if not names:
-            async for one in tending.tidy(sweeps=sweep):
+            async for one in _others(tending, turn, sweep):
                 told(one)
-            async for _ in turn.each(await tending.unreleased(), tending.release):
-                pass
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
 
@@ -109,3 +107,13 @@ def _lines(one: CollectedOne, after: str) -> Iterator[str]:
         yield f"  the hold {name}{purpose} keeps {count_text(hold.objects, 'object')} {end}"
     if one.held:
         yield "  tidelog hold release NAME HOLD drops a hold that has no reader any longer"
+
+
+async def _others(tending: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:
+    """Collect what no name stands for: transactions, dropped sources, and killed checks."""
+    async for one in tending.tidy(sweeps=sweep):
+        yield one
+    if sweep and (probes := await tending.sweep_probes()).deleted:
+        yield probes
+    async for _ in turn.each(await tending.unreleased(), tending.release):
+        pass

@@ -30,6 +30,7 @@ from tidelog.persist.upkeep.merger import Merger
 from tidelog.persist.upkeep.sweeper import usage_of_shard
 from tidelog.persist.upkeep.usage import ShardUsage
 from tidelog.store.port import Store
+from tidelog.store.probe import delete_old_probes
 
 if TYPE_CHECKING:
     from tidelog.persist.upkeep.scrub import ShardScrubbed
@@ -360,6 +361,14 @@ class Maintenance:
             yield CollectedOne(f"({one.name}: transactions)", deleted, 0)
         async for found in self._clear_forgotten(sweeps=sweeps):
             yield found
+
+    async def sweep_probes(self) -> CollectedOne:
+        """Delete what killed checks of this location left; see `delete_old_probes`.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        return CollectedOne("(probes)", await delete_old_probes(self.store, clock=self.clock), 0)
 
     async def _names(self, kind: Named) -> list[str]:
         keys = [key async for key in self.consensus.list_keys(kind.prefix)]

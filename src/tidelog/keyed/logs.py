@@ -170,7 +170,7 @@ class KeyedLogs:
     async def drop(self, name: str) -> None:
         """Drop a keyed log, for good; its name stays taken.
 
-        Whoever died over it is helped: of a log that was dropped, what is left goes.
+        A drop of a log that was dropped deletes what a killed drop left of it.
 
         Raises:
             NoSuchLog: there is none. UsageError: forks read what it has stored.
@@ -178,6 +178,7 @@ class KeyedLogs:
         standing = self._standing(name)
         if (await standing.machine.refresh()).is_dropped:
             await self._clear(standing)
+            return
         standing = await self._living(name)
         await Forks(source=standing, writer=self.writer).settle(gives_up=True)
         await standing.machine.commit(decide_dropped)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, wall_us
 from tidelog.errors import (
     ContentionError,
     ObjectChanged,
@@ -21,6 +21,7 @@ from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 
 PREFIX = "probe/"
+OLD_US = 3_600_000_000  # A probe takes seconds.
 _ADVICE = (
     "tidelog would lose data here; use a store with conditional writes "
     "(AWS S3, R2, MinIO, SeaweedFS, Google Cloud Storage, Azure, a local disk)"
@@ -40,6 +41,19 @@ async def probe_store(store: Store, *, clock: Clock) -> None:
     finally:
         with suppress(TidelogError):
             await store.delete([key])
+
+
+async def delete_old_probes(store: Store, *, clock: Clock) -> int:
+    """Delete the objects that killed probes left an hour ago or earlier; return their number.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    before_us = wall_us(clock) - OLD_US
+    old = [one.key async for one in store.list(PREFIX) if one.modified_us < before_us]
+    if old:
+        await store.delete(old)
+    return len(old)
 
 
 async def _probe(store: Store, key: str, *, clock: Clock) -> None:

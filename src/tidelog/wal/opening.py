@@ -9,12 +9,13 @@ from typing import Final
 
 from tidelog.arguments import quoted
 from tidelog.clock import Clock
-from tidelog.errors import ManifestLost, NameTaken, NoSuchLog, UsageError
+from tidelog.errors import CopyUnfinished, ManifestLost, NameTaken, NoSuchLog, UsageError
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.epoch import EPOCHS, FIRST_EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.committer import Committer
@@ -122,17 +123,29 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
         LocationError: the store failed.
     """
     told = f"there is no log {name!r} at {store.url}"
+    unfinished = f"{told}: a copy to it was not finished, or its manifest was lost"
     if await first_entry(store, EPOCHS) is not None:
+        # A writer opens an epoch of its own; a copier stores all records in the first.
+        if await first_entry(store, EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff") is None:
+            return CopyUnfinished(
+                f"{unfinished}: copy again, or 'tidelog log destroy {name}'; if it was a log, "
+                f"'tidelog log rebuild {name}'"
+            )
         return ManifestLost(
             f"{told}: its manifest is missing, but its objects are there: "
-            f"'tidelog log rebuild {name}', or destroy it if a copy to it was never finished"
+            f"'tidelog log rebuild {name}'"
         )
     if await first_entry(store, FRAGMENTS) is not None:
-        return ManifestLost(
-            f"{told}: its manifest is missing, but its objects are there: put manifest/MANIFEST "
-            "back, for in wal3's form it cannot be made again; or destroy it if a copy to it was "
-            "never finished"
-        )
+        advice = "put manifest/MANIFEST back, for in wal3's form it cannot be made again"
+        if (
+            await first_entry(store, "snapshot/") is None
+            and await first_entry(store, GARBAGE) is None
+        ):
+            return CopyUnfinished(
+                f"{unfinished}: copy or adopt again, or 'tidelog log destroy {name}'; if it "
+                f"was a log, {advice}"
+            )
+        return ManifestLost(f"{told}: its manifest is missing, but its objects are there: {advice}")
     return NoSuchLog(
         f"{told}: 'tidelog log list' shows those that there are, 'tidelog log create' makes one"
     )

@@ -19,7 +19,7 @@ from tidelog.cli.output import (
     say,
 )
 from tidelog.clock import run_all
-from tidelog.errors import LocationError, ManifestLost, NoSuchLog, TidelogError
+from tidelog.errors import CopyUnfinished, LocationError, ManifestLost, NoSuchLog, TidelogError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -45,13 +45,17 @@ class LogsUnreadable(TidelogError):
 
 
 def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the logs, and what is in them. A damaged one is told, and does not hide the others.
+    """List the logs and their contents; a damaged log does not hide the others.
 
-    Exit status: 1 if one cannot be read.
+    A copy that was interrupted is listed with the commands that end it.
+
+    Exit status: 1 if a log cannot be read.
     """
     found = on_location(context, logs_of)
     is_json = choose_format(None, as_json=as_json) == "json"
-    damaged = [one for one in found if isinstance(one, Unreadable)]
+    unreadable = [one for one in found if isinstance(one, Unreadable)]
+    # An interrupted copy damages no other log, and is no log itself.
+    damaged = [one for one in unreadable if not isinstance(one.error, CopyUnfinished)]
     columns: tuple[Column[LogInfo], ...] = (
         Column("name", lambda one: one.name),
         Column("protocol", lambda one: one.protocol),
@@ -65,9 +69,9 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
         print_json(*(one.to_dict() for one in found))
     elif whole := [one for one in found if not isinstance(one, Unreadable)]:
         print_table(whole, columns)
-    elif not damaged:
+    elif not unreadable:
         say("There are no logs yet: 'tidelog log create NAME' makes one.")
-    for one in damaged:
+    for one in unreadable:
         say(f"{one.name}: {one.error}")
     if damaged:
         told = count_text(len(damaged), "log")

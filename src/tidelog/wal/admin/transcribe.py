@@ -38,7 +38,7 @@ from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
-from tidelog.wal.format.epoch import EPOCHS, Epoch, first_epoch
+from tidelog.wal.format.epoch import EPOCHS, FIRST_EPOCHS, Epoch, first_epoch
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
@@ -60,7 +60,6 @@ from tidelog.wal.slot_protocol.chain import extend
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
 PUTS_MAX: Final = 8
-FIRST_EPOCHS: Final = f"{EPOCHS}{0:016x}-"
 Encoded = tuple[Fragment, bytes]
 
 

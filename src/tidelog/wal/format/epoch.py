@@ -21,6 +21,7 @@ LANES_MAX: Final = 4_096
 ALPHA_MAX: Final = 256
 FIRST_SLOT: Final = 1
 EPOCHS: Final = "epoch/"
+FIRST_EPOCHS: Final = f"{EPOCHS}{0:016x}-"
 VOID_MAX: Final = 100_000  # A fence that says more was made to have somebody delete at random.
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _PATH: Final = re.compile(
