@@ -1,6 +1,6 @@
-"""What one bad row in a hundred costs: decoding, by format and kind of fault, on one core.
+"""What bad rows cost: decoding, by format, kind of fault and share of bad rows, on one core.
 
-python bench/bad_rows.py [--rows N] [--rounds N] [--format json|csv|parquet]
+python bench/bad_rows.py [--rows N] [--rounds N] [--format json|csv|parquet] [--share PERCENT]
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ BAD_JSON = {
     "a day": '{{"id": {n}, "day": "no day"}}',
     "an amount": '{{"id": {n}, "amount": "1.255"}}',
     "a field twice": '{{"id": {n}, "id": {n}}}',
+    "not UTF-8": '{{"id": {n}, "user": "\udcff"}}',
+    "a scalar": "{n}",
 }
 BAD_CSV = {
     "too few fields": "{n},x",
@@ -56,21 +58,33 @@ BAD_CSV = {
     "a type": "x{n},user-{n},2024-01-02T03:04:05Z,1.25,true,2024-01-02,x",
     "an amount": "{n},user-{n},2024-01-02T03:04:05Z,1.255,true,2024-01-02,x",
 }
+BAD_PARQUET = ("a fraction", "an amount", "no text")
 
 
-def text(good: str, bad: str | None, rows: int) -> bytes:
-    """Return records of which one in a hundred is bad, if any is."""
-    pattern = [good] * 100 if bad is None else [*[good] * 50, bad, *[good] * 49]
-    return "".join(pattern[n % 100].format(n=n, m=n % 1_000) + "\n" for n in range(rows)).encode()
+def text(good: str, bad: str | None, rows: int, share: int) -> bytes:
+    """Return records, of which so many in a hundred are bad."""
+    pattern = [bad if bad is not None and _is_bad(n, share) else good for n in range(100)]
+    return "".join(pattern[n % 100].format(n=n, m=n % 1_000) + "\n" for n in range(rows)).encode(
+        errors="surrogateescape"
+    )
 
 
-def parquet_file(bad: bool, rows: int) -> bytes:
-    """Return a file of amounts, of which one in a hundred has a digit too many."""
-    amounts = [1.255 if bad and n % 100 == 50 else 1.25 for n in range(rows)]
+def _is_bad(number: int, share: int) -> bool:
+    """Return True for so many numbers in a hundred, spread evenly; the last one is good."""
+    place = number % 100
+    return place * share // 100 > (place - 1) * share // 100
+
+
+def parquet_file(fault: str, rows: int, share: int) -> bytes:
+    """Return a file of which so many rows in a hundred have a digit too many, or other bytes."""
+    bad = [fault != "none" and _is_bad(n, share) for n in range(rows)]
+    amounts = [1.255 if one and fault == "an amount" else 1.25 for one in bad]
+    ids = [n + 0.5 if one and fault == "a fraction" else n for n, one in enumerate(bad)]
+    names = [b"\xff" if one and fault == "no text" else b"user" for one in bad]
     table = pa.table(
         {
-            "id": pa.array([n + (n % 100 == 50) / 2 * bad for n in range(rows)], pa.float64()),
-            "user": [f"user-{n}" for n in range(rows)],
+            "id": pa.array(ids, pa.float64()),
+            "user": pa.array(names, pa.binary()),
             "amount": pa.array(amounts, pa.float64()).cast(pa.decimal128(12, 4)),
         }
     )
@@ -104,7 +118,7 @@ async def ingest_file(folder: Path, kind: str, bad: int) -> float:
     summary = await run_ingest(
         ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
     )
-    assert summary.bad == bad
+    assert summary.bad == bad, (summary.bad, bad, summary.waiting)
     return summary.duration_us / 1e6
 
 
@@ -117,18 +131,18 @@ def ingest(data: bytes, kind: str, bad: int) -> float:
         return asyncio.run(ingest_file(folder, kind, bad))
 
 
-def works_of(kind: str, rows: int, *, whole: bool) -> dict[str, Callable[[], float]]:
+def works_of(kind: str, rows: int, share: int, *, whole: bool) -> dict[str, Callable[[], float]]:
     """Return by fault what is timed; the fault of none comes first."""
     if kind == "parquet":
-        made = {"none": parquet_file(False, rows), "numbers": parquet_file(True, rows)}
+        made = {fault: parquet_file(fault, rows, share) for fault in ("none", *BAD_PARQUET)}
         if not whole:
             made = {fault: packed(file) for fault, file in made.items()}
     else:
         good, faults = (JSON, BAD_JSON) if kind == "json" else (CSV, BAD_CSV)
-        made = {"none": text(good, None, rows)}
-        made |= {fault: text(good, bad, rows) for fault, bad in faults.items()}
+        made = {"none": text(good, None, rows, share)}
+        made |= {fault: text(good, bad, rows, share) for fault, bad in faults.items()}
     return {
-        fault: _timed(data, kind, 0 if fault == "none" else rows // 100, whole=whole)
+        fault: _timed(data, kind, 0 if fault == "none" else rows * share // 100, whole=whole)
         for fault, data in made.items()
     }
 
@@ -144,6 +158,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--format", choices=["json", "csv", "parquet"])
+    parser.add_argument("--share", type=int, default=1, help="bad rows in a hundred rows")
     parser.add_argument("--ingest", action="store_true")
     given = parser.parse_args()
     pa.set_cpu_count(1)
@@ -151,12 +166,13 @@ def main() -> None:
     for kind in ("json", "csv", "parquet"):
         if given.format not in (None, kind):
             continue
-        found = side_by_side(works_of(kind, given.rows, whole=given.ingest), given.rounds)
+        works = works_of(kind, given.rows, given.share, whole=given.ingest)
+        found = side_by_side(works, given.rounds)
         for fault, seconds in found.items():
             took = statistics.median(seconds)
             times = ratio(found["none"], seconds)
             table.append([kind, fault, f"{took:.2f}", f"{given.rows / took:,.0f}", f"{times:.2f}"])
-    print(f"{given.rows:,} rows, one in a hundred bad; {given.rounds} rounds\n")
+    print(f"{given.rows:,} rows, {given.share} in a hundred bad; {given.rounds} rounds\n")
     print_table(["format", "fault", "seconds", "rows/s", "times none's"], table)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS
+from tidelog.collection.formats import casts
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.types import json_wire, parse_schema, sql_type
 from tidelog.errors import UsageError
@@ -298,3 +299,40 @@ def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
 
     expected = [None if text is None else text.encode() for text in texts]
     assert found == [(True, [one] if nested else one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "wanted"),
+    [
+        (pa.array([1.0]), pa.array([1.5]), pa.int64()),
+        (pa.array([1]), pa.array([300]), pa.int8()),
+        (pa.array([1]), pa.array([10**12]), pa.decimal128(10, 2)),
+        (pa.array([1.25]), pa.array([float("nan")]), pa.decimal128(10, 2)),
+        (pa.array(["1.25"]), pa.array(["1.255"]), pa.decimal128(10, 2)),
+        (pa.array(["1.25"]), pa.array(["123456789"]), pa.decimal128(10, 2)),
+        (pa.array(["1.25"]), pa.array(["no number"]), pa.decimal128(10, 2)),
+        (pa.array([b"a"]), pa.array([b"\xff"]), pa.string()),
+        (
+            pa.array([Decimal("1.2500")]),
+            pa.array([Decimal("1.2550")]),
+            pa.decimal128(10, 2),
+        ),
+    ],
+    ids=str,
+)
+def test_many_values_that_do_not_fit_cost_few_casts(
+    good: pa.Array[Any], bad: pa.Array[Any], wanted: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cast takes as long as thousands of values: half of a column may not fit."""
+    casts_done: list[int] = []
+    cast = casts._cast
+
+    def counting(array: pa.Array[Any], dtype: pa.DataType) -> pa.Array[Any]:
+        casts_done.append(len(array))
+        return cast(array, dtype)
+
+    monkeypatch.setattr(casts, "_cast", counting)
+    _, unfit = casts.cast_values(pa.concat_arrays([good, bad] * 300), wanted)
+
+    assert unfit.tolist() == [False, True] * 300
+    assert len(casts_done) <= 10

@@ -241,7 +241,7 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     count = len(array)
     if count == 1:
         return _unfit_all(array, dtype)
-    doubtful = doubt_cast(array, dtype)
+    doubts = doubt_cast(array, dtype)
 
     def cast_all(rows: Int64s) -> tuple[Array, Bools] | None:
         some = array.take(rows)
@@ -251,9 +251,9 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
             return None
 
     def guess(rows: Int64s) -> Bools:
-        return doubtful[rows]
+        return doubts.doubtful[rows]
 
-    sieve = Sieve(cast_all, [guess], asked=guess)
+    sieve = Sieve(cast_all, [guess], asked=guess, is_sure=lambda row: bool(doubts.sure[row]))
     sieve.take(np.arange(count, dtype=np.int64))
     found, rows, _ = sieve.ordered()
     unfit = np.ones(count, dtype=np.bool_)

@@ -1,11 +1,13 @@
-"""Which values an exact cast may refuse: guesses, by casts that lose and by patterns. Pure.
+"""Which values an exact cast may refuse, and which it surely does. Pure.
 
-Arrow says that some value of many does not fit, and not which one. The guesses here are quick and
-need not be right: who asked tries each doubtful value alone.
+Arrow says that some value of many does not fit, and not which one. The guesses here are quick: by
+casts that lose something, and by patterns. A value that is only doubtful is tried alone; where many
+do not fit, that takes most of the time, so those that surely do not are not tried.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,16 +21,57 @@ Array: TypeAlias = "pa.Array[Any]"
 _MANTISSA_BITS: Final = {16: 11, 32: 24, 64: 53}
 
 
-def doubt_cast(array: Array, dtype: pa.DataType) -> Bools:
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Which values may not fit, and which of these surely do not."""
+
+    doubtful: Bools
+    sure: Bools
+
+
+def doubt_cast(array: Array, dtype: Any) -> Doubts:
     """Say which values may not fit ``dtype``; none where there is no guess."""
+    nothing = np.zeros(len(array), dtype=np.bool_)
     try:
         if pa.types.is_string(array.type):
-            return _doubt_text(array, dtype)
+            if not pa.types.is_decimal(dtype):
+                return Doubts(nothing, nothing)
+            sure = _lose_digits(array, dtype)
+            return Doubts(_doubt_text(array, dtype) | sure, sure)
         if pa.types.is_binary(array.type):
-            return np.array([not _is_text(value) for value in array.to_pylist()], np.bool_)
-        return _doubt_by_return(array, dtype)
+            no_text = np.array([not _is_text(value) for value in array.to_pylist()], np.bool_)
+            return Doubts(no_text, no_text)
+        if pa.types.is_decimal(dtype) and not pa.types.is_decimal(array.type):
+            wide = _are_wide(array, dtype)
+            return Doubts(wide, wide)
+        found = _doubt_by_return(array, dtype)
+        return Doubts(found, found if _is_number(array.type) and _is_number(dtype) else nothing)
     except pa.ArrowException:
+        return Doubts(nothing, nothing)
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+
+
+def _are_wide(array: Array, dtype: Any) -> Bools:
+    """Say which numbers are no decimals, or far beyond all of a type."""
+    limit = 10 ** max(0, dtype.precision - dtype.scale)
+    if pa.types.is_integer(array.type):
+        filled: Any = pc.fill_null(array, pa.scalar(0, array.type))
+        numbers = filled.to_numpy(zero_copy_only=False)
+        found: Bools = np.zeros(len(array), dtype=np.bool_)
+        for bound, is_beyond in ((limit, np.greater_equal), (-limit, np.less_equal)):
+            if np.iinfo(numbers.dtype).min <= bound <= np.iinfo(numbers.dtype).max:
+                found |= is_beyond(numbers, bound)
+        return found
+    if not pa.types.is_floating(array.type):
         return np.zeros(len(array), dtype=np.bool_)
+    known: Any = pc.fill_null(array.cast(pa.float64()), pa.scalar(0.0))
+    floats = known.to_numpy(zero_copy_only=False)
+    # Just below it, rounding decides.
+    wide: Bools = ~np.isfinite(floats) | (np.abs(floats) > 1.01 * limit)
+    return wide
 
 
 def _doubt_by_return(array: Array, dtype: pa.DataType) -> Bools:
@@ -51,12 +94,21 @@ def _is_negative(array: Array) -> Array:
     return found
 
 
-def _doubt_text(array: Array, dtype: pa.DataType) -> Bools:
-    if not pa.types.is_decimal(dtype):
-        return np.zeros(len(array), dtype=np.bool_)
+def _doubt_text(array: Array, dtype: Any) -> Bools:
     whole = max(0, dtype.precision - dtype.scale)
     plain = rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{max(0, dtype.scale)}}})?$"
     return as_mask(pc.invert(pc.match_substring_regex(array, plain)))
+
+
+def _lose_digits(array: Array, dtype: Any) -> Bools:
+    """Say which texts are no numbers, or have digits that a decimal lacks."""
+    whole, scale = max(0, dtype.precision - dtype.scale), max(0, dtype.scale)
+    faults = (
+        r"^[^0-9]*$|[^0-9eE+.\-]",
+        rf"^[+-]?[0-9]*\.[0-9]{{{scale}}}[0-9]*[1-9][0-9]*$",
+        rf"^[+-]?0*[1-9][0-9]{{{whole}}}[0-9]*(\.[0-9]*)?$",
+    )
+    return as_mask(pc.match_substring_regex(array, "|".join(f"(?:{one})" for one in faults)))
 
 
 def _is_text(value: bytes | None) -> bool:

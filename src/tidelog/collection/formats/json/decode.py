@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
@@ -19,7 +20,8 @@ import pyarrow.json as pj
 from tidelog.collection.formats.json.doubt import (
     Check,
     doubt_lines,
-    fault_of,
+    field_names,
+    find_fault,
     has_infinity,
     line_checkers,
     overflows,
@@ -55,7 +57,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
     starts, ends = split_records(data)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
     lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
-    sieve = Sieve(lines.parse, lines.guesses())
+    sieve = Sieve(lines.parse, lines.guesses(), is_sure=lines.is_sure)
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
@@ -89,6 +91,7 @@ class _Lines:
     _plain: pa.Schema = field(init=False)
     _texts: FieldTexts = field(init=False)
     _has_unknown: bool = field(init=False)
+    _faults: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         texts = tuple(field.name for field in self.wanted if is_json(field))
@@ -101,7 +104,7 @@ class _Lines:
         guesses = [self.guess_by(check) for check in line_checkers(self._plain)]
         if self._texts.names:
             guesses.append(self.guess_by(self._texts.check, is_strict=True))
-        return [*guesses, self.guess_by_stops]
+        return [*guesses, self.guess_by_twins, self.guess_by_stops]
 
     def line(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.ends[row]]
@@ -155,6 +158,15 @@ class _Lines:
 
         return guess
 
+    def guess_by_twins(self, rows: Int64s) -> Bools:
+        """Doubt the lines in which the name of a field stands twice."""
+        lines = [self.line(row) for row in rows.tolist()]
+        doubted = np.zeros(len(rows), dtype=np.bool_)
+        for name in field_names(self.wire):
+            token = msgspec.json.encode(name)
+            doubted |= np.fromiter((one.count(token) > 1 for one in lines), np.bool_, len(lines))
+        return doubted
+
     def guess_by_stops(self, rows: Int64s) -> Bools:
         """Doubt the lines at which the reader says that it stopped."""
         doubted = np.zeros(len(rows), dtype=np.bool_)
@@ -173,8 +185,19 @@ class _Lines:
             at = place + 1
         return doubted
 
+    def is_sure(self, row: int) -> bool:
+        """Return True if the reader refuses a line, without asking it; keep the reason."""
+        line = self.line(row)
+        found = find_fault(line, self.wanted, self.wire)
+        is_sure = found.is_sure or (bool(self._texts.names) and self._texts.refuses(line))
+        if is_sure:
+            self._faults[row] = found.reason
+        return is_sure
+
     def fault(self, row: int) -> str:
-        return fault_of(self.line(row), self.wanted, self.wire)
+        if row not in self._faults:
+            return find_fault(self.line(row), self.wanted, self.wire).reason
+        return self._faults[row]
 
 
 def _may_be_unknown(said: str) -> bool:

@@ -10,7 +10,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
@@ -29,6 +31,7 @@ _NOT_FINITE: Final = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
 _FLOAT32_MAX: Final = 3.4e38
 # Python's parser stops at some 900 levels, fewer or more by version: the reason must not.
 _DEPTH_MAX: Final = 800
+_DIGITS: Final = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
 
 
@@ -108,46 +111,115 @@ def _type(dtype: pa.DataType) -> Any:
     return _struct(list(dtype)) if pa.types.is_struct(dtype) else str
 
 
-def fault_of(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> str:
-    """Return what is wrong with a bad line, in words that do not change with a library."""
-    repeated: list[bool] = []
-    wide: list[str] = []
+@dataclass(frozen=True, slots=True)
+class LineFault:
+    """What is wrong with a line; ``is_sure`` says that Arrow's reader refuses it for that."""
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        repeated.extend([True] * (len(found) < len(items)))
+    reason: str
+    is_sure: bool = False
+
+
+class _Object(dict[str, Any]):
+    """An object of json, and the names that it has twice."""
+
+    twins: frozenset[str] = frozenset()
+
+
+def find_fault(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> LineFault:
+    """Return what is wrong with a line, if anything, in words that do not change with a library."""
+    if (depth := _depth_of(line)) > _DEPTH_MAX:
+        return LineFault(
+            f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
+        )
+    reading = _Reading()
+    try:
+        value = reading.read(line)
+    except UnicodeDecodeError:
+        return LineFault("the line is not UTF-8")
+    except (ValueError, RecursionError) as error:
+        # Arrow's reader takes Inf, and ends at a NUL.
+        is_plain = b"\0" not in line and _NOT_FINITE.search(line) is None
+        is_sure = is_plain and isinstance(error, ValueError)
+        return LineFault("the line is not one json value", is_sure)
+    if not isinstance(value, _Object):
+        return LineFault("the line is not a json object")
+    plain = ((one, kind) for one, kind in zip(wanted, wire, strict=True) if not is_json(one))
+    for field, on_wire in plain:
+        fits = _fits(value[field.name], on_wire) if field.name in value else True
+        if not fits:
+            reason = f"column {field.name!r} does not fit its type {sql_type(field.type)}"
+            return LineFault(reason, fits is False)
+    if reading.wide:
+        floats = [one.name for one in wire if pa.types.is_floating(one.type)]
+        is_own = any(_is_too_wide(value.get(name)) for name in floats)
+        return LineFault(f"the number {reading.wide[0][:40]} is too large", is_own)
+    if reading.has_twins:
+        return LineFault("a field is named twice", _has_known_twins(value, list(wire)))
+    return LineFault("the line is not a plain json object")
+
+
+class _Reading:
+    """Reads one line by Python's parser, and notes what Arrow's reader may refuse."""
+
+    def __init__(self) -> None:
+        self.has_twins = False
+        self.wide: list[str] = []
+
+    def read(self, line: bytes) -> Any:
+        return json.loads(
+            line.decode("utf-8"),
+            object_pairs_hook=self._pairs,
+            parse_float=self._number,
+            parse_int=self._integer,
+        )
+
+    def _pairs(self, items: list[tuple[str, Any]]) -> _Object:
+        found = _Object(items)
+        if len(found) < len(items):
+            self.has_twins = True
+            names = Counter(name for name, _ in items)
+            found.twins = frozenset(name for name, count in names.items() if count > 1)
         return found
 
-    def number(text: str) -> _Number:
+    def _number(self, text: str) -> _Number:
         value = _Number(text)
         value.text = text
         if not math.isfinite(value):
-            wide.append(text)
+            self.wide.append(text)
         return value
 
-    def integer(text: str) -> float:
+    def _integer(self, text: str) -> float:
         # Of so many digits, no column of whole numbers holds one; a double holds the least of them.
-        return int(text) if len(text) <= 300 else number(text)
+        return int(text) if len(text) <= 300 else self._number(text)
 
-    if (depth := _depth_of(line)) > _DEPTH_MAX:
-        return f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
-    try:
-        value: Any = json.loads(
-            line.decode("utf-8"), object_pairs_hook=pairs, parse_float=number, parse_int=integer
+
+def field_names(fields: Iterable[pa.Field[Any]]) -> set[str]:
+    """Return the names of fields, and of those within structs."""
+    found: set[str] = set()
+    for field in fields:
+        found.add(field.name)
+        if pa.types.is_struct(field.type):
+            found |= field_names(field.type)
+    return found
+
+
+def _is_too_wide(value: Any) -> bool:
+    """Return True for a number that is written by digits, and that no double holds."""
+    return isinstance(value, _Number) and not math.isfinite(value)
+
+
+def _has_known_twins(value: Any, fields: Sequence[pa.Field[Any]]) -> bool:
+    """Return True if an object, or one within it, has a field of the schema twice."""
+    if not isinstance(value, _Object):
+        return False
+    return any(
+        field.name in value.twins
+        or (
+            pa.types.is_struct(field.type)
+            and _has_known_twins(value.get(field.name), list(field.type))
         )
-    except UnicodeDecodeError:
-        return "the line is not UTF-8"
-    except (ValueError, RecursionError):
-        return "the line is not one json value"
-    if not isinstance(value, dict):
-        return "the line is not a json object"
-    plain = ((one, kind) for one, kind in zip(wanted, wire, strict=True) if not is_json(one))
-    for field, on_wire in plain:
-        if field.name in value and not _fits(value[field.name], on_wire):
-            return f"column {field.name!r} does not fit its type {sql_type(field.type)}"
-    if wide:
-        return f"the number {wide[0][:40]} is too large"
-    return "a field is named twice" if repeated else "the line is not a plain json object"
+        for field in fields
+    )
 
 
 def _depth_of(line: bytes) -> int:
@@ -163,21 +235,68 @@ def _depth_of(line: bytes) -> int:
     return deepest
 
 
-def _fits(value: Any, field: pa.Field[Any]) -> bool:
-    kind, dtype = type(value), field.type
+def _fits(value: Any, field: pa.Field[Any]) -> bool | None:
+    """Return True if a value fits, and False if Arrow surely refuses it; else None: it does not."""
+    dtype = field.type
     if value is None:
         return True
-    if pa.types.is_boolean(dtype):
-        return kind is bool
-    if pa.types.is_integer(dtype):
-        return kind is int and value in whole_range(dtype)
-    if pa.types.is_floating(dtype):
-        return kind in (int, float, _Number) and (dtype.bit_width > 32 or _is_narrow(value))
-    if pa.types.is_string(dtype):
-        return kind is str
-    if pa.types.is_decimal(dtype) and not _is_decimal(value, dtype):
+    if _is_unlike(value, dtype):
         return False
-    return _parses(value, field) and not _is_beyond(value, dtype)
+    if pa.types.is_decimal(dtype) and not _is_decimal(value, dtype):
+        return None
+    parses = not _is_unclear(value, dtype) or _parses(value, field)
+    return (parses and not (pa.types.is_nested(dtype) and _is_beyond(value, dtype))) or None
+
+
+def _is_unclear(value: Any, dtype: pa.DataType) -> bool:
+    """Return True if a value is, or holds, a decimal that is not written as most are."""
+    if value is None:
+        return False
+    if pa.types.is_list(dtype):
+        return any(_is_unclear(one, dtype.value_type) for one in value)
+    if pa.types.is_struct(dtype):
+        return any(_is_unclear(value.get(field.name), field.type) for field in dtype)
+    return pa.types.is_decimal(dtype) and not _is_plain_decimal(value, dtype)
+
+
+def _is_unlike(value: Any, dtype: pa.DataType) -> bool:
+    """Return True if a value, or one within it, is surely refused for its kind, or for its size."""
+    kind = type(value)
+    if value is None:
+        return False
+    if pa.types.is_boolean(dtype):
+        return kind is not bool
+    if pa.types.is_integer(dtype):
+        return kind is not int or value not in whole_range(dtype)
+    if pa.types.is_floating(dtype):
+        return kind not in (int, float, _Number) or (
+            dtype.bit_width <= 32 and not _is_narrow(value)
+        )
+    if pa.types.is_list(dtype):
+        return kind is not list or any(_is_unlike(one, dtype.value_type) for one in value)
+    if pa.types.is_struct(dtype):
+        return kind is not _Object or any(_is_unlike(value.get(f.name), f.type) for f in dtype)
+    if pa.types.is_decimal(dtype):
+        return kind not in (str, int, float, _Number) or _has_lost_digits(value, dtype)
+    return kind is not str
+
+
+def _has_lost_digits(value: Any, dtype: Any) -> bool:
+    """Return True for text that has no digit, or digits behind the last one that a decimal has."""
+    text = str(getattr(value, "text", value))
+    found = _DIGITS.fullmatch(text)
+    if found is None:
+        return not any(sign.isdigit() for sign in text)
+    return bool(found[2] and found[2][max(0, dtype.scale) :].strip("0"))
+
+
+def _is_plain_decimal(value: Any, dtype: Any) -> bool:
+    """Return True for the digits of a decimal, as most writers have them."""
+    found = _DIGITS.fullmatch(str(getattr(value, "text", value)))
+    whole, fraction = dtype.precision - dtype.scale, max(0, dtype.scale)
+    return (
+        found is not None and len(found[1].lstrip("0")) <= whole and len(found[2] or "") <= fraction
+    )
 
 
 def _is_decimal(value: Any, dtype: pa.DataType) -> bool:

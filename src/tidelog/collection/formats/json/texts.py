@@ -43,6 +43,16 @@ class FieldTexts:
         if self.read(line, 1) is None:
             raise ValueError("the line has no text of json values")
 
+    def refuses(self, line: bytes) -> bool:
+        """Return True if a line is not strict json; others may have no texts, too."""
+        try:
+            self._decoder.decode_lines(line)
+        except msgspec.MsgspecError:
+            return True
+        except RecursionError:
+            return False
+        return False
+
     def read(self, chunk: bytes, rows: int) -> list[pa.Array[Any]] | None:
         """Return a column for each name, of as many rows; None if a line cannot be read."""
         try:
