@@ -46,6 +46,8 @@ def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
     back = cli.done("log", "cursor", "move", "a", "x", "--at", "2", "--back").object
     assert (back["from"], back["position"]) == (5, 2)
     assert cli.done("log", "cursor", "create", "a", "b", "--at", "next").object["position"] == 8
+    assert cli.done("log", "cursor", "create", "a", "w", "--at", "-7d").object["position"] == 1
+    cli.done("log", "cursor", "delete", "a", "w")
     listed = cli.done("log", "cursor", "list", "a").objects
     assert [(one["cursor"], one["position"]) for one in listed] == [("b", 8), ("x", 2)]
     gone = cli.done("log", "cursor", "delete", "a", "x").object

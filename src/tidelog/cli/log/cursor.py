@@ -36,7 +36,7 @@ At = Annotated[
         "--at",
         metavar="POSITION",
         help="A position; 'oldest': the first record that is left; 'next': after the last; or a "
-        "time, as 2013-01-15T14:00:00Z: the first record of it or later.",
+        "time, as 2013-01-15T14:00:00Z, yesterday or -7d: the first record of it or later.",
     ),
 ]
 
