@@ -24,7 +24,7 @@ from tidelog.server.app import Refusal, ServerState
 from tidelog.server.asking import JSON_TYPES
 from tidelog.server.limits import SECOND_US
 
-LINGER_TURNS: Final = 4  # Of `end`, between the closing of a connection and its abortion.
+LINGER_TURNS: Final = 2  # Of `end`, between the closing of a connection and its abortion.
 
 
 class GuardedProtocol(H11Protocol):
