@@ -115,7 +115,7 @@ def test_dropping_a_source_wants_a_word(events: Cli) -> None:
     said = events("source", "drop", "events")
 
     assert said.status == 2
-    assert "write --yes" in said.err
+    assert "pass --yes" in said.err
     assert [one["name"] for one in events.done("source", "list").objects] == ["events"]
 
 

@@ -78,7 +78,7 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
         (("place", "s", "h", "--at", "99"), 2, "past upper"),
         (("place", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
         (("move", "s", "nothing", "5", "--yes"), 1, "there is no hold 'nothing'"),
-        (("move", "s", "history", "5"), 2, "write --yes"),
+        (("move", "s", "history", "5"), 2, "pass --yes"),
         (("release", "c", "nothing"), 1, "there are"),
         (("place", "s", "h", "--token", "0"), 2, "--token"),
         (("list", "c", "--shard"), 2, "there is no shard 'c'"),
