@@ -1,28 +1,42 @@
-"""``tidelog source skip``: what stops a source says how to go on, and that works."""
+"""``tidelog source skip``: the error that stops a source names the remedy, and that works."""
 
 from __future__ import annotations
 
+import asyncio
+
 from cli.conftest import Cli
+from kit.sources import bind
+from tidelog.location import open_location
 
 
-def test_a_rewritten_file_is_skipped_as_the_error_says(cli: Cli) -> None:
-    """And the status lists it, for people and for programs."""
+async def bind_all(url: str, name: str) -> None:
+    """Bind the files of a source, as a command does that is killed then."""
+    assert await bind(await (await open_location(url)).ingester(name))
+
+
+def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
+    """And the status lists it, for people and for programs; a later file of the name is taken."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")
-    cli.write_lines("raw/a.jsonl", {"n": 2}, {"n": 3})
-    cli.write_lines("raw/b.jsonl", {"n": 4})
+    cli.write_lines("raw/b.jsonl", {"n": 2}, {"n": 3})
+    cli.write_lines("raw/c.jsonl", {"n": 4})
+    asyncio.run(bind_all(cli.location, "s"))
+    (cli.folder / "raw/b.jsonl").unlink()
     stopped = cli("ingest", "s", "--engine", "local", "--json")
 
     assert stopped.status == 1
-    assert stopped.complaint.endswith("go on without it: tidelog source skip s a.jsonl")
-    refused = cli("source", "skip", "s", "b.jsonl")
+    assert stopped.complaint.endswith("go on without it: tidelog source skip s b.jsonl")
+    refused = cli("source", "skip", "s", "c.jsonl")
     assert (refused.status, "nothing to skip" in refused.complaint) == (2, True)
-    said = cli.done("source", "skip", "s", "a.jsonl", "--json")
-    assert said.object == {"name": "s", "path": "a.jsonl", "skipped": True}
+    said = cli.done("source", "skip", "s", "b.jsonl", "--json")
+    assert said.object == {"name": "s", "path": "b.jsonl", "skipped": True}
     cli.ingest("s")
-    assert cli.done("read", "s", "--format", "json").objects == [{"n": 1}, {"n": 4}]
-    assert list(cli.done("source", "status", "s", "--json").object["skipped"]) == ["a.jsonl"]
+    assert list(cli.done("source", "status", "s", "--json").object["skipped"]) == ["b.jsonl"]
+    cli.write_lines("raw/b.jsonl", {"n": 5})
+    cli.ingest("s")
+    rows = cli.done("read", "s", "--format", "json").objects
+    assert sorted(row["n"] for row in rows) == [1, 4, 5]
 
 
 def test_a_source_that_reads_no_files_has_none_to_skip(cli: Cli) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,13 +12,12 @@ from kit.sources import ingested, make_source, numbers, run_once
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.source import files, identified
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.identified import identify
+from tidelog.collection.source.identified import Renamed, Search, identify
 from tidelog.collection.source.moves import Moves
 from tidelog.collection.source.port import Plan
-from tidelog.collection.source.surveyed import FileCandidate
+from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry
@@ -107,14 +105,14 @@ async def test_a_file_that_goes_while_it_is_looked_at_waits(
     write(a, 1, 2)
     await ingested(tmp_path)
     a.rename(b)
-    find = identified.find_renamed
+    find = Search.run
 
-    async def find_later(*given: Any, **named: Any) -> Any:
+    async def find_later(search: Search, new: Sequence[FileSurvey]) -> Renamed:
         if b.exists():
             b.rename(c)
-        return await find(*given, **named)
+        return await find(search, new)
 
-    monkeypatch.setattr(files, "find_renamed", find_later)
+    monkeypatch.setattr(Search, "run", find_later)
     first = await ingested(tmp_path)
     second = await ingested(tmp_path)
 
@@ -183,16 +181,16 @@ async def test_what_is_not_there_when_it_is_bound_waits(
     """Its bytes are at hand, but nothing could tell afterwards which file they were of."""
     await made(tmp_path, "in", timed=timed)
     old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
-    find = identified.find_renamed
+    find = Search.run
 
-    async def find_earlier(*given: Any, **named: Any) -> Any:
-        found = await find(*given, **named)
+    async def find_earlier(search: Search, files: Sequence[FileSurvey]) -> Renamed:
+        found = await find(search, files)
         if old.exists():
             old.rename(new)
             os.utime(new, (1, 1))
         return found
 
-    monkeypatch.setattr(files, "find_renamed", find_earlier)
+    monkeypatch.setattr(Search, "run", find_earlier)
     first = await ingested(tmp_path)
     assert list(first.waiting) == [old.name]
     await ingested(tmp_path)

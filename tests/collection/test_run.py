@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.clocks import SwiftClock
+from kit.sources import bind
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.health import Health, decode_health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
@@ -240,6 +241,7 @@ async def stopped_by(place: Place, spoil: Callable[[Location], Awaitable[None]])
     ingester = await place.ingester()
     await place.run(ingester)
     await spoil(await place.location())
+    await ingester.refresh()
     with pytest.raises(TidelogError):
         await place.run(ingester)
     return ingester
@@ -249,14 +251,16 @@ async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
     """For whoever comes later and asks why nothing arrives any more."""
     place = Place(tmp_path)
 
-    async def rewrite(location: Location) -> None:
-        place.write("1.jsonl", 7, 7, 7)
+    async def lose(location: Location) -> None:
+        place.write("2.jsonl", 7)
+        assert await bind(await place.ingester())
+        (tmp_path / "2.jsonl").unlink()
 
-    ingester = await stopped_by(place, rewrite)
+    ingester = await stopped_by(place, lose)
     status = await source_status(ingester)
     assert status.run is not None
-    assert "rewritten" in (status.run.error or "")
-    assert status.run.error_kind == "corruption"
+    assert "is gone" in (status.run.error or "")
+    assert status.run.error_kind == "gone"
     assert not status.run.running
     assert (status.upper, status.files) == (4, 1)
 

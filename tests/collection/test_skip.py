@@ -10,7 +10,6 @@ from kit.sources import contents as contents_of
 from kit.sources import ingested, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.ingest.run import look_ahead
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source.binding import Binding
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
@@ -72,33 +71,43 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     (bad,) = await contents(tmp_path, "c_errors")
     assert "'b c.jsonl'" in bad
     assert "'tidelog source skip'" in bad
-    # It is passed over for good, whatever comes under its name.
+    # A later file of the same name is another file.
     write(tmp_path, "b c.jsonl", 5, 6)
     write(tmp_path, "d.jsonl", 7)
-    assert (await ingested(tmp_path)).rows == 1
+    assert (await ingested(tmp_path)).rows == 3
+    with pytest.raises(UsageError, match="is skipped already"):
+        await location.skip_file("c", "b c.jsonl")
     status = await source_status(await location.ingester("c"))
     assert list(status.skipped) == ["b c.jsonl"]
     assert status.left_bytes == 0
 
 
-async def test_what_was_committed_of_a_rewritten_file_stays(tmp_path: Path) -> None:
-    """It is complete at its times; what came into its place is not taken."""
+async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
+    """Its committed rows stay, the file is taken as another one, and the run reports it."""
     write(tmp_path, "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
     write(tmp_path, "a.jsonl", 3, 4, 5)
     write(tmp_path, "b.jsonl", 6)
-    with pytest.raises(SourceRewritten, match=r"source skip c a\.jsonl$"):
-        await ingested(tmp_path)
 
-    await location.skip_file("c", "a.jsonl")
     summary = await ingested(tmp_path)
-    # What the new file has more is not left, and no reason to start Spark.
-    assert (summary.rows, summary.bad, summary.left_bytes) == (1, 0, 0)
-    assert (await look_ahead(await location.ingester("c")))[1] == 0
-    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 6}"]
-    with pytest.raises(UsageError, match="is skipped already"):
+    assert (summary.rows, summary.bad, summary.left_bytes) == (4, 0, 0)
+    assert "rows that are in both are there twice" in summary.notes["a.jsonl"]
+    with pytest.raises(UsageError, match="nothing to skip"):
         await location.skip_file("c", "a.jsonl")
+    assert await contents(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
+
+
+async def test_a_skip_of_an_older_version_skips_the_name(tmp_path: Path) -> None:
+    """The catalog of an older version holds a path alone, and its promise is for good."""
+    write(tmp_path, "a.jsonl", 1)
+    location = await made(tmp_path)
+    await ingested(tmp_path)
+    await location.controller.skip_files("c", ["b.jsonl"])
+    write(tmp_path, "b.jsonl", 2)
+
+    assert (await ingested(tmp_path)).rows == 0
+    assert list((await source_status(await location.ingester("c"))).skipped) == ["b.jsonl"]
 
 
 async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None:

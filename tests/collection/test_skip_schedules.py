@@ -53,10 +53,11 @@ async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> Non
     location = await made(tmp_path)
     file = write(tmp_path / "a.jsonl", {"n": 1}, {"n": 2})
     await bound(location)
-    file.rename(tmp_path / "b.jsonl")
+    file.rename(tmp_path.parent / "b.jsonl")
     with pytest.raises(GoneError):
         await ingested(tmp_path)
     await location.skip_file("c", "a.jsonl")
+    (tmp_path.parent / "b.jsonl").rename(tmp_path / "b.jsonl")
 
     await ingested(tmp_path)
     assert len(await contents(tmp_path, "c_errors")) == 1

@@ -94,6 +94,16 @@ async def ingest(
     return ticks
 
 
+async def bind(ingester: Ingester) -> bool:
+    """Bind the new rows, and compute none of them; return True if there are any."""
+    lower = ingester.upper.time
+    plan = await ingester.plan(await ingester.source.head(), lower)
+    if plan is None or not plan.ranges:
+        return False
+    await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
+    return True
+
+
 async def run_once(ingester: Ingester) -> Summary:
     """Run an ingester as a command does, until there is nothing left."""
     return await run_ingest(

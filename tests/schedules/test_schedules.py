@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from schedules.play import play
+from schedules.rotation import play_rotation
 from tidelog.collection.ingest import source_shards
 from tidelog.collection.source import files
 from tidelog.collection.source.binding import AddressRange, Binding, next_binding
@@ -24,6 +25,15 @@ CAUGHT_IN = 12  # Seeds, in which each fault below is found.
 def test_each_row_is_in_once(seed: int) -> None:
     """While files grow, are torn, packed, renamed and copied, and ingesters die."""
     play(seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_line_of_a_rotated_log_is_in_once_or_reported(seed: int) -> None:
+    """While logs are renamed, copied, truncated, compressed and moved, and ingesters die.
+
+    200 of them: ``make schedules SCHEDULES_ARGS=--rotation``, on Spark ``--spark``.
+    """
+    play_rotation(seed)
 
 
 def forgetful(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:

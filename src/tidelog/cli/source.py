@@ -214,10 +214,10 @@ def skip(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The file, as the error names it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Go on without a file that is gone, or was rewritten after some of it was taken.
+    """Go on without rows that are bound to times and whose file is gone.
 
-    What was committed of it stays; nothing more is taken of it, for good. What was bound of it and
-    not committed is one bad row. Only a file that the source stands at can be skipped.
+    Committed rows stay. The bound range becomes one bad row. A later file of the name is taken.
+    Only a file that stops the source can be skipped.
     """
     on_location(context, lambda location: location.skip_file(name, path))
     if is_json(as_json=as_json):

@@ -87,7 +87,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
         SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
         ``lateness_ms``. What is older than ``retain_ms`` is given up; None keeps all. ``skipped``
-        are files that are passed over for good, and since when.
+        are files that were given up, and when: a former path gives up one version of a file (see
+        `collection.source.generations`), a plain path all that comes under the name.
     """
 
     id: str
@@ -275,16 +276,15 @@ def is_gone(catalog: Catalog, dropped: DroppedSource) -> bool:
     return catalog.dropped.isdisjoint(dropped.shards)
 
 
-def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Change]:
-    """Return the changes by which a source passes a file over.
+def plan_skip(catalog: Catalog, name: str, paths: Iterable[str], *, now_us: int) -> list[Change]:
+    """Return the changes by which a source gives up files.
 
     Raises:
         NoSuchCollection: there is no such source.
     """
     source = catalog.source(name)
-    if path in source.skipped:
-        return []
-    return _replaced(source, skipped={**source.skipped, path: now_us})
+    new = {path: now_us for path in paths if path not in source.skipped}
+    return _replaced(source, skipped={**source.skipped, **new}) if new else []
 
 
 def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:

@@ -94,14 +94,14 @@ class Controller:
         """
         await self._change(lambda known: plan_drop(known, name))
 
-    async def skip_file(self, name: str, path: str) -> SourceInfo:
-        """Have a source pass a file over for good; return the source as it is then.
+    async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
+        """Record files that a source gives up; return the source after that.
 
         Raises:
             NoSuchCollection: there is no such source.
         """
         now_us = self.clock.now_us()
-        await self._change(lambda known: plan_skip(known, name, path, now_us=now_us))
+        await self._change(lambda known: plan_skip(known, name, paths, now_us=now_us))
         return (await self.catalog()).source(name)
 
     async def retain(self, name: str, retain_ms: int | None) -> None:

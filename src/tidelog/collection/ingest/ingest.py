@@ -34,6 +34,7 @@ from tidelog.collection.source.binding import (
     Taken,
     advance,
 )
+from tidelog.collection.source.generations import is_skipped
 from tidelog.collection.source.kinds import registered_kind, release_source
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
@@ -196,7 +197,7 @@ class Ingester(SourceShards):
                 ready = planned, await self._compute(planned)
             await self._mint(plan, lower, upper)
             self.check_alive()
-        exhausted = plan is not None and not plan.ranges
+        exhausted = plan is not None and not plan.ranges and plan.upper is None
         binding = await self._binding(lower)
         # Before the commit, as it fails where others went on, and a tick is counted once.
         standing = await self.standing(lower)
@@ -263,7 +264,11 @@ class Ingester(SourceShards):
         """Return the ranges that would be all in with a binding, but that were skipped."""
         there = (*standing.held, *binding.ranges)
         done = (found for found in there if found.reached < binding.upper)
-        return [found for found in done if found.path in self._skipped]
+        return [found for found in done if self.is_skipped(found)]
+
+    def is_skipped(self, found: AddressRange) -> bool:
+        """Return True if `tidelog source skip` gave a range up."""
+        return isinstance(found, FileRange) and is_skipped(found, self._skipped)
 
     async def plan(
         self, head: SourceHead, lower: int, *, taken: Taken | None = None
@@ -284,24 +289,13 @@ class Ingester(SourceShards):
             bytes_max=max(bytes_max, self.bytes_max),
             survey=self._survey,
         )
-        if plan is not None:
-            await self._check_held(plan, standing)
+        if plan is not None and (reached := reached_before(plan, standing)) is not None:
+            return Plan((), reached + 1)
         if plan is None and self.final and standing.held:
             return Plan((), max(found.reached for found in standing.held) + 1)
         if plan is None and self.info.time_column is None:
             return Plan((), None)
         return plan
-
-    async def _check_held(self, plan: Plan, standing: Standing) -> None:
-        """Check that no file was moved of which rows are held back: they are read by its old name.
-
-        Raises:
-            GoneError: one was. It is to be put back before what was appended to it is bound.
-        """
-        moved = {found.moved for found in plan.ranges if isinstance(found, FileRange)}
-        for found in standing.held:
-            if found.path in moved - self._skipped:
-                await self.source.read(found, anew=True)
 
     async def _survey(self, job: SurveyJob) -> SurveyResult:
         done = await self.engine.survey(job, self.source)
@@ -316,7 +310,7 @@ class Ingester(SourceShards):
     def job_of(self, binding: Binding, standing: Standing) -> Job:
         """Return what has to be computed for a binding, where so much is in before it."""
         upsert = self.info.envelope == "upsert"
-        there = (r for r in (*standing.held, *binding.ranges) if r.path not in self._skipped)
+        there = (r for r in (*standing.held, *binding.ranges) if not self.is_skipped(r))
         ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
         held = {(r.path, r.start) for r in standing.held}
         return Job(
@@ -404,7 +398,7 @@ class Ingester(SourceShards):
             # One of the two may have gone on without a file that the other one still had.
             await self._check_there()
             held = (await self.standing(binding.lower)).held
-            if all(found.path not in self._skipped for found in (*binding.ranges, *held)):
+            if not any(self.is_skipped(found) for found in (*binding.ranges, *held)):
                 raise
             return False
 
@@ -412,3 +406,19 @@ class Ingester(SourceShards):
 def late_in(binding: Binding, before: Taken) -> int:
     """Return how many rows of a binding came after their time was complete."""
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
+
+
+def reached_before(plan: Plan, standing: Standing) -> int | None:
+    """Return the time that upper must pass before a plan is bound; None if it is bound now.
+
+    Other files may have the paths of ranges whose rows are held back. Two files' ranges cannot
+    have one path, so the held rows come in first.
+    """
+    others = {
+        found.path
+        for found in plan.ranges
+        if isinstance(found, FileRange)
+        and (before := standing.taken.get(found.path)) is not None
+        and (found.unread or found.start != before.limit)
+    }
+    return max((found.reached for found in standing.held if found.path in others), default=None)

@@ -1,8 +1,10 @@
-"""Skipping: how a source goes on without a file that is gone, or is not what was bound.
+"""Skipping: how a source goes on without bytes that were bound and are gone.
 
-That a file is skipped is recorded in the catalog before anybody goes on without it, for good: what
-was committed of it stays, a range of it that was bound and not committed has no rows but one in the
-errors, and nothing more is taken of it. Each ingester reads the catalog before each tick.
+The catalog records each range that is given up, by the path and the version of its file, before an
+ingester goes on without it. Committed rows stay. A range that was bound and not committed becomes
+one row in the errors. The ingester takes all later files of the same name. A record of an older
+version has a path alone: it skips all that comes under that name.
+Each ingester reads the catalog before each tick.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from tidelog.collection.ingest.compute import Job, error_updates, shape_messages
 from tidelog.collection.ingest.engine import Computed, part_writer
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import taken_now
-from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import errors_table
-from tidelog.collection.source.files_head import FilesHead
+from tidelog.collection.source.generations import former_path, shown_path
 from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
 from tidelog.store.port import Store
 
@@ -39,43 +41,47 @@ async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
     known = (await ingester.controller.catalog()).source(name)
     if known.kind != FILES:
         raise UsageError(f"the source {name!r} reads no files, so none can be skipped")
-    if path in known.skipped:
+    lost = await lost_ranges(ingester, path)
+    if not lost and path in map(shown_path, known.skipped):
         raise UsageError(f"the file {path!r} is skipped already: 'tidelog source status {name}'")
-    if await why_stuck(ingester, path) is None:
+    if not lost:
         raise UsageError(
             f"the file {path!r} keeps nothing from being taken, so there is nothing to skip: "
             f"'tidelog source status {name}' says what does, with the file's name as it is to be "
             "given"
         )
-    return await ingester.controller.skip_file(name, path)
+    return await ingester.controller.skip_files(name, [former_path(found) for found in lost])
 
 
-async def why_stuck(ingester: Ingester, path: str) -> str | None:
-    """Say what is wrong with a file that a source cannot go on from; None if it can.
+async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
+    """Return the ranges of a path that a source cannot go on from, and those that depend on them.
 
     Raises:
         LocationError: a store failed.
     """
     await ingester.refresh()
-    upper, taken = await taken_now(ingester)
-    try:
-        binding = await ingester.pending()
-        standing = await ingester.standing(upper.time)
-        bound = binding.ranges if binding is not None else ()
-        for found in (*standing.held, *bound):
-            if found.path == path and found.is_read:
-                share, data = await ingester.source.read(found, anew=True)
-                if binding is not None:
-                    job = ingester.job_of(binding, standing)
-                    job = msgspec.structs.replace(job, is_careful=True)
-                    await ingester.clock.offload(partial(shape_messages, data, share, 0, job))
-        head = await ingester.source.head()
-        if path in taken and isinstance(head, FilesHead):
-            only = FilesHead(tuple(e for e in head.entries if e.key == path), head.listed_us)
-            await ingester.plan(only, upper.time, taken={path: taken[path]})
-    except (SourceRewritten, GoneError, InvariantError) as error:
-        return error.sentence
-    return None
+    upper, _ = await taken_now(ingester)
+    binding = await ingester.pending()
+    standing = await ingester.standing(upper.time)
+    bound = binding.ranges if binding is not None else ()
+    waiting = [
+        found
+        for found in (*standing.held, *bound)
+        if isinstance(found, FileRange)
+        and found.path == path
+        and found.is_read
+        and not ingester.is_skipped(found)
+    ]
+    for found in waiting:
+        try:
+            share, data = await ingester.source.read(found, anew=True)
+            if binding is not None:
+                job = ingester.job_of(binding, standing)
+                job = msgspec.structs.replace(job, is_careful=True)
+                await ingester.clock.offload(partial(shape_messages, data, share, 0, job))
+        except (SourceRewritten, GoneError, InvariantError):
+            return waiting
+    return []
 
 
 async def write_skipped(

@@ -10,7 +10,7 @@ from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.ingest.health import Health, decode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange, Taken
-from tidelog.collection.source.moves import names_by_path
+from tidelog.collection.source.generations import names_by_path, shown_path
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -29,7 +29,7 @@ class SourceStatus:
     Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
         something was taken, None of a source that reads no files, which ``reached`` an address of
-        each path; ``skipped`` are files that are passed over, and since when; ``late`` and ``bad``
+        each path; ``skipped`` are files that were given up, and when; ``late`` and ``bad``
         count rows since the beginning. What came within ``lateness_ms`` is taken, and held back: it
         lies in ``held_bytes`` of the source, beside rows that are in.
     """
@@ -78,7 +78,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         held_bytes=sum(found.weight_bytes for found in held),
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.totals.diffs,
-        skipped=known.skipped,
+        skipped={shown_path(path): at for path, at in known.skipped.items()},
         trouble=trouble,
         run=await load_health(ingester),
     )

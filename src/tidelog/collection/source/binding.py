@@ -174,8 +174,9 @@ def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRa
     time = int(times.min())
     found = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs > 0))), kind)
     gone = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs < 0))), kind)
-    closed = {(r.path, r.start) for r in gone}
-    new = (r for r in found if (r.path, r.start) not in closed)
+    # A path may have another file now, whose first range starts where one of the former file did.
+    rest = {closed(r) for r in gone}
+    new = (r for r in found if r not in rest)
     return Binding(lower, time + 1, tuple(new))
 
 

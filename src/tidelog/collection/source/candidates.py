@@ -42,6 +42,10 @@ class Known:
             # From where the next survey would begin, of the same bytes, it would find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
+    def is_checked(self, entry: Entry, before: FileRange) -> bool:
+        """Return True if a file is known to go on as it was taken: by its version, or a survey."""
+        return is_version(entry.e_tag, before.e_tag) or self.checked.get(entry.key) == entry.e_tag
+
     def forget(self, sizes: Mapping[str, int], taken: Mapping[str, FileRange]) -> None:
         """Forget of files that wait, those that are gone, or were taken whole after all.
 
@@ -101,7 +105,7 @@ def choose_candidates(
                 size_bytes=entry.size_bytes,
                 e_tag=entry.e_tag,
                 before=before,
-                checked=before is not None and not _is_checked(entry, before, known),
+                checked=before is not None and not known.is_checked(entry, before),
                 block_bytes=block_bytes,
             )
         )
@@ -112,8 +116,4 @@ def choose_candidates(
 
 
 def _is_done(entry: Entry, before: FileRange, known: Known) -> bool:
-    return before.file_bytes >= entry.size_bytes and _is_checked(entry, before, known)
-
-
-def _is_checked(entry: Entry, before: FileRange, known: Known) -> bool:
-    return is_version(entry.e_tag, before.e_tag) or known.checked.get(entry.key) == entry.e_tag
+    return before.file_bytes >= entry.size_bytes and known.is_checked(entry, before)

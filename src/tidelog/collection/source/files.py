@@ -11,6 +11,7 @@ Source: design page 6, "Raw sources", "Who reads what".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -19,6 +20,7 @@ import msgspec
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.packed.packed import codec_of
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
 from tidelog.collection.source.blocks import BLOCK_BYTES, are_blocks
 from tidelog.collection.source.candidates import Known, choose_candidates
@@ -32,9 +34,12 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
+from tidelog.collection.source.generations import family_of, record_displaced
 from tidelog.collection.source.identified import (
-    find_renamed,
+    Search,
+    find_others,
     identify,
+    paths_of,
     sizes_beside,
     sizes_now,
 )
@@ -42,14 +47,20 @@ from tidelog.collection.source.keeping import RowsInMemory, read_kept
 from tidelog.collection.source.kept import KeptRows
 from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.messages import ReadData
-from tidelog.collection.source.moves import Moves, gone_by_beginning
+from tidelog.collection.source.moves import (
+    Moves,
+    gone_by_beginning,
+    kin_by_beginning,
+    known_identity,
+)
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.own_location import leads_into
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.still_there import NEW_US, find_lost
 from tidelog.collection.source.survey import survey_piece
-from tidelog.collection.source.survey_packed import OpenTexts, read_packed
+from tidelog.collection.source.survey_packed import OpenTexts, read_any_text, read_packed
 from tidelog.collection.source.surveyed import (
+    CHANGED,
     WENT,
     AnyPiece,
     FileCandidate,
@@ -60,7 +71,7 @@ from tidelog.collection.source.surveyed import (
     split_candidate,
     unseen,
 )
-from tidelog.errors import InvariantError
+from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.store.keys import shown_key
 from tidelog.store.patterns import distinct_prefixes
@@ -69,6 +80,7 @@ from tidelog.store.urls import keeps_versions
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
+PLACES_MAX: Final = 1_000  # So many files are searched for the bytes of one that was moved.
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
 # Of parquet, times are read without the rest; of json arrays, a piece is no text by itself.
@@ -103,6 +115,7 @@ class FilesSource:
     _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
     _nameless: dict[str, str] = field(default_factory=dict)
+    _unlike: frozenset[str] = frozenset()
 
     @property
     def range_type(self) -> type[AddressRange]:
@@ -113,20 +126,20 @@ class FilesSource:
 
     async def head(self) -> FilesHead:
         patterns, listed_us = self.info.patterns, self.clock.monotonic_us()
-        found = {
+        listed = {
             entry.key: entry
             for prefix in distinct_prefixes(patterns)
             async for entry in self.store.list(prefix)
-            if entry.size_bytes
-            and entry.key not in self._skipped
+            if entry.key not in self._skipped
             and is_asked_for(entry.key, patterns)
             and not leads_into(entry, self.own)
         }
+        found = {key: entry for key, entry in listed.items() if entry.size_bytes}
         # A path that is no text could not be recorded.
         nameless = {key for key in found if shown_key(key) != key}
         self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
         named = [found[key] for key in sorted(found.keys() - nameless)]
-        return FilesHead(tuple(each_once(named)), listed_us)
+        return FilesHead(tuple(each_once(named)), listed_us, frozenset(listed.keys() - found))
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
@@ -142,9 +155,12 @@ class FilesSource:
         seen: dict[FileCandidate, FileSurvey] = {}
         budget = bytes_max
         round_ = 0
+        compared: set[str] = set()
         while round_ < 64:
             sizes = await self._sizes(taken, head)
-            standing = self._moves.standing(taken, sizes)
+            standing = self._moves.standing(taken, sizes, head.tags)
+            if await self._find_others(taken, standing, sizes, head, compared):
+                continue  # A search for others is no round: however many there are, they end.
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
                 standing,
@@ -154,20 +170,23 @@ class FilesSource:
                 format=self.info.format,
             )
             await self._look(chosen, seen, job, survey)
-            if await self._find_moved([seen[one] for one in chosen], standing, sizes, job):
-                continue  # Which is no round: however many files a folder has, they end.
-            files, complete = _in_order([seen[one] for one in chosen], complete=complete)
+            surveys = [seen[one] for one in chosen]
+            if self._leave_changed(surveys, taken):
+                continue  # Nor is this one.
+            if await self._find_moved(surveys, standing, sizes, head, job, complete=complete):
+                continue  # However many files a folder has, they end.
+            files, complete = _in_order(surveys, complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
                 plan, is_there = await self._proven(self._take(files, cut, job), standing, head)
                 if is_there:
-                    return plan
+                    return self._recorded(plan, taken)
                 continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
                 if not moved.ranges or job.is_timed:
                     return None
-                return (await self._proven(moved, standing, head))[0]
+                return self._recorded((await self._proven(moved, standing, head))[0], taken)
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -196,12 +215,65 @@ class FilesSource:
             keep_rows=keep_rows,
         )
 
+    async def _find_others(
+        self,
+        taken: Mapping[str, FileRange],
+        standing: Mapping[str, FileRange],
+        sizes: Mapping[str, int],
+        head: FilesHead,
+        compared: set[str],
+    ) -> bool:
+        """Find paths whose file is another one by its identity; return True if there are any.
+
+        ``compared`` are the paths that were compared for this plan, and gets more.
+        """
+        if self._has_versions():
+            return False
+        rest = [entry for entry in head.entries if entry.key not in compared]
+        changed = [
+            entry
+            for entry in rest
+            if (before := standing.get(entry.key)) is not None
+            and entry.key in taken
+            and not self._known.is_checked(entry, before)
+        ]
+        if not changed:
+            return False
+        compared.update(entry.key for entry in changed)
+        new = [entry for entry in head.entries if entry.key not in standing]
+        others = await find_others(
+            changed, new, standing, sizes, url=self.info.url, clock=self.clock
+        )
+        for path in others.replaced:
+            self._moves.replace(path, head.tags[path], taken[path], proven=True)
+        self._unlike = others.unlike | (self._unlike - compared)
+        return bool(others.replaced)
+
+    def _leave_changed(self, surveys: Sequence[FileSurvey], taken: Mapping[str, FileRange]) -> bool:
+        """Take files that do not go on as they were taken for new ones; True if there are any."""
+        is_any = False
+        for one in surveys:
+            asked = one.candidate
+            if one.found.waits == CHANGED and asked.path in taken:
+                is_any = True
+                self._moves.replace(asked.path, asked.e_tag, taken[asked.path], proven=False)
+            elif asked.checked and one.found.waits is None and asked.path in self._unlike:
+                self._moves.count_as_grown(asked.path)
+        return is_any
+
+    def _recorded(self, plan: Plan, taken: Mapping[str, FileRange]) -> Plan:
+        ranges = cast("Sequence[FileRange]", plan.ranges)
+        return Plan(tuple(record_displaced(ranges, taken, self._moves.replaced)), plan.upper)
+
     async def _find_moved(
         self,
         files: Sequence[FileSurvey],
         taken: Mapping[str, FileRange],
         sizes: Mapping[str, int],
+        head: FilesHead,
         job: SurveyJob,
+        *,
+        complete: bool,
     ) -> bool:
         """Find files that were taken under other names, or went; say whether there are any."""
         new = [one for one in files if one.candidate.before is None and not one.is_empty]
@@ -209,15 +281,18 @@ class FilesSource:
             self._moves.doubt_objects(new, taken, sizes)
             return False
         sizes = await sizes_beside(new, taken, sizes, url=self.info.url, clock=self.clock)
-        renamed = await find_renamed(
-            new,
-            gone_by_beginning(taken, sizes),
-            self._moves,
+        search = Search(
+            gone=gone_by_beginning(taken, sizes),
+            kin=kin_by_beginning(taken, sizes, new),
+            moves=self._moves,
             info=self.info,
             skipped=self._skipped,
+            listed=head.empty | head.sizes.keys(),
+            is_complete=complete,
             store=self.store,
             clock=self.clock,
         )
+        renamed = await search.run(new)
         self._known.stalled.update({one.path: (0, one.e_tag, WENT) for one in renamed.went})
         return renamed.found or bool(renamed.went)
 
@@ -262,26 +337,69 @@ class FilesSource:
     ) -> tuple[FileRange, ReadData]:
         if not isinstance(found, FileRange):
             raise InvariantError("a files source was given another source's range")
+        start, limit = found.start if low is None else low, found.limit if high is None else high
+        try:
+            return await self._read_at(found.path, found, start, limit, anew=anew)
+        except (GoneError, SourceRewritten):
+            # A sum, or a version, proves the bytes wherever they are: the file may be moved.
+            for place in await self._places_of(found):
+                with suppress(GoneError, CorruptionError):
+                    return await self._read_at(place, found, start, limit, anew=True)
+            raise
+
+    async def _read_at(
+        self, path: str, found: FileRange, start: int, limit: int, *, anew: bool
+    ) -> tuple[FileRange, ReadData]:
+        version = found.e_tag if path == found.path else _date(found.e_tag)
         file = OpenedFile(
             store=self.store,
-            path=found.path,
-            e_tag=None if found.is_summed else found.e_tag,
+            path=path,
+            e_tag=None if found.is_summed else version,
             source=self.info.name,
         )
         # Another ingester may have bound another version than this one has looked at.
-        kept = sorted(self._kept.get((found.path, _date(found.e_tag)), ()), key=_span_start)
-        start, limit = found.start if low is None else low, found.limit if high is None else high
+        kept = sorted(self._kept.get((path, _date(found.e_tag)), ()), key=_span_start)
         if self.rows is not None and not anew:
             rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
             if rows is not None:
                 return found, rows
-        if found.packed:
+        has_other_form = codec_of(path) != codec_of(found.path)
+        if self.info.format != "parquet" and (found.packed or has_other_form):
             text = join_kept(kept, found.start, found.limit)  # Which is none of the file's bytes.
             if text is None or not _is_bound(text, found):
-                text = await read_packed(file, found, clock=self.clock)
-            return found, text
+                text = await self._text_at(path, file, found)
+            if found.packed:
+                return found, text
+            kept = [(found.start, text)]
         file.kept = kept
         return await read_share(file, found, start, limit, source=self.info)
+
+    async def _text_at(self, path: str, file: OpenedFile, found: FileRange) -> bytes:
+        if codec_of(path) == codec_of(found.path):
+            try:
+                return await read_packed(file, found, clock=self.clock)
+            except SourceRewritten:
+                if not found.is_summed:
+                    raise  # If it was compressed again, its text may be the same.
+        span = found.start, found.limit
+        try:
+            text = await read_any_text(file, span, format=self.info.format, clock=self.clock)
+        except CorruptionError as error:
+            raise file.rewritten() from error
+        if not found.is_summed or not _is_bound(text, found):
+            raise file.rewritten()
+        return text
+
+    async def _places_of(self, found: FileRange) -> Sequence[str]:
+        """Return where the file of a range may be now, the likeliest place first."""
+        entries = [entry for entry in (await self.head()).entries if entry.key != found.path]
+        if not found.is_summed:
+            return [one.key for one in entries if _date(one.e_tag) == _date(found.e_tag)]
+        known = "" if self._has_versions() else known_identity(found)
+        own = await paths_of(known, entries, url=self.info.url, clock=self.clock) if known else []
+        kin = [one.key for one in entries if family_of(one.key) == family_of(found.path)]
+        rest = [one.key for one in entries][:PLACES_MAX]
+        return list(dict.fromkeys([*own, *kin, *rest]))
 
     def _keep(self, e_tag: str, path: str, start: int, data: bytes) -> None:
         if self._kept_bytes + len(data) <= self.kept_bytes_max:
@@ -318,6 +436,8 @@ class FilesSource:
             found = iter((await survey(msgspec.structs.replace(job, pieces=flat))).found)
             for one, of_it in zip(asked, pieces, strict=True):
                 seen[one] = join_pieces(one, [next(found) for _ in of_it])
+                if seen[one].found.waits == CHANGED:
+                    continue
                 self._known.learn(seen[one])
                 if (why := seen[one].found.waits) is not None:
                     self._waiting[one.path] = why
@@ -365,8 +485,11 @@ def _span_start(span: tuple[int, bytes]) -> int:
 
 def _is_bound(text: bytes, found: FileRange) -> bool:
     """Say whether text that was kept is that of a bound range."""
-    return not found.is_summed or are_blocks(
-        text, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
+    return len(text) == found.limit - found.start and (
+        not found.is_summed
+        or are_blocks(
+            text, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
+        )
     )
 
 

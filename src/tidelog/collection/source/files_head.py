@@ -11,23 +11,49 @@ from tidelog.collection.source.binding import AddressRange, FileRange, Taken
 from tidelog.store.patterns import literal_parts, matches
 from tidelog.store.port import Entry
 
-UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
+# Of Hadoop, rsync, browsers, copy tools and editors. Vim and Emacs end a backup with ``~``.
+UNFINISHED: Final = (
+    ".tmp",
+    ".temp",
+    "._COPYING_",
+    ".crc",
+    ".part",
+    ".partial",
+    ".filepart",
+    ".crdownload",
+    ".download",
+    ".inprogress",
+    ".pending",
+    ".pendingset",
+    ".swp",
+    ".swo",
+    ".swx",
+    "~",
+    "#",
+)
 
 
 @dataclass(frozen=True)
 class FilesHead:
     """The files there were, in the order of their paths, and how far each reached.
 
-    Units: ``listed_us`` is when the listing began, on the clock that nobody sets.
+    Units: ``listed_us`` is when the listing began, on the clock that nobody sets. ``empty`` are the
+        files of no bytes.
     """
 
     entries: tuple[Entry, ...]
     listed_us: int = 0
+    empty: frozenset[str] = frozenset()
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """How many bytes each file has."""
         return {entry.key: entry.size_bytes for entry in self.entries}
+
+    @cached_property
+    def tags(self) -> Mapping[str, str]:
+        """Return the version of each file."""
+        return {entry.key: entry.e_tag for entry in self.entries}
 
     def left_bytes(self, taken: Taken) -> int:
         left = 0

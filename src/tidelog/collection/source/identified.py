@@ -5,7 +5,8 @@ What is said of it is in `moves`, which is pure; here files are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -14,25 +15,35 @@ import msgspec
 
 from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.packed.packed import codec_of, encode_packed, is_packed
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
+from tidelog.collection.source.generations import (
+    family_of,
+    former_path,
+    names_by_path,
+    shown_path,
+)
 from tidelog.collection.source.moves import (
     Beginning,
     Moves,
+    is_same_file,
     known_identity,
     named_twice,
     with_identity,
 )
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.port import Plan
-from tidelog.collection.source.survey import is_unchanged
+from tidelog.collection.source.survey import has_text_of, is_unchanged
+from tidelog.collection.source.survey_packed import read_text
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
-from tidelog.errors import GoneError, ObjectNotFound
-from tidelog.store.local.identity import identity_of
-from tidelog.store.port import Store
+from tidelog.errors import CorruptionError, GoneError, ObjectNotFound
+from tidelog.store.local.identity import identity_of, is_beside
+from tidelog.store.port import Entry, Store
 from tidelog.store.urls import local_path
 
 _AT_ONCE: Final = 16
+_HEAD_BYTES: Final = 64 * 1024  # Compressed, they hold the longest beginning by far.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,48 +57,282 @@ class Renamed:
     went: tuple[FileCandidate, ...]
 
 
-async def find_renamed(
-    new: Sequence[FileSurvey],
-    gone: Mapping[Beginning, Sequence[FileRange]],
-    moves: Moves,
-    *,
-    info: SourceInfo,
-    skipped: frozenset[str],
-    store: Store,
-    clock: Clock,
-) -> Renamed:
-    """Find files that were taken under other names, which are ``gone``.
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """A new file, its beginnings, and the rows of files that are gone and go on like it."""
 
-    Of one that goes meanwhile it cannot be told, and none of it may be taken under this name.
+    one: FileSurvey
+    file: OpenedFile
+    begins: Sequence[Beginning]
+    gone: Sequence[FileRange]
+    identity: str
 
-    Raises:
-        LocationError: the store failed.
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """A search for files that were taken under other names than they have now.
+
+    Shape: ``gone`` are the files that are at none of their names, and ``kin`` those that exist and
+        have the family name of a new one. ``listed`` are all names, also of files of no bytes.
+        ``is_complete``: there are no other new files.
     """
-    lengths, found = sorted({length for length, _ in gone}), False
-    went: list[FileCandidate] = []
-    for one in new if gone else ():
-        asked = one.candidate
-        file = OpenedFile(store=store, path=asked.path, source=info.name)
-        try:
-            alike = [
-                before
-                for begins in await _beginnings(one, file, lengths, format=info.format)
-                for before in gone.get(begins, ())
-                if not before.file_bytes <= asked.size_bytes < before.size_bytes
-                and await is_unchanged(before, file, format=info.format)
-            ]
-            if any(asked.size_bytes < before.file_bytes for before in alike):
-                # It has more than its listing shows: others took that under the other name.
-                went.append(asked)
+
+    gone: Mapping[Beginning, Sequence[FileRange]]
+    kin: Mapping[Beginning, Sequence[FileRange]]
+    moves: Moves
+    info: SourceInfo
+    skipped: Collection[str]
+    listed: Collection[str]
+    is_complete: bool
+    store: Store
+    clock: Clock
+
+    async def run(self, new: Sequence[FileSurvey]) -> Renamed:
+        """Find which of the new files were taken. A file that goes meanwhile waits.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        lengths, found = sorted({length for length, _ in (*self.gone, *self.kin)}), False
+        went: list[FileCandidate] = []
+        rest: list[_Alike] = []
+        for one in new if lengths else ():
+            file = OpenedFile(store=self.store, path=one.candidate.path, source=self.info.name)
+            try:
+                like = await self._alike(one, file, lengths)
+            except GoneError:
+                went.append(one.candidate)
                 continue
-            if alike:
-                place = local_path(info.url, asked.path)
-                identity = await clock.offload(partial(identity_of, place))
-                await file.get(0, 1)  # Of one that is there, the identity is its own.
-                found |= moves.learn(asked, alike, identity=identity, skipped=skipped)
-        except GoneError:
-            went.append(asked)
-    return Renamed(found, tuple(went))
+            # A file with the date or the identity is the former one, and others are its copies.
+            if any(is_same_file(one.candidate, row, like.identity) for row in like.gone):
+                found |= self._learn(like, ())
+            else:
+                rest.append(like)
+        for like in rest if not found and not went else ():
+            kin = [row.path for row in like.gone if self._is_kin(row, like.one.candidate)]
+            if like.gone:
+                found |= self._learn(like, kin)
+            else:
+                await self._doubt_copies(like.one, like.file, self._others(like))
+        return Renamed(found, tuple(went))
+
+    async def _alike(self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]) -> _Alike:
+        """Return which files that are gone a new one goes on like.
+
+        Raises:
+            GoneError: it is gone, or has more than its listing shows: another ingester took that.
+        """
+        asked, other = one.candidate, self.moves.replaced.get(one.candidate.path)
+        begins = await self._beginnings(one, file, lengths)
+        gone = [
+            like
+            for before in _each(self.gone, begins)
+            if (other is None or before.path != former_path(other.row))
+            and (like := await self._like(before, one, file)) is not None
+        ]
+        if any(
+            asked.size_bytes < like.file_bytes
+            for like in gone
+            if not self._has_other_form(like, asked)
+        ):
+            raise file.gone()
+        identity = ""
+        if gone:
+            place = local_path(self.info.url, asked.path)
+            identity = await self.clock.offload(partial(identity_of, place))
+            await file.get(0, 1)  # If the file still exists, the identity is its own.
+        return _Alike(one, file, begins, gone, identity)
+
+    def _learn(self, like: _Alike, kin: Collection[str]) -> bool:
+        return self.moves.learn(
+            like.one.candidate,
+            like.gone,
+            identity=like.identity,
+            skipped=self.skipped,
+            kin=kin,
+        )
+
+    def _others(self, like: _Alike) -> list[FileRange]:
+        """Return the files that a new one may be a copy of.
+
+        If it took the path of one, that is none of them: each log of a rotation may begin alike.
+        """
+        path = like.one.candidate.path
+        others = [row for row in _each(self.kin, like.begins) if row.path != path]
+        if path not in self.moves.replaced:
+            return others
+        return [
+            row
+            for row in others
+            if row.path not in self.moves.found and shown_path(row.moved) != path
+        ]
+
+    async def _like(self, before: FileRange, one: FileSurvey, file: OpenedFile) -> FileRange | None:
+        """Return a row in the form of a new file that goes on as the row's file did; else None."""
+        asked, form = one.candidate, self.info.format
+        if not self._has_other_form(before, asked):
+            if before.file_bytes <= asked.size_bytes < before.size_bytes:
+                return None
+            if await is_unchanged(before, file, format=form):
+                return before
+            if not before.packed:
+                return None
+        if form == "parquet" or not before.is_summed:
+            return None
+        if not await has_text_of(before, file, format=form, clock=self.clock):
+            return None
+        return msgspec.structs.replace(
+            before,
+            head=one.found.head,
+            head_bytes=one.found.head_bytes,
+            packed=encode_packed(one.found.packed),
+        )
+
+    def _has_other_form(self, before: FileRange, asked: FileCandidate) -> bool:
+        return bool(before.packed) != is_packed(asked.path, self.info.format)
+
+    def _is_kin(self, before: FileRange, asked: FileCandidate) -> bool:
+        """Return True if a file with the bytes of one that is gone is that one, by its name.
+
+        A tool that compresses, or copies and truncates, leaves another inode. It keeps the date,
+        or the name but for a number or a suffix, and the former path has another file, or an empty
+        one.
+        """
+        if self.moves.is_elsewhere(before.path) and not self.is_complete:
+            return False
+        shown = shown_path(before.path)
+        is_compressed = codec_of(shown) != codec_of(asked.path)
+        if is_compressed and _date(before.e_tag) == _date(asked.e_tag):
+            return True
+        is_family = family_of(shown) == family_of(asked.path)
+        return is_family and (is_compressed or shown in self.listed)
+
+    async def _doubt_copies(
+        self, one: FileSurvey, file: OpenedFile, others: Sequence[FileRange]
+    ) -> None:
+        """Note a file that holds the rows of one that exists and has its name but for a number."""
+        asked = one.candidate
+        with suppress(GoneError):
+            for before in others:
+                if asked.size_bytes < before.file_bytes and not self._has_other_form(before, asked):
+                    other = OpenedFile(store=self.store, path=before.path, source=self.info.name)
+                    limit = min(asked.size_bytes, before.block_bytes)
+                    is_copy = await file.get(0, limit) == await other.get(0, limit)
+                else:
+                    is_copy = await self._like(before, one, file) is not None
+                if is_copy:
+                    self.moves.doubt(asked, before, is_gone=False)
+
+    async def _beginnings(
+        self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
+    ) -> list[Beginning]:
+        """Return how a file begins, and how its text does, for each of these lengths.
+
+        Raises:
+            GoneError: it is gone.
+        """
+        if self.info.format == "parquet":
+            return [(one.found.head_bytes, one.found.head)]
+        data, texts = await file.get(0, lengths[-1]), [b""]
+        if is_packed(one.candidate.path, self.info.format):
+            with suppress(CorruptionError):
+                limit = min(one.candidate.size_bytes, _HEAD_BYTES)
+                texts = await read_text(file, [(0, lengths[-1])], limit=limit, clock=self.clock)
+        return [
+            (length, sum_of(some[:length]))
+            for some in (data, *texts)
+            for length in lengths
+            if length <= len(some)
+        ]
+
+
+def _each(
+    by_beginning: Mapping[Beginning, Sequence[FileRange]], begins: Sequence[Beginning]
+) -> list[FileRange]:
+    found = {row.path: row for one in begins for row in by_beginning.get(one, ())}
+    return list(found.values())
+
+
+def _date(e_tag: str) -> str:
+    """Return the time of change in a local file's version; see `store.local.files.tag_of`."""
+    return e_tag.rpartition("|")[2].partition("-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Paths that have another file than the frontier has there.
+
+    Shape: ``replaced`` are those whose former file is elsewhere. Of ``unlike`` nothing is known but
+        that the file is another one: it may be the former one, written again with more in it.
+    """
+
+    replaced: frozenset[str]
+    unlike: frozenset[str]
+
+
+async def find_others(
+    changed: Sequence[Entry],
+    new: Sequence[Entry],
+    taken: Mapping[str, FileRange],
+    sizes: Mapping[str, int],
+    *,
+    url: str,
+    clock: Clock,
+) -> Others:
+    """Find which changed files are others than the frontier has, by their identities."""
+    names = names_by_path(taken)
+
+    def find() -> Others:
+        found = {entry.key: identity_of(local_path(url, entry.key)) for entry in changed}
+        moved = {path for path in found if _is_elsewhere(path, found, names, taken, sizes)}
+        unlike = {
+            path: known
+            for path, identity in found.items()
+            if (known := known_identity(taken[path])) and identity and identity != known
+        }
+        if not unlike:
+            return Others(frozenset(moved), frozenset())
+        elsewhere = {known_identity(taken[path]) for path in taken.keys() & sizes.keys() - found}
+        elsewhere |= {identity_of(local_path(url, entry.key)) for entry in new}
+        elsewhere |= set(found.values())
+        replaced = {
+            path
+            for path, known in unlike.items()
+            if known in elsewhere or is_beside(local_path(url, path), known)
+        }
+        return Others(frozenset(moved | replaced), frozenset(unlike.keys() - replaced))
+
+    return await clock.offload(find)
+
+
+async def paths_of(identity: str, entries: Sequence[Entry], *, url: str, clock: Clock) -> list[str]:
+    """Return the listed paths at which the file of an identity is."""
+
+    def find() -> list[str]:
+        keys = (entry.key for entry in entries)
+        return [key for key in keys if identity_of(local_path(url, key)) == identity]
+
+    return await clock.offload(find)
+
+
+def _is_elsewhere(
+    path: str,
+    found: Mapping[str, str],
+    names: Mapping[str, Sequence[str]],
+    taken: Mapping[str, FileRange],
+    sizes: Mapping[str, int],
+) -> bool:
+    """Return True if the file that was at a path is known to be at a later one of its names.
+
+    So it is after a copy was made and the file itself was truncated: its inode stays at the path.
+    """
+    for name in names.get(path, ()):
+        later, known = taken[name], known_identity(taken[name])
+        if name == path or name not in sizes or not later.moved or later.limit < taken[path].limit:
+            continue
+        if not known or (found.get(name, known) == known and found[path] != known):
+            return True
+    return False
 
 
 async def sizes_now(
@@ -149,20 +394,6 @@ async def _gone(paths: Iterable[str], store: Store) -> set[str]:
     asked = [*paths]
     found = await run_all([partial(is_gone, path) for path in asked], at_once=_AT_ONCE)
     return {path for path, gone in zip(asked, found, strict=True) if gone}
-
-
-async def _beginnings(
-    one: FileSurvey, file: OpenedFile, lengths: Sequence[int], *, format: str
-) -> list[Beginning]:
-    """Return how a file begins, as one that it has grown from did, of each of these lengths.
-
-    Raises:
-        GoneError: it is gone.
-    """
-    if format == "parquet":
-        return [(one.found.head_bytes, one.found.head)]
-    data = await file.get(0, lengths[-1])
-    return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
 
 async def identify(

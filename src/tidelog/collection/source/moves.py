@@ -8,38 +8,108 @@ be lost: it is taken, and told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
-from tidelog.collection.source.binding import CLOSED, FileRange
+from tidelog.collection.formats.packed.packed import decode_packed
+from tidelog.collection.source.binding import ANY_TIME, CLOSED, FileRange
+from tidelog.collection.source.generations import (
+    displaced,
+    family_of,
+    former_path,
+    is_skipped,
+    names_by_path,
+    shown_path,
+)
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.store.port import is_version
 
-ALIKE_BYTES_MIN = 1_024  # Of less, two objects are often as long as each other.
-
+OTHER: Final = (
+    "it is another file than the one that was taken under this name, or was rewritten: it is taken "
+    "from its start; rows that are in both are there twice"
+)
 Beginning = tuple[int, bytes]  # How many bytes a file's beginning has, and their sum.
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A path that another file has taken: its listed version, and the row that it displaces.
+
+    ``proven``: the file of the row is known to be elsewhere.
+    """
+
+    e_tag: str
+    row: FileRange
+    proven: bool
 
 
 @dataclass(slots=True)
 class Moves:
-    """What a process found to be moved, until it is recorded, and what there is to tell of it."""
+    """The moves that a process found, until a binding records them, and its notes on files.
+
+    ``replaced`` holds the paths whose file is not the one that the frontier has there.
+    """
 
     found: dict[str, FileRange] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, Replaced] = field(default_factory=dict)
 
     def standing(
-        self, taken: Mapping[str, FileRange], sizes: Mapping[str, int]
+        self,
+        taken: Mapping[str, FileRange],
+        sizes: Mapping[str, int],
+        tags: Mapping[str, str],
     ) -> Mapping[str, FileRange]:
-        """Return the frontier with what is moved, of files that are there and not recorded yet."""
-        names = names_by_path(taken) if self.found else {}
+        """Return the frontier with the moves of files that exist, before they are recorded."""
+        for path, other in list(self.replaced.items()):
+            if taken.get(path) != other.row or tags.get(path) != other.e_tag:
+                del self.replaced[path]
+                self.found.pop(path, None)
+        known = displaced(taken, self.replaced)
+        names = names_by_path(known) if self.found else {}
         for path, found in list(self.found.items()):
             # Other ingesters, whose listings are older, go on under the name that it had.
-            last = _last(names.get(found.moved, (found.moved,)), taken)
-            if path in taken or path not in sizes or last.limit != found.limit:
+            is_known = found.moved in known and path not in known and path in sizes
+            if not is_known or _last(names.get(found.moved, (found.moved,)), known).limit != (
+                found.limit
+            ):
                 del self.found[path]
-        return {**taken, **self.found, **returned(taken, sizes)}
+        return {**known, **self.found, **returned(known, sizes)}
+
+    def replace(self, path: str, e_tag: str, row: FileRange, *, proven: bool) -> None:
+        """Remember that another file has the path of a row, as far as a listing shows it.
+
+        Unless it is ``proven`` that the file of the row is elsewhere, the two may share rows.
+        """
+        self.replaced[path] = Replaced(e_tag, row, proven)
+        if proven:
+            self._shares_none(path)
+        else:
+            self.notes[path] = OTHER
+
+    def is_elsewhere(self, path: str) -> bool:
+        """Return True if the file of a former path exists at a path that is not surveyed yet."""
+        displaced_by = self.replaced.get(shown_path(path))
+        return (
+            displaced_by is not None
+            and displaced_by.proven
+            and former_path(displaced_by.row) == path
+        )
+
+    def _shares_none(self, path: str) -> None:
+        if self.notes.get(path) == OTHER:
+            del self.notes[path]
+
+    def count_as_grown(self, path: str) -> None:
+        """Remember that a file has the path and the beginning of another one, and counts as it."""
+        self.notes[path] = (
+            "it was replaced by a file that begins with all that was taken of it, and counts as "
+            "that file: if it is another one, its first rows are missing"
+        )
 
     def learn(
         self,
@@ -47,20 +117,21 @@ class Moves:
         alike: Sequence[FileRange],
         *,
         identity: str,
-        skipped: frozenset[str],
+        skipped: Collection[str],
+        kin: Collection[str] = (),
     ) -> bool:
-        """Remember what a file is that goes on like some that are gone; say whether it is one.
+        """Remember which of some files that are gone, and alike, a file is; True if it is one.
 
         Its ``identity`` is "" where that is not known. It is none that was ``skipped``: such a file
-        is taken under another name, as users are told.
+        is taken under another name. It is one of ``kin`` whatever its date and identity are.
         """
         # Of several that are alike, one is the file that is gone, and the others are copies.
         names = {found.moved: path for path, found in self.found.items()}
         same = [
             gone
             for gone in alike
-            if gone.path not in skipped
-            and is_same_file(asked, gone, identity)
+            if not is_skipped(gone, skipped)
+            and (gone.path in kin or is_same_file(asked, gone, identity))
             and (gone.path not in names or identity == known_identity(gone) != "")
         ]
         if same:
@@ -71,6 +142,7 @@ class Moves:
             other = self.found.get(names.get(moved, ""))
             if other is not None and known_identity(other) != identity:
                 del self.found[other.path]  # It is the copy.
+                self.notes.pop(other.path, None)
             self.found[asked.path] = msgspec.structs.replace(
                 before,
                 path=asked.path,
@@ -81,9 +153,11 @@ class Moves:
                 moved=moved,
                 unread=1,
             )
-            self.notes[asked.path] = f"it is {moved!r}, which was taken, under another name"
+            shown = shown_path(moved)
+            self.notes[asked.path] = f"it is {shown!r}, which was taken, under another name"
+            self._shares_none(shown)  # For its former file is known.
         elif alike:
-            self._doubt(asked, alike[0])
+            self.doubt(asked, alike[0])
         return bool(same)
 
     def doubt_objects(
@@ -92,21 +166,20 @@ class Moves:
         taken: Mapping[str, FileRange],
         sizes: Mapping[str, int],
     ) -> None:
-        """Remember which objects are as long as ones that are gone: more is not known of them."""
+        """Remember which objects have the size of one that is gone: more is not known of them."""
         if not new:
             return
-        gone = {
-            found.size_bytes: found
-            for path, found in taken.items()
-            if path not in sizes and found.size_bytes >= ALIKE_BYTES_MIN
-        }
+        gone = {found.size_bytes: found for path, found in taken.items() if path not in sizes}
         for one in new:
-            if (before := gone.get(one.candidate.size_bytes)) is not None:
-                self._doubt(one.candidate, before)
+            before = gone.get(one.candidate.size_bytes)
+            if before is not None and one.candidate.path not in self.replaced:
+                self.doubt(one.candidate, before)
 
-    def _doubt(self, asked: FileCandidate, before: FileRange) -> None:
+    def doubt(self, asked: FileCandidate, before: FileRange, *, is_gone: bool = True) -> None:
+        """Remember that a file may hold the rows of another one that was taken."""
+        gone = "was taken and is gone" if is_gone else "was taken"
         self.notes[asked.path] = (
-            f"it is taken, though it may be {before.path!r}, which was taken and is gone: then its "
+            f"it is taken, though it may be {shown_path(before.path)!r}, which {gone}: then its "
             "rows are there twice"
         )
 
@@ -114,17 +187,68 @@ class Moves:
 def gone_by_beginning(
     taken: Mapping[str, FileRange], sizes: Mapping[str, int]
 ) -> Mapping[Beginning, Sequence[FileRange]]:
-    """Return what was taken and is gone, under all names that it had, by how it begins."""
+    """Return the files that were taken and are gone, under all their names, by their beginnings."""
     names = names_by_path(taken)
-    gone: dict[Beginning, list[FileRange]] = {}
+    return _by_beginning(
+        found
+        for found in _last_rows(taken, names)
+        if not any(name in sizes for name in names.get(found.path, (found.path,)))
+    )
+
+
+def kin_by_beginning(
+    taken: Mapping[str, FileRange], sizes: Mapping[str, int], new: Sequence[FileSurvey]
+) -> Mapping[Beginning, Sequence[FileRange]]:
+    """Return files that exist and may be copies of new ones, or they of them, by beginnings.
+
+    They have the family name and the first record of a new file. Other new files are among them.
+    """
+    own = [one.range_until(None, late=0, time_max=ANY_TIME, reached=CLOSED) for one in new]
+    firsts = Counter((begin, family_of(row.path)) for row in own for begin in beginnings_of(row))
+    begins = {begin for begin, _ in firsts}
+    twice = {path for path, count in firsts.items() if count > 1}
+    kin = [
+        row
+        for row in _last_rows(taken, names_by_path(taken))
+        if row.path in sizes
+        and any(
+            begin in begins and (begin, family_of(row.path)) in firsts
+            for begin in beginnings_of(row)
+        )
+    ]
+    kin += [
+        row
+        for row in own
+        if twice and any((begin, family_of(row.path)) in twice for begin in beginnings_of(row))
+    ]
+    return _by_beginning(kin)
+
+
+def beginnings_of(row: FileRange) -> list[Beginning]:
+    """Return how a row's file begins, and if it is compressed, how its text does."""
+    packed = decode_packed(row.packed)
+    begins = [(row.head_bytes, row.head)]
+    if packed is not None and packed.text_head:
+        begins.append((packed.text_head_bytes, packed.text_head))
+    return begins
+
+
+def _last_rows(
+    taken: Mapping[str, FileRange], names: Mapping[str, Sequence[str]]
+) -> Iterator[FileRange]:
     for path, found in taken.items():
-        had = names.get(path, (path,))
-        # Of no records, or of what was taken on under another name, none can be taken twice.
-        if not found.head or found.limit <= len(found.header) or _last(had, taken) is not found:
-            continue
-        if not any(name in sizes for name in had):
-            gone.setdefault((found.head_bytes, found.head), []).append(found)
-    return gone
+        # A row without records, or a row that a later one continues, holds nothing to take twice.
+        has_records = found.head and found.limit > len(found.header)
+        if has_records and _last(names.get(path, (path,)), taken) is found:
+            yield found
+
+
+def _by_beginning(rows: Iterable[FileRange]) -> Mapping[Beginning, Sequence[FileRange]]:
+    found: dict[Beginning, list[FileRange]] = {}
+    for row in rows:
+        for begin in beginnings_of(row):
+            found.setdefault(begin, []).append(row)
+    return found
 
 
 def returned(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> Mapping[str, FileRange]:
@@ -148,18 +272,6 @@ def named_twice(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> set
     families = {id(names): names for names in names_by_path(taken).values()}
     listed = ([name for name in names if name in sizes] for names in families.values())
     return {name for names in listed if len(names) > 1 for name in names}
-
-
-def names_by_path(taken: Mapping[str, FileRange]) -> Mapping[str, Sequence[str]]:
-    """Return the names that files had which were moved, by each of them."""
-    names: dict[str, list[str]] = {}
-    for path, found in taken.items():
-        if found.moved in taken:
-            ours, theirs = (names.get(name, [name]) for name in (path, found.moved))
-            if ours is not theirs:
-                joined = [*ours, *theirs]
-                names |= dict.fromkeys(joined, joined)
-    return names
 
 
 def _last(names: Sequence[str], taken: Mapping[str, FileRange]) -> FileRange:

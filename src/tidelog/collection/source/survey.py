@@ -6,6 +6,7 @@ Source: design page 6, "Who reads what".
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -30,8 +31,14 @@ from tidelog.collection.source.look import (
     look_at_text,
 )
 from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.survey_packed import OpenTexts, check_packed, survey_packed
+from tidelog.collection.source.survey_packed import (
+    OpenTexts,
+    check_packed,
+    read_any_text,
+    survey_packed,
+)
 from tidelog.collection.source.surveyed import (
+    CHANGED,
     SHORTER,
     TORN,
     TORN_ARRAY,
@@ -50,6 +57,8 @@ from tidelog.errors import (
     unforeseen,
 )
 
+CHECKED_BYTES: Final = 4_096
+
 
 async def survey_piece(
     piece: SurveyPiece,
@@ -61,10 +70,9 @@ async def survey_piece(
     keep: Keep | None = None,
     keep_rows: KeepRows | None = None,
 ) -> Surveyed:
-    """Look at a piece of a file. What is wrong with one that is new, is why it waits.
+    """Survey a piece of a file. The result says why a file waits, or that it is `CHANGED`.
 
     Raises:
-        SourceRewritten: what was taken before is no longer what it was. GoneError: it is gone.
         LocationError: the store failed.
     """
     asked = piece.candidate
@@ -88,9 +96,9 @@ async def survey_piece(
     except GoneError:
         # What is in of it, stays; what is bound of it, is not surveyed any more.
         return Surveyed(waits=WENT)
+    except SourceRewritten:
+        return Surveyed(waits=CHANGED)
     except CorruptionError as error:
-        if asked.before is not None:
-            raise
         # It may be being written, or moved: it is looked at again, and stops no other.
         return Surveyed(waits=error.sentence)
     except (TidelogError, MemoryError):
@@ -211,19 +219,39 @@ async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> b
     return True
 
 
+async def has_text_of(before: FileRange, file: OpenedFile, *, format: str, clock: Clock) -> bool:
+    """Return True if a file has the text of a range, though one of both is compressed, or both.
+
+    Raises:
+        GoneError: it is gone. LocationError: the store failed.
+    """
+    span = _last_blocks(before)
+    try:
+        last = await read_any_text(file, span, format=format, clock=clock)
+    except CorruptionError:
+        return False
+    return len(last) == span[1] - span[0] and are_blocks(
+        last, span[0], start=before.start, sums=before.sums, block_bytes=before.block_bytes
+    )
+
+
+def _last_blocks(before: FileRange) -> tuple[int, int]:
+    """Return the blocks of the last 4 KiB of a range: of a last block alone, a few bytes may be."""
+    low = max(before.start, min(before.limit - 1, before.limit - CHECKED_BYTES))
+    return covering(before.start, before.limit, low, before.limit, before.block_bytes)
+
+
 async def _check_unchanged(before: FileRange, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was taken before.
 
-    Its first record and the last block that was taken are read again: so one that only grew costs
-    that much, whatever it holds.
+    Its first record and the last block or two that were taken are read again: so a file that only
+    grew costs that much, whatever it holds.
 
     Raises:
         SourceRewritten: it does not.
     """
     head = await file.get(0, before.head_bytes)
-    low, high = covering(
-        before.start, before.limit, before.limit - 1, before.limit, before.block_bytes
-    )
+    low, high = _last_blocks(before)
     last = await file.get(low, high)
     same = len(last) == high - low and are_blocks(
         last, low, start=before.start, sums=before.sums, block_bytes=before.block_bytes

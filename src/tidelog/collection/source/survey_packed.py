@@ -8,7 +8,7 @@ it; who reads one decompresses what is before it too, back to where a member beg
 from __future__ import annotations
 
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Final, cast
@@ -21,6 +21,7 @@ from tidelog.collection.formats.packed.packed import (
     Packed,
     codec_of,
     decode_packed,
+    is_packed,
 )
 from tidelog.collection.formats.packed.text import TORN_MEMBER, Extent, PackedText
 from tidelog.collection.source.binding import FileRange
@@ -35,6 +36,7 @@ from tidelog.store.port import is_version
 COPIED_BYTES: Final = 8 * 1024 * 1024
 IN_MEMORY_BYTES: Final = 32 * 1024 * 1024
 TAIL_BYTES: Final = 64 * 1024
+FREE_RAW_BYTES: Final = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +146,10 @@ class _Survey:
             found.limit is None and asked.start + len(data) == extent.text_bytes
         )
         torn = TORN_MEMBER if extent.torn and sees_all else ""
+        if before is None:
+            packed = msgspec.structs.replace(
+                packed, text_head=found.head, text_head_bytes=found.head_bytes
+            )
         return data, msgspec.structs.replace(
             found, packed=packed, torn=torn or found.torn, head=sum_of(head), head_bytes=len(head)
         )
@@ -165,7 +171,8 @@ class _Survey:
         else:
             first = max(self.opened.raw_from, whole - TAIL_BYTES)
             tail, tail_bytes = sum_of(self._raw(first, whole)), whole - first
-        return Packed(whole, extent.text_bytes, tail, tail_bytes, *member, raw_limit)
+        head = (known.text_head, known.text_head_bytes) if known is not None else (b"", 0)
+        return Packed(whole, extent.text_bytes, tail, tail_bytes, *member, raw_limit, *head)
 
     def _raw(self, start: int, limit: int) -> bytes:
         self.opened.raw.seek(start - self.opened.raw_from)
@@ -213,6 +220,44 @@ async def check_packed(before: FileRange, known: Packed, file: OpenedFile) -> No
     tail = await file.get(known.whole_bytes - known.tail_bytes, known.whole_bytes)
     if sum_of(head) != before.head or sum_of(tail) != known.tail:
         raise file.rewritten()
+
+
+async def read_any_text(
+    file: OpenedFile, span: tuple[int, int], *, format: str, clock: Clock
+) -> bytes:
+    """Return a span of a file's text, decompressed if the file is compressed, or less of it.
+
+    Raises:
+        GoneError: the file is gone. CorruptionError: it is damaged before the span's end.
+    """
+    if not is_packed(file.path, format):
+        return await file.get(*span)
+    [text] = await read_text(file, [span], clock=clock)
+    return text
+
+
+async def read_text(
+    file: OpenedFile,
+    spans: Sequence[tuple[int, int]],
+    *,
+    clock: Clock,
+    limit: int = FREE_RAW_BYTES,
+) -> list[bytes]:
+    """Return spans of a compressed file's text, in order of their starts, or less of each.
+
+    ``limit`` bounds the bytes of the file that are read.
+
+    Raises:
+        GoneError: the file is gone. CorruptionError: it is damaged before the last span's end.
+    """
+
+    def cut(raw: BinaryIO) -> list[bytes]:
+        text = PackedText(raw, codec_of(file.path) or "gzip", at=0, text_at=0)
+        return [text.get(low, high - low)[: high - low] for low, high in spans]
+
+    with _copy() as raw:
+        await _fill(raw, file, 0, limit)
+        return await clock.offload(lambda: cut(raw))
 
 
 def _copy() -> BinaryIO:

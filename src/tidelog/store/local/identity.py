@@ -35,6 +35,22 @@ def identity_of(path: str) -> str:
     return f"{major:x}.{minor:x}.{inode:x}.{seconds:x}.{nanoseconds:x}"
 
 
+def is_beside(path: str, identity: str) -> bool:
+    """Return True if the folder of a path holds the file of this identity, under any other name."""
+    folder, name = os.path.split(path)
+    try:
+        with os.scandir(folder) as entries:
+            # The number of the inode costs no request, and rules nearly all files out.
+            names = [
+                entry.path
+                for entry in entries
+                if entry.name != name and f".{entry.inode():x}." in identity
+            ]
+    except OSError:
+        return False
+    return any(identity_of(other) == identity for other in names)
+
+
 def _told_by_python(path: str) -> str:
     try:
         status = os.stat(path)

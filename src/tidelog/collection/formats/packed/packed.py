@@ -25,7 +25,8 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     Shape: the file's first ``whole_bytes`` are whole members, which hold ``text_bytes`` of text;
         ``tail`` is the sum of the last ``tail_bytes`` of them. Who reads the range begins with the
         member at byte ``raw_at``, whose text begins at ``text_at``, and needs no byte of the file
-        from ``raw_limit`` on.
+        from ``raw_limit`` on. ``text_head`` is the sum of the text's first ``text_head_bytes``: by
+        it the file is known after it is decompressed, or compressed otherwise.
     """
 
     whole_bytes: int = 0
@@ -35,6 +36,8 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     raw_at: int = 0
     text_at: int = 0
     raw_limit: int = 0
+    text_head: bytes = b""
+    text_head_bytes: int = 0
 
     def file_bytes(self, limit: int) -> int:
         """Return about how many bytes of the file hold the text before ``limit``."""
