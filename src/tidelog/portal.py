@@ -6,13 +6,18 @@ Nothing of it survives a fork, which is told; and no loop of the caller's is tou
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tidelog.errors import HandleError, Outcome
+from tidelog.errors import HandleError, Outcome, TidelogError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -29,6 +34,9 @@ class Portal:
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
+        # At the interpreter's end, tasks that nothing refers to any more are reported one by one.
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
 
     def __reduce__(self) -> NoReturn:
         # Whatever holds a connection comes by here when it is pickled or copied.
@@ -71,6 +79,10 @@ class Portal:
 
         Closing again does nothing, nor does closing what was opened before a fork.
         """
+        self._close()
+        atexit.unregister(self._at_exit)
+
+    def _close(self, *, exits: bool = False) -> None:
         if os.getpid() != self._process:
             return
         with self._door:
@@ -78,22 +90,26 @@ class Portal:
         with self._ending:
             if self._loop.is_closed():
                 return
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._end(exits), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
-    async def _end(self) -> None:
+    async def _end(self, exits: bool) -> None:
         own = asyncio.current_task()
         others = [task for task in asyncio.all_tasks() if task is not own]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
+        if not exits:  # At the interpreter's end no thread can be started, as this one needs.
+            await self._loop.shutdown_default_executor()
 
     def iterate(self, stream: AsyncIterator[T]) -> Iterator[T]:
-        """Yield what a stream gives, item by item; it runs only while an item is waited for."""
+        """Yield the items of a stream, which runs only while the caller waits for an item.
+
+        A caller that stops before the end, as by ``break``, ends the stream with its tasks.
+        """
 
         async def next_one() -> tuple[T] | None:
             try:
@@ -101,8 +117,28 @@ class Portal:
             except StopAsyncIteration:
                 return None
 
-        while (item := self.run(next_one())) is not None:
-            yield item[0]
+        try:
+            while (item := self.run(next_one())) is not None:
+                yield item[0]
+        except GeneratorExit:
+            self._end_stream(stream)
+            raise
+
+    def _end_stream(self, stream: AsyncIterator[Any]) -> None:
+        if self._is_closing or sys.is_finalizing() or threading.current_thread() is self._thread:
+            return  # The loop ends its streams itself, and cannot wait for its own thread.
+
+        async def end() -> None:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+
+        with suppress(TidelogError):
+            self.run(end())
+
+
+def _close_at_exit(portal: weakref.ref[Portal]) -> None:
+    if (found := portal()) is not None:
+        found._close(exits=True)
 
 
 class Blocking(Generic[A]):

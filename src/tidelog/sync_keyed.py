@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @documented_as(port.KeyedScan)
 class KeyedScan(Blocking[port.KeyedScan]):
-    """Records as they are read, by one thread; close it, or use it in ``with``."""
+    """Records as they are read, by one thread; a loop that is left by ``break`` ends it."""
 
     @property
     def next_sequence(self) -> int:

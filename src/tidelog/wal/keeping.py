@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -159,8 +160,10 @@ class Keeping(Closing):
         """
         selection = select(stream, key, control=control)
         pin = (await self._pins().load(name)).pin
-        async for records in scan_pinned(self.store, self.clock, pin, selection=selection):
-            yield records
+        found = scan_pinned(self.store, self.clock, pin, selection=selection)
+        async with aclosing(found):
+            async for records in found:
+                yield records
 
     async def collect(
         self,

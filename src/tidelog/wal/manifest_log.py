@@ -109,10 +109,11 @@ class ManifestLog(Log):
         head = await load_living(self.store)
         reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
         while True:
-            async for after, records in self._reader.records.scan(head.manifest, reached):
-                reached = after
-                wait_us = POLL_FIRST_US
-                yield as_log_records(records)
+            async with aclosing(self._reader.records.scan(head.manifest, reached)) as found:
+                async for after, records in found:
+                    reached = after
+                    wait_us = POLL_FIRST_US
+                    yield as_log_records(records)
             head = await self._newer(head)
             if head.manifest.next <= reached:
                 await self.clock.sleep(wait_us)
@@ -139,9 +140,10 @@ class ManifestLog(Log):
         """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
         time_us = time_us_of(when)
         manifest = await self._reader.manifest()
-        async for _, records in self._reader.records.scan(manifest):
-            if (found := first_at(records, time_us)) is not None:
-                return found
+        async with aclosing(self._reader.records.scan(manifest)) as fragments:
+            async for _, records in fragments:
+                if (found := first_at(records, time_us)) is not None:
+                    return found
         return manifest.next
 
     async def bounds(self) -> Bounds:

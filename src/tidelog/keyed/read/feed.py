@@ -8,6 +8,7 @@ fallen far behind reads on by a scan.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -28,7 +29,7 @@ from tidelog.errors import (
 )
 from tidelog.keyed.port import KeyedScan
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
-from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
+from tidelog.keyed.read.scanning import KeyedWanted, Tables, ViewScan
 from tidelog.keyed.read.sources import with_keys
 from tidelog.keyed.states.transition import DROPPED
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -232,7 +233,7 @@ class Following(KeyedScan):
     begin: Callable[[], Awaitable[int]]
     reached: int | None = None
     _waiting: _Waiting | None = None
-    _tables: AsyncGenerator[pa.Table, None] | None = None
+    _tables: Tables | None = None
 
     @property
     def next_sequence(self) -> int:
@@ -240,13 +241,15 @@ class Following(KeyedScan):
         return reached if self._waiting is None else max(reached, self._waiting.passed(self.feed))
 
     def __aiter__(self) -> AsyncIterator[pa.Table]:
-        if self._tables is None:
-            self._tables = self._run()
-        return self._tables
+        tables = None if self._tables is None else self._tables()
+        if tables is None:
+            tables = self._run()
+            self._tables = weakref.ref(tables)
+        return tables
 
     async def aclose(self) -> None:
-        if self._tables is not None:
-            await self._tables.aclose()
+        if self._tables is not None and (tables := self._tables()) is not None:
+            await tables.aclose()
 
     async def _run(self) -> AsyncGenerator[pa.Table, None]:
         self.feed.join()

@@ -8,6 +8,7 @@ it had still to read was retired, it says so.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.clock import Clock, backoff_us
-from tidelog.errors import ObjectNotFound, ReadOvertaken
+from tidelog.errors import HandleError, ObjectNotFound, ReadOvertaken
 from tidelog.keyed.port import KeyedScan
 from tidelog.keyed.read.sources import Source
 from tidelog.keyed.read.view import KeyedView
@@ -28,6 +29,8 @@ from tidelog.lookahead import in_order
 T = TypeVar("T")
 Look: TypeAlias = Callable[[bool], Awaitable[KeyedView]]  # True: what there is now is asked.
 TRIES: Final = 5
+# A weak reference: a loop that is left drops its generator at once, and with it its tasks.
+Tables: TypeAlias = weakref.ref[AsyncGenerator[pa.Table, None]]
 CHUNK_ROWS: Final = 65_536  # Of one key are read at once.
 
 
@@ -57,7 +60,8 @@ class ViewScan(KeyedScan):
     seen: int = 0
     _frontier: int = field(init=False)
     _given: int = 0
-    _tables: AsyncGenerator[pa.Table, None] | None = None
+    _is_drained: bool = False
+    _tables: Tables | None = None
 
     def __post_init__(self) -> None:
         self._frontier = self.wanted.start
@@ -67,15 +71,33 @@ class ViewScan(KeyedScan):
         return self._frontier
 
     def __aiter__(self) -> AsyncIterator[pa.Table]:
-        if self._tables is None:
-            self._tables = self._run()
-        return self._tables
+        tables = None if self._tables is None else self._tables()
+        if tables is None:
+            tables = self._run() if self._tables is None else self._rest()
+            self._tables = weakref.ref(tables)
+        return tables
 
     async def aclose(self) -> None:
-        if self._tables is not None:
-            await self._tables.aclose()
+        if self._tables is not None and (tables := self._tables()) is not None:
+            await tables.aclose()
+
+    async def _rest(self) -> AsyncGenerator[pa.Table, None]:
+        """Yield nothing after a scan that was drained."""
+        if not self._is_drained:
+            raise HandleError(
+                "a loop left this scan before its end: begin another", start=self.next_sequence
+            )
+        nothing: tuple[pa.Table, ...] = ()
+        for table in nothing:
+            yield table
 
     async def _run(self) -> AsyncGenerator[pa.Table, None]:
+        async with aclosing(self._runs()) as found:
+            async for table in found:
+                yield table
+        self._is_drained = True
+
+    async def _runs(self) -> AsyncGenerator[pa.Table, None]:
         wanted = self.wanted
         start, limit = wanted.start, wanted.limit
         begun = start

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -89,9 +89,11 @@ class LeasedReader:
             HoldExpired: the lease is over.
         """
         self._check()
-        async for progress in self.shard.listen(as_of, columns=columns, where=where, wait=wait):
-            self._check()
-            yield progress
+        found = self.shard.listen(as_of, columns=columns, where=where, wait=wait)
+        async with aclosing(found):
+            async for progress in found:
+                self._check()
+                yield progress
 
     async def downgrade_since(self, since: Frontier | int) -> Frontier:
         """Give up times before ``since``, and the parts of all that was planned before.

@@ -8,7 +8,7 @@ Source: persist, "API".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
@@ -345,7 +345,7 @@ class Shard:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         wait: bool = False,
-    ) -> AsyncIterator[Progress]:
+    ) -> AsyncGenerator[Progress, None]:
         """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
 
         With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice. Of some

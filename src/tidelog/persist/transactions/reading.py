@@ -46,8 +46,9 @@ async def listen(
         if upper is not None and not upper.passed(reached + 1):
             upper = await _wait_for_upper(transactions, name, reached + 1, Patience(wait=True))
         if upper is None:
-            async for progress in shard.listen(reached, wait=wait):
-                yield progress
+            async with aclosing(shard.listen(reached, wait=wait)) as rest:
+                async for progress in rest:
+                    yield progress
             return
         state = await read_applied(transactions, name, until=upper.time)
         check_readable(state, reached)

@@ -11,6 +11,7 @@ a seal believed before the manifest, read after it was met, has been seen not to
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -167,8 +168,11 @@ class ChainReader:
             link, size_bytes = await read_link(self.store, path, seen.sizes[path])
             return link, size_bytes, b""
 
-        async for passed in self._walk(tail, read, seen, window=LINKS_MAX, most=LINKS_MAX):
-            yield passed
+        async with aclosing(
+            self._walk(tail, read, seen, window=LINKS_MAX, most=LINKS_MAX)
+        ) as found:
+            async for passed in found:
+                yield passed
 
     async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncGenerator[Passed, None]:
         """Yield object after object from ``tail`` on, to the first slot that is missing, or a seal.
@@ -186,8 +190,9 @@ class ChainReader:
                 lambda found: (decode_link(found.data, path=path), len(found.data), found.data),
             )
 
-        async for passed in self._walk(tail, read, seen, window=1, most=self.reads):
-            yield passed
+        async with aclosing(self._walk(tail, read, seen, window=1, most=self.reads)) as found:
+            async for passed in found:
+                yield passed
 
     async def _walk(
         self, tail: Tail, read: _Read, seen: Seen | None, *, window: int, most: int

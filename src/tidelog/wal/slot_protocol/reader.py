@@ -8,7 +8,7 @@ Source: wal3-draft, "Reading"; design page 3, "Read".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -263,7 +263,7 @@ class _Reading:
 
 async def scan_pinned(
     store: Store, clock: Clock, pin: Pin, *, selection: Selection = ALL
-) -> AsyncIterator[pa.Table]:
+) -> AsyncGenerator[pa.Table, None]:
     """Yield the records that a pin holds, in order.
 
     Raises:
