@@ -71,6 +71,8 @@ class LineReporter:
             )
         elif progress.tick is not None:
             say_json(_tick_object(progress))
+        for text in progress.warnings:
+            say_json({"warning": text})
 
     def finish(self, summary: Summary) -> None:
         print_json({**self._names, **summary.to_dict(), "complete_to": _complete_to(summary)})
@@ -123,6 +125,9 @@ class BarReporter:
                 highlight=False,
             )
             return
+        for text in progress.warnings:
+            if self._bar is not None:
+                self._bar.console.print(f"warning: {text}", markup=False, highlight=False)
         done = progress.so_far
         seconds = max(done.duration_us / 1e6, 1e-3)
         self._update(

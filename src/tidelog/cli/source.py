@@ -79,6 +79,7 @@ def create(
     timestamp_format: TimestampFormat = None,
     header: Header = None,
     multiline: Multiline = None,
+    ignore_case: options.IgnoreCase = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a source, and the collection that it feeds.
@@ -115,16 +116,21 @@ def create(
             header=header,
             multiline=multiline,
         ),
+        ignore_case=ignore_case,
     )
     found, empty = asyncio.run(_create(location_url(context), spec))
+    _tell_created(found, empty, as_json=as_json)
+
+
+def _tell_created(found: dict[str, Any], empty: list[str], *, as_json: bool) -> None:
     if is_json(as_json=as_json):
         print_json(found)
     if not as_json:
-        _tell_created(found)
+        _tell_columns(found)
     _tell_empty(empty)
 
 
-def _tell_created(found: dict[str, Any]) -> None:
+def _tell_columns(found: dict[str, Any]) -> None:
     name = found["name"]
     say(f"Created the source {name!r}, and the collection that it feeds, with these columns:")
     for line in schema_lines(found["schema"], found["key"]):

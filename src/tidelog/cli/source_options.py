@@ -104,6 +104,13 @@ Columns = Annotated[
         metavar="COLUMNS", help="'flight int, day date'; by default inferred from the files."
     ),
 ]
+IgnoreCase = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-case",
+        help="Match names of columns in files whatever their upper and lower case.",
+    ),
+]
 Shards = Annotated[int, typer.Option(metavar="N", help="How many shards the rows are spread over.")]
 
 

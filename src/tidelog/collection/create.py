@@ -17,6 +17,7 @@ from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_cs
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.names import spelled_once
 from tidelog.collection.formats.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.formats.types import is_json, parse_schema
 from tidelog.collection.infer import (
@@ -74,6 +75,7 @@ class SourceSpec:
     schema: str | None = None
     shards: int = 1
     csv: CsvOptions = _GUESSED
+    ignore_case: bool = False
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -216,6 +218,11 @@ async def resolve_spec(
             dialect, found = await _columns_of(kind, spec, given)
             settled = dict(await kind.settle())
         info = msgspec.structs.replace(info, settings=settled, csv=dialect)
+    if spec.ignore_case:
+        found = _spelled_once(found)
+        info = msgspec.structs.replace(
+            info, csv=msgspec.structs.replace(info.csv, ignore_case=True)
+        )
     schema = source_schema(spec, found)
     rendition = RenditionInfo(
         id=info.rendition,
@@ -316,13 +323,22 @@ async def _inferred(
         info = msgspec.structs.replace(info, format=ARRAY_FORMAT)
     if info.format != "csv":
         return info, await infer_schema(
-            entries, format=info.format, store=store, places=spec.places
+            entries,
+            format=info.format,
+            store=store,
+            places=spec.places,
+            ignore_case=spec.ignore_case,
         )
     dialect, found = await infer_csv(entries, spec.csv, given, store=store)
     schema = given if given is not None else found
     if schema is None:
         raise no_files(spec.places)
     return msgspec.structs.replace(info, csv=dialect), schema
+
+
+def _spelled_once(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the first of the columns whose names differ by case alone."""
+    return pa.schema([schema.field(name) for name in spelled_once(schema.names)])
 
 
 def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:

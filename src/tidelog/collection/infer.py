@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import duckdb
@@ -22,6 +23,7 @@ from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends,
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_end
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.names import match_names, spelled_once
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
@@ -41,7 +43,12 @@ FILES_MAX = 8
 
 
 async def infer_schema(
-    entries: Sequence[Entry], *, format: str, store: Store, places: Sequence[str]
+    entries: Sequence[Entry],
+    *,
+    format: str,
+    store: Store,
+    places: Sequence[str],
+    ignore_case: bool = False,
 ) -> pa.Schema:
     """Infer the columns of json or parquet from the first files' first 2 MiB each.
 
@@ -60,7 +67,26 @@ async def infer_schema(
     sample = b"".join(one.lines(format).rstrip(b"\n") + b"\n" for one in found)
     if _names_in(sample) is None:
         raise UsageError(_why_no_object(found[0], entries[0].key, format))
-    return sample_schema(sample)
+    return sample_schema(_spelled_alike(sample) if ignore_case else sample)
+
+
+def _spelled_alike(sample: bytes) -> bytes:
+    """Return lines in which a name has its first spelling, and of two that are one, the first."""
+    lines = sample.split(b"\n")
+    names: dict[str, None] = {}
+    for line in lines:
+        with suppress(msgspec.MsgspecError, RecursionError):
+            names.update(dict.fromkeys(_FIELDS.decode(line)))
+    return b"\n".join(_of_names(line, spelled_once(names)) for line in lines)
+
+
+def _of_names(line: bytes, wanted: Sequence[str]) -> bytes:
+    try:
+        found = _FIELDS.decode(line)
+    except (msgspec.MsgspecError, RecursionError):
+        return line
+    named = zip(match_names(list(found), wanted), found.values(), strict=True)
+    return msgspec.json.encode({name: value for name, value in named if name in wanted})
 
 
 def _why_no_object(sample: FileSample, name: str, format: str) -> str:

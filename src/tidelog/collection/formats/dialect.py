@@ -1,4 +1,4 @@
-"""How a source's csv is written: what is guessed, or said, when the source is created. Pure."""
+"""How a source's files are written: what is guessed, or said, when it is created. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How csv is written.
+    """How csv is written, and whether the case of names counts, in every format.
 
     Shape: ``delimiter`` is one ASCII character, and so is ``quote``, or it is empty where there is
         none. A field that is empty, or one of ``nulls``, and not quoted is null. ``date_format``
@@ -24,6 +24,12 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     multiline: bool = False
     inferred: bool | msgspec.UnsetType = msgspec.UNSET
+    ignore_case: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def folds_case(self) -> bool:
+        """Return True if names in files are those of the source whatever their case."""
+        return self.ignore_case is True
 
     @property
     def is_inferred(self) -> bool:

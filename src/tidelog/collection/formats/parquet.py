@@ -8,7 +8,7 @@ Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer]
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, row_texts
 from tidelog.collection.formats.types import plain_type
@@ -134,7 +135,9 @@ def _unpacked(data: bytes) -> tuple[bytes, bytes, pq.FileMetaData]:
     return footer, data[8 + length :], read_footer(footer)
 
 
-def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Records:
+def decode_parquet(
+    data: bytes, wanted: pa.Schema, *, low: int, high: int, folds_case: bool = False
+) -> Records:
     """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
 
     Raises:
@@ -150,13 +153,17 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         pages = pa.PythonFile(sparse, mode="r")
         return pq.ParquetFile(pages, metadata=metadata, coerce_int96_timestamp_unit=unit)
 
-    wide = _wide_moments(metadata, wanted.names)
+    names = metadata.schema.to_arrow_schema().names
+    own = match_names(names, wanted.names) if folds_case else names
+    # Of two columns of one name, the first counts.
+    spelled = dict(reversed([*zip(own, names, strict=True)]))
+    known = [spelled[n] for n in wanted.names if n in spelled]
+    wide = _wide_moments(metadata, known)
     file = opened("us" if wide else "ns")
     exact = opened("ns") if wide else file
     told = pa.schema([field.with_type(plain_type(field.type)) for field in file.schema_arrow])
-    there = {*told.names}
     # A table without columns has no rows: a file with none of them is read whole.
-    present = [n for n in wanted.names if n in there] or list(dict.fromkeys(told.names))
+    present = known or list(dict.fromkeys(names))
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
 
@@ -182,26 +189,38 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
 
     done, failed = do_apart(limit - start, read)
     misfits = [
-        Misfit(
-            int(begins[start + group]),
-            f"the row group cannot be read: {name}",
-            f"{sizes[start + group]} rows from here on",
-        )
-        for group, name in failed.items()
+        _unread_group(int(begins[start + n]), int(sizes[start + n]), why)
+        for n, why in failed.items()
     ]
     misfits += [misfit for *_, lost in done for misfit in lost]
     tables = [one for one, *_ in done] or [_firsts(told.empty_table(), present)]
     table = pa.concat_tables(tables)
-    rows = table.num_rows
-    columns = [table.column(f.name) if f.name in there else pa.nulls(rows, f.type) for f in wanted]
-    unknown = unknown_paths(told, wanted)
+    unknown = unknown_paths(_renamed(told, own), wanted)
     return Records(
-        pa.table(columns, names=wanted.names),
+        _wanted_columns(table, spelled, wanted),
         np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
         lambda some: row_texts(table.take(some)),
         misfits,
-        {name: rows for name in unknown if rows},
+        {name: table.num_rows for name in unknown if table.num_rows},
     )
+
+
+def _unread_group(first: int, rows: int, why: str) -> Misfit:
+    return Misfit(first, f"the row group cannot be read: {why}", f"{rows} rows from here on")
+
+
+def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+
+
+def _wanted_columns(table: pa.Table, spelled: Mapping[str, str], wanted: pa.Schema) -> pa.Table:
+    """Return the wanted columns, by how a file spells them; those that it lacks are null."""
+    rows = table.num_rows
+    columns = [
+        table.column(spelled[f.name]) if f.name in spelled else pa.nulls(rows, f.type)
+        for f in wanted
+    ]
+    return pa.table(columns, names=wanted.names)
 
 
 def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:

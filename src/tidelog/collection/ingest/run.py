@@ -18,7 +18,7 @@ from tidelog.clock import backoff_us
 from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
-from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.ingest.summary import RunProgress, Summary, new_column
 from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.source.port import SourceHead
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
@@ -113,6 +113,7 @@ class _Run:
     first: FirstHead | None
     tending: Tending = field(default_factory=lambda: Tending([]))
     so_far: Summary = field(default_factory=Summary)
+    _named: set[str] = field(default_factory=set)
     _executors: Usage = field(default_factory=Usage)
     _driver_before: Usage = field(init=False)
     _usage_before: Usage = field(init=False)
@@ -176,12 +177,19 @@ class _Run:
                 return
             self._count(tick, left)
             self._ticked_us = self.ingester.clock.monotonic_us()
-            self.on_tick(RunProgress(so_far=self.summary(), tick=tick))
+            warnings = self._new_columns(tick)
+            self.on_tick(RunProgress(so_far=self.summary(), tick=tick, warnings=warnings))
             self.tending.look()
             await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
                 return
+
+    def _new_columns(self, tick: Tick) -> tuple[str, ...]:
+        """Return a warning for each column in files that this run meets for the first time."""
+        new = [name for name in tick.dropped if name not in self._named]
+        self._named.update(new)
+        return tuple(new_column(name, self.ingester.schema.names) for name in new)
 
     def _is_due(self) -> bool:
         """Say whether a tick that finds nothing is worth what it writes."""

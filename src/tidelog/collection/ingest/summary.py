@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.collection.formats.names import twin_of
 from tidelog.collection.ingest.ingest import Tick
 from tidelog.errors import TidelogError
 from tidelog.store.prices import storage_dollars_a_month
@@ -75,10 +76,27 @@ class Summary:
 class RunProgress:
     """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
 
-    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``.
+    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``;
+    ``warnings`` name the columns that files have, that the source lacks, and that this run has not
+    named before.
     """
 
     so_far: Summary
     tick: Tick | None = None
+    warnings: tuple[str, ...] = ()
     trouble: TidelogError | None = None
     pause_us: int = 0
+
+
+def new_column(name: str, columns: Sequence[str]) -> str:
+    """Return what to say of a column in files that the source lacks, and what to do."""
+    twin = twin_of(name, columns)
+    if twin is not None:
+        return (
+            f"files have a column {name!r}, and the source has {twin!r}, which differs by case "
+            "alone: its values are left out; to take them, create the source with --ignore-case"
+        )
+    return (
+        f"files have a column {name!r} that the source lacks: its values are left out; to take "
+        "them, create another source whose --schema has it; to stop at them, pass --strict"
+    )

@@ -192,11 +192,15 @@ def _decode(
     counted: bool,
 ) -> Decoded:
     if format in ("json", ARRAY_FORMAT):
-        records = decode_json(data, wanted, base=found.start, counted=counted)
+        records = decode_json(
+            data, wanted, base=found.start, counted=counted, folds_case=dialect.folds_case
+        )
     elif format == "csv":
         records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
     elif format == "parquet":
-        records = decode_parquet(data, wanted, low=found.start, high=found.limit)
+        records = decode_parquet(
+            data, wanted, low=found.start, high=found.limit, folds_case=dialect.folds_case
+        )
     else:
         raise InvariantError("a format that was checked at creation is unknown", format=format)
     formats = _ISO

@@ -27,6 +27,7 @@ from tidelog.collection.formats.json.arrays import (
     array_mark,
 )
 from tidelog.collection.formats.lines import WHITE, record_ends
+from tidelog.collection.formats.names import match_names, twin_of
 from tidelog.collection.formats.parquet import group_span, group_starts, groups_between, pack_range
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import OFFSET
@@ -450,27 +451,42 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
         HeaderDiffers: it has not: most of what the file holds would be lost, told by nobody.
     """
     try:
-        names = {*header_names(header, dialect)}
+        found = header_names(header, dialect)
     except ValueError:
-        names = set()
+        found = []
+    names = {*_own_names(found, columns, dialect)}
     missing = [name for name in columns if name not in names]
     if len(missing) * 2 > len(columns):
         raise HeaderDiffers(
             f"the header of the file {path!r} lacks most of the source's columns "
-            f"({', '.join(missing[:8])}): correct the file's first line, or move the file away"
+            f"({', '.join(missing[:8])}): "
+            + _remedy(found, missing, "correct the file's first line, or move the file away")
         )
 
 
-def check_columns(metadata: pq.FileMetaData, columns: Sequence[str], *, path: str) -> None:
+def _remedy(names: Sequence[str], missing: Sequence[str], other: str) -> str:
+    if any(twin_of(name, missing) for name in names):
+        return "its names differ by case alone, which the option --ignore-case of a source ignores"
+    return other
+
+
+def _own_names(names: list[str], columns: Sequence[str], dialect: CsvDialect) -> list[str]:
+    return match_names(names, columns) if dialect.folds_case else names
+
+
+def check_columns(
+    metadata: pq.FileMetaData, columns: Sequence[str], dialect: CsvDialect, *, path: str
+) -> None:
     """Check that a parquet file has one of the source's columns, if it has rows.
 
     Raises:
         HeaderDiffers: it has none of them: each row would be all nulls.
     """
     names = metadata.schema.to_arrow_schema().names
-    if metadata.num_rows and not {*names} & {*columns}:
+    if metadata.num_rows and not {*_own_names(names, columns, dialect)} & {*columns}:
+        remedy = _remedy(names, columns, "rename them in the file, or move the file away")
         raise HeaderDiffers(
             f"the parquet file {path!r} has none of the source's columns "
             f"({', '.join(columns[:8])}); its columns are {', '.join(names[:8])}: "
-            "rename them in the file, or move the file away"
+            f"{remedy}"
         )

@@ -274,7 +274,7 @@ async def _survey_groups(
     footer_bytes(footer[-8:])
     metadata = read_footer(footer)
     if before is None:
-        check_columns(metadata, job.data_schema.names, path=asked.path)
+        check_columns(metadata, job.data_schema.names, job.source.csv, path=asked.path)
     if asked.start >= asked.limit:
         return Surveyed()
     if job.is_light(asked.path):

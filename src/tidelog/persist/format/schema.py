@@ -114,7 +114,7 @@ def differ_by_case(one: str, other: str) -> UsageError:
     """Return what refuses two columns that are one to SQL."""
     return UsageError(
         f"the columns {one!r} and {other!r} differ by case alone, which SQL does not tell apart: "
-        "give --schema with one of them"
+        "give --schema with one of them, or --ignore-case to read both as one"
     )
 
 

@@ -23,6 +23,7 @@ from tidelog.collection.formats.csv.fields import (
 )
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.lines import are_text, record_ends, split_records
+from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
 from tidelog.collection.formats.sift import Sieve
@@ -71,6 +72,8 @@ def decode_csv(
 ) -> Records:
     """Parse the records of a range; one that starts at offset 0 begins with the header itself."""
     names = header_names(header, dialect) if dialect.has_header else list(dialect.names)
+    if dialect.folds_case:
+        names = match_names(names, wanted.names)
     mark = said_delimiter(data)[1] or len(_MARK) * data.startswith(_MARK)
     skip = len(header) if dialect.has_header else mark
     skip = skip if base == 0 else 0

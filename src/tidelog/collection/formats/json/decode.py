@@ -26,7 +26,12 @@ from tidelog.collection.formats.json.doubt import (
     line_checkers,
     overflows,
 )
-from tidelog.collection.formats.json.texts import FieldTexts, field_texts, without_wide
+from tidelog.collection.formats.json.texts import (
+    FieldTexts,
+    field_texts,
+    fold_names,
+    without_wide,
+)
 from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
@@ -47,35 +52,50 @@ _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
 
-def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = True) -> Records:
+def decode_json(
+    data: bytes, wanted: pa.Schema, *, base: int, counted: bool = True, folds_case: bool = False
+) -> Records:
     """Parse the lines of a range that starts at offset ``base`` of its file.
 
-    ``counted`` asks for counts of the fields that ``wanted`` lacks.
+    ``counted`` asks for counts of the fields that ``wanted`` lacks. With ``folds_case``, names are
+    those of ``wanted`` whatever their case.
     """
     if base == 0 and data.startswith(_MARK):
         data = b" " * len(_MARK) + data[len(_MARK) :]
     starts, ends = split_records(data)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
-    lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
+    read = _folded(data, starts, ends, wanted) if folds_case else (data, starts, ends)
+    lines = _Lines(*read, wanted, wire, {} if counted else None)
+
+    def text(row: int) -> str:
+        return shown(data[starts[row] : ends[row]])
+
     sieve = Sieve(lines.parse, lines.guesses(), is_sure=lines.is_sure)
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
         sieve.bad.extend(np.flatnonzero(~whole).tolist())
-        for rows in blocks_of(starts, np.flatnonzero(whole), BLOCK_BYTES):
+        for rows in blocks_of(lines.starts, np.flatnonzero(whole), BLOCK_BYTES):
             sieve.take(rows)
     table, rows = sifted(sieve, wire.empty_table())
-    misfits = [
-        Misfit(base + int(starts[row]), lines.fault(row), shown(lines.line(row)))
-        for row in sieve.bad
-    ]
+    misfits = [Misfit(base + int(starts[row]), lines.fault(row), text(row)) for row in sieve.bad]
     return Records(
         table,
         base + starts[rows],
-        lambda some: [shown(lines.line(row)) for row in rows[some].tolist()],
+        lambda some: [text(row) for row in rows[some].tolist()],
         misfits,
         lines.dropped or {},
     )
+
+
+def _folded(
+    data: bytes, starts: Int64s, ends: Int64s, wanted: pa.Schema
+) -> tuple[bytes, Int64s, Int64s]:
+    """Return lines whose names are spelled as those of columns, and where they start and end."""
+    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+    lines = fold_names([data[start:end] for start, end in bounds], wanted.names)
+    sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+    return b"".join(lines), np.cumsum(sizes) - sizes, np.cumsum(sizes)
 
 
 @dataclass(slots=True)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
+from tidelog.collection.formats.names import match_names
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# Strings, with the colon behind those that are names; and brackets.
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
 _NULL: Final = b"null"
 _WIDE: Final = re.compile(rb"[0-9][eE]\+?[0-9]{2}")  # What may be past a double's range.
 # Names that msgspec does not take for those of fields.
@@ -105,6 +110,47 @@ def _narrowed(line: bytes, names: Sequence[str]) -> bytes:
         return line
     kept = msgspec.json.encode({name: found[name] for name in names if name in found})
     return kept if is_plain and not _WIDE.search(kept) else line
+
+
+def fold_names(lines: Sequence[bytes], wanted: Sequence[str]) -> list[bytes]:
+    """Return lines in which the names of an object's own fields are spelled as those wanted."""
+    known = {name.casefold() for name in wanted}
+    plain = {*wanted}
+
+    def is_plain(line: bytes) -> bool:
+        try:
+            names = _FIELDS.decode(line)
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+        plain.update(name for name in names if name.casefold() not in known)
+        return plain.issuperset(names)
+
+    return [line if is_plain(line) else _respelled(line, wanted) for line in lines]
+
+
+def _respelled(line: bytes, wanted: Sequence[str]) -> bytes:
+    spans = list(_name_spans(line))
+    try:
+        names = [json.loads(line[start:end]) for start, end in spans]
+    except ValueError:
+        return line
+    found, at = b"", 0
+    for (start, end), name, own in zip(spans, names, match_names(names, wanted), strict=True):
+        if own != name:
+            found += line[at:start] + msgspec.json.encode(own)
+            at = end
+    return found + line[at:]
+
+
+def _name_spans(line: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the names of an object's own fields stand, in their quotes."""
+    depth = 0
+    for token in _TOKENS.finditer(line):
+        sign = token.group()[:1]
+        if sign != b'"':
+            depth += 1 if sign in b"{[" else -1
+        elif depth == 1 and token.group(1) is not None:
+            yield token.start(), token.start() + len(token.group().rstrip(b": \t\r\n"))
 
 
 def _names(line: bytes) -> list[str]:
