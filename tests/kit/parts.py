@@ -13,12 +13,23 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 REST = {
     "chaos": "processes under kill -9",
+    "cli/test_maintenance.py": "commands that follow",
     "cluster": "a Spark cluster",
+    "collection/test_moving.py": "moves of consensus, killed at each request",
+    "conformance/test_ambiguous.py": "lost answers, on each store",
+    "conformance/test_copy.py": "copies of logs, on each store",
     "fuzz": "hostile bytes",
+    "keyed/test_engine.py": "keyed logs against a model",
+    "keyed/test_part_damage.py": "each byte of a keyed part damaged",
     "messy": "folders of messy files",
+    "persist/test_contents.py": "each way of reading a shard against a model",
+    "persist/test_scrub.py": "each byte of a shard damaged",
+    "scenarios": "Materialize's scenarios of shards, on each consensus",
     "schedules": "random schedules of files that change",
     "sim": "simulation, crash points, canaries",
     "spark": "Spark",
+    "wal/read/test_damaged_tree.py": "each object of a log's tree damaged",
+    "wal/test_slot_damage.py": "each byte of a slot damaged",
 }
 
 
