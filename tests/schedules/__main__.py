@@ -6,6 +6,7 @@ With ``--rotation`` or ``--spark``, logs are rotated, copied, truncated and comp
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -46,6 +47,7 @@ def spark_engine(location: Location) -> Engine:
     from tidelog.spark.plan import TickSettings
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = TickSettings(small_bytes=0, task_bytes_min=1, range_bytes=1)
     return SparkEngine(builder.getOrCreate(), location_url=location.url, settings=settings)
 

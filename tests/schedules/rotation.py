@@ -92,7 +92,7 @@ class Logs:
 
     def rotate(self) -> None:
         """Rotate as logrotate does: each file gets the next number, and the log the first."""
-        if LOG in self.held:
+        if LOG in self.held and not (self.is_tidy and self.is_copied):
             self._shift()
             self._rename(LOG, f"{LOG}.1")
             if self.dice.random() < 0.5:
@@ -101,7 +101,7 @@ class Logs:
                 (self.folder / LOG).touch()
 
     def rotate_by_date(self) -> None:
-        if LOG in self.held:
+        if LOG in self.held and not (self.is_tidy and self.is_copied):
             self._rename(LOG, f"{LOG}-{20_260_000 + self._number()}")
 
     def rename(self) -> None:
@@ -112,7 +112,7 @@ class Logs:
             self._rename(name, f"other-{chr(97 + self._number() % 26)}x{self._names}.log{end}")
 
     def copy_and_truncate(self) -> None:
-        if LOG in self.held:
+        if LOG in self.held and not (self.is_tidy and self.is_copied):
             self._shift()
             self.is_settled, self.is_copied = False, True
             shutil.copy(self.folder / LOG, self.folder / f"{LOG}.1")
