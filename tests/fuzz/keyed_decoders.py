@@ -73,7 +73,11 @@ def _diffs(part: EncodedPart) -> list[KeyedDiff]:
         found.append(decided.diff)
         state = apply_diff(state, decided.diff)
 
-    then(decide_made(state, sealing=Sealing(bytes=9), retention=Retention(age_us=9, segments=2)))
+    then(
+        decide_made(
+            state, sealing=Sealing(bytes=9, age_us=9), retention=Retention(age_us=9, segments=2)
+        )
+    )
     then(decide_compacted(state, [run], sinks=marks_in(_marked(encode_mark("query:q", 3)))))
     then(decide_sealed(state, ROWS + 1, 5))
     then(decide_checkpoint(state, "c", next_sequence=ROWS + 1, at_us=7, fork="f"))

@@ -203,8 +203,9 @@ class KeyedWrites(KeyedReads):
     ) -> int:
         """Append records (key, value), which stand together; return the sequence of the first.
 
-        With ``durable=False`` it returns once they are ordered. Until it is durable, a sequence may
-        be given again to other records, if this process dies, or another takes the log over.
+        With ``durable=False`` it returns once the queue accepts them (the first call of a handle,
+        once the log is open). Until it is durable, a sequence may be given again to other records,
+        if this process dies, or another takes the log over, or the store refuses records.
         It waits for room, with ``timeout_us`` no longer than that.
 
         Raises:

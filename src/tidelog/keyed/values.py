@@ -187,6 +187,24 @@ def check_settings(sealing: object, retention: object) -> None:
         check_kind(retention, Retention, "retention is a tidelog.Retention")
 
 
+def check_retention(sealing: Sealing, retention: Retention) -> None:
+    """Refuse a retention by age that can never act: only sealed segments are retired.
+
+    Raises:
+        UsageError: segments are not sealed by age, or only after the retention.
+    """
+    age_us = retention.age_us
+    if age_us is None or (sealing.bytes, sealing.age_us) == (None, None):  # Sealed by call.
+        return
+    if sealing.age_us is None or sealing.age_us > age_us:
+        raise UsageError(
+            "a retention by age needs segments that are sealed by then: set the age of sealing "
+            "(Sealing(age_us=), --seal-age) to at most that of the retention",
+            sealing_age_us=sealing.age_us,
+            retention_age_us=age_us,
+        )
+
+
 def check_segments(segments: object) -> None:
     """Refuse what is no range of ids of segments ``(first, last)``, of which last may be None.
 

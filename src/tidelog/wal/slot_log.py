@@ -83,12 +83,12 @@ class SlotLog(Log):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> Placed:
-        """Append the values of an array, and return once they are ordered: not durable yet.
+        """Append the values of an array, and return once the queue accepts them: not durable yet.
 
         Until they are durable, the position that is told is no promise: see `Placed`.
 
         Raises:
-            As `append`, where they came to nothing before they were ordered. What comes of them
+            As `append`, if they came to nothing before they were accepted. What comes of them
             after that is told by `Placed.durable`, by `flush` and by `close`.
         """
         return await self._written(

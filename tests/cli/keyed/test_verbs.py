@@ -149,7 +149,10 @@ def test_people_are_told_in_sentences(filled: Cli) -> None:
         assert said("seal", "k").err.startswith("The segment 0 is sealed")
         assert "sealed at 1.07 GB" in said("describe", "k").out
         assert "run" in said("compact", "k", "--everything").err
-        assert "keeps the last 1d" in said("configure", "k", "--retain-age", "1d").err
+        assert (
+            "keeps the last 1d"
+            in said("configure", "k", "--seal-age", "1h", "--retain-age", "1d").err
+        )
         assert said("retire", "k").err.startswith("0 segments let go of")
         assert "deleted" in said("collect", "k").err
         assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")

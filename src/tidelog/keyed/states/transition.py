@@ -32,7 +32,7 @@ from tidelog.keyed.states.state import (
     SegmentSeal,
     apply_diff,
 )
-from tidelog.keyed.values import Retention, Sealing, Segment
+from tidelog.keyed.values import Retention, Sealing, Segment, check_retention
 from tidelog.machine.language import Decision
 
 Decided = Decision[KeyedDiff, bool]
@@ -43,9 +43,14 @@ EPOCHS_LATE: int = 1  # In so many sweeps, a run that is being written is not sw
 def decide_made(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
-    """Decide that a log begins; False if it has."""
+    """Decide that a log begins; False if it has.
+
+    Raises:
+        UsageError: the retention can never act; see `check_retention`.
+    """
     if state.is_made:
         return Decision(False)
+    check_retention(sealing or Sealing(), retention or Retention())
     return Decision(True, KeyedDiff(made=True, sealing=sealing, retention=retention))
 
 
@@ -117,8 +122,13 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
 def decide_configured(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
-    """Decide how segments are sealed, and what is kept."""
+    """Decide how segments are sealed, and what is kept.
+
+    Raises:
+        UsageError: the retention can never act; see `check_retention`.
+    """
     check_living(state)
+    check_retention(sealing or state.sealing, retention or state.retention)
     return Decision(True, KeyedDiff(sealing=sealing, retention=retention))
 
 

@@ -94,7 +94,12 @@ class PendingAppends:
         self._count += 1
         one.number = self._count
         self._held[one] = one.piece(one.placed.position)
+        one.placed.on_moved(partial(self._move, one))
         one.durable.add_done_callback(partial(self._settle, one))
+
+    def _move(self, one: Ordered, position: int) -> None:
+        if one in self._held and self._held[one].start != position:
+            self._held[one] = one.piece(position)
 
     def pieces(self) -> list[LoosePiece]:
         """Return all that is ordered and not durable, where it was ordered."""
@@ -171,6 +176,7 @@ class PendingAppends:
 
     def _take(self, one: Ordered, durable: asyncio.Future[int]) -> None:
         piece = self._held.pop(one)
+        one.placed.on_moved(None)  # It has the records.
         if durable.cancelled():
             return
         if (error := durable.exception()) is not None:

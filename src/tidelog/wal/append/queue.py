@@ -43,6 +43,7 @@ class Queue:
     ``trouble`` is what the writer met last that keeps it from going on, for those who ask why;
     ``heard`` is what the store said last of a put that is sent again.
     ``is_resting``: the writer may not send yet, by `Batching`, and waits for nothing else.
+    ``next_position`` returns the position after all that was sent, once the log is open.
     ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited; ``lost``
     so what was placed, and ``loss`` is why the first of that is not in the log, for the next flush.
     """
@@ -59,6 +60,8 @@ class Queue:
     lost: Counter[bool] = field(default_factory=Counter)
     loss: BaseException | None = None
     durable: Watermark = field(default_factory=Watermark)
+    next_position: Callable[[], int | None] = field(default=lambda: None)
+    _last: Work | None = None  # The newest that was accepted.
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
     _unsettled: dict[Work, None] = field(default_factory=dict)
@@ -295,8 +298,18 @@ class Queue:
         self._waiting.append(work)
         self._unsettled[work] = None
         self._bytes += work.size
+        work.expected, self._last = self._expected(), work
+        if work.placing is not None and work.expected is not None:
+            work.placing.order(work.expected)
         if len(self._waiting) == 1:
             self.changed.notify()
+
+    def _expected(self) -> int | None:
+        """Return the position after all that was accepted; None until the log is open."""
+        last = self._last
+        if last is None or last.is_sent or last not in self._unsettled:
+            return self.next_position()
+        return None if last.expected is None else last.expected + len(last.bodies)
 
     def _let_in(self) -> None:
         """Let those in line enter, as far as there is room: nobody else is woken for it."""
@@ -312,6 +325,7 @@ class Queue:
             if work in self._unsettled:
                 del self._unsettled[work]
                 self._bytes -= work.size
+                self._last = None if work is self._last else self._last
         self._let_in()
         self.changed.notify()
 

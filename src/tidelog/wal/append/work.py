@@ -13,14 +13,16 @@ from tidelog.wal.format.streams import Control
 
 @dataclass(slots=True, eq=False)
 class Placing:
-    """What whoever places records is told: in ``ordered`` the position that they are given first.
+    """The answers to a caller that places records: ``ordered`` is the position expected first.
 
-    ``heard`` is to be called by whoever begins to wait for more when they came to nothing already.
+    ``moved`` is called with another position, if they are sent at one. ``heard`` is called by a
+    caller that begins to wait for more, if they came to nothing already.
     """
 
     ordered: asyncio.Future[int]
     is_awaited: bool = False
     heard: Callable[[], None] | None = None
+    moved: Callable[[int], None] | None = None
 
     @property
     def is_adrift(self) -> bool:
@@ -28,9 +30,11 @@ class Placing:
         return self.ordered.done() and not self.is_awaited
 
     def order(self, position: int) -> None:
-        """Tell the position that they were given; once, though they may be given another."""
+        """Answer with the position that they are given; report another one to ``moved``."""
         if not self.ordered.done():
             self.ordered.set_result(position)
+        elif self.moved is not None:
+            self.moved(position)
 
     def listen(self) -> None:
         """Note that somebody waits for what becomes of them."""
@@ -59,6 +63,7 @@ class Work:
     is_sent: bool = False
     keys: pa.BinaryArray | None = None
     placing: Placing | None = None
+    expected: int | None = None  # The position that follows all that is accepted before it.
 
     @property
     def is_told(self) -> bool:
@@ -68,16 +73,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Records that have a place in the log, and may not be durable yet.
+    """Records that the queue has accepted, and that may not be durable yet.
 
-    ``position`` is that of the first as they were ordered. Until they are durable it is no promise:
-    where the store refuses a batch, or the log is taken over, positions from there on are given to
-    other records.
+    ``position`` is the one that the first has if all before them is written. Until they are durable
+    it is no promise: if the store refuses a batch, or another writer takes the log over, positions
+    from there on are given to other records.
     """
 
     position: int
     _done: asyncio.Future[int]  # Not the work itself, which has the records.
     _placing: Placing
+
+    def on_moved(self, moved: Callable[[int], None] | None) -> None:
+        """Call a function with each position at which they are sent, until it is None."""
+        self._placing.moved = moved
 
     @property
     def durable(self) -> asyncio.Future[int]:

@@ -68,6 +68,7 @@ class SlotWriter(BatchWriter):
 
     def __post_init__(self) -> None:
         BatchWriter.__post_init__(self)
+        self._queue.next_position = self._next_position
         checkpointer = Checkpointer(
             store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
         )
@@ -83,6 +84,9 @@ class SlotWriter(BatchWriter):
     def slots(self) -> int:
         """Return how many slots the log has had, as this writer knows; 0 if it does not write."""
         return 0 if self._pipeline is None else self._pipeline.tail.slot
+
+    def _next_position(self) -> int | None:
+        return None if self._pipeline is None else self._pipeline.tail.position
 
     async def append(
         self,
@@ -139,10 +143,12 @@ class SlotWriter(BatchWriter):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> Placed:
-        """Append the values of an array, and return once they are ordered; see `Placed`.
+        """Append the values of an array, and return once the queue accepts them; see `Placed`.
+
+        The first call waits until the log is open.
 
         Raises:
-            As `append`, where they came to nothing before that.
+            As `append`, if they came to nothing before that.
         """
         if timestamp_us is not None:
             check_time_us(timestamp_us)

@@ -1,0 +1,104 @@
+"""Appends that do not wait for the store: the queue accepts them, and is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kit.keyed_engine import keyed_logs, rows_of
+from kit.stores import Interposed
+from tidelog.errors import LocationError, LogFull, Outcome, StoreRefused
+from tidelog.keyed.log import KeyedLog
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.batching import Batching
+
+ROOM = 1_000
+
+
+class Stopped:
+    """A store that answers no put of records, and refuses them if it is told an error."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.error: LocationError | None = None
+
+    async def __call__(self, op: str, key: str) -> None:
+        if op == "put" and "/epoch/" in key:
+            await self.open.wait()
+            if self.error is not None:
+                raise self.error
+
+
+async def opened(stopped: Stopped) -> KeyedLog:
+    logs = keyed_logs(Interposed(MemoryStore(), before=stopped))
+    await (await logs.create("log")).close()
+    batching = Batching(interval_us=0, pending_bytes=ROOM)
+    log = await logs.open("log", batching=batching, upkeep=False)
+    await log.append([(b"k", b"0")])
+    return log
+
+
+async def test_an_append_returns_once_it_is_accepted() -> None:
+    """Not once it is sent: the store answers nothing, and all places of the pipeline are taken."""
+    stopped = Stopped()
+    log = await opened(stopped)
+    stopped.open.clear()
+    async with asyncio.timeout(20):
+        given = [await log.append([(b"k", b"%d" % n)], durable=False) for n in range(1, 20)]
+        assert given == list(range(2, 21))
+        assert await log.try_append([(b"k", b"20")], durable=False) == 21
+
+    assert [row[1] for row in await rows_of(log.scan(b"k"))] == list(range(1, 22))
+    stopped.open.set()
+    assert await log.flush() == 22
+    await log.close()
+
+
+async def test_the_bound_of_the_queue_raises() -> None:
+    """``LogFull`` has the records; all before them are accepted, in their order."""
+    stopped = Stopped()
+    log = await opened(stopped)
+    stopped.open.clear()
+    accepted = 0
+
+    async def fill() -> None:
+        nonlocal accepted
+        while accepted < ROOM:
+            await log.try_append([(b"k", b"x" * 50)], durable=False)
+            accepted += 1
+
+    with pytest.raises(LogFull) as full:
+        await fill()
+    assert full.value.records == [(b"k", b"x" * 50)]
+    assert 5 < accepted <= ROOM // 50
+    with pytest.raises(LogFull):
+        await log.append([(b"k", b"x" * 50)], durable=False, timeout_us=0)
+
+    waiting = asyncio.ensure_future(log.append([(b"k", b"y" * 50)], durable=False))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    stopped.open.set()
+    assert await waiting == accepted + 2
+    await log.flush()
+    assert len(await rows_of(log.scan(b"k"))) == accepted + 2
+    await log.close()
+
+
+async def test_positions_move_up_when_the_store_refuses_records() -> None:
+    """Reads show each record once, at its place; the flush reports the loss."""
+    stopped = Stopped()
+    log = await opened(stopped)
+    stopped.open.clear()
+    for number in range(1, 4):
+        await log.append([(b"k", b"%d" % number)], durable=False)
+    stopped.error = StoreRefused("no", outcome=Outcome.NOT_APPLIED)
+    stopped.open.set()
+    with pytest.raises(LocationError):
+        await log.flush()
+    stopped.error = None
+
+    assert await log.append([(b"k", b"last")]) == 2
+    assert [row[3] for row in await rows_of(log.scan(b"k"))] == [b"0", b"last"]
+    await log.close()

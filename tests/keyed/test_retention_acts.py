@@ -1,0 +1,42 @@
+"""Retention of keyed logs: settings by which nothing is ever retired are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.keyed_engine import keyed_logs
+from tidelog.errors import UsageError
+from tidelog.keyed.values import Retention, Sealing
+
+DAY = Retention(age_us=86_400 * 10**6)
+HOURLY = Sealing(age_us=3_600 * 10**6)
+
+
+@pytest.mark.parametrize(
+    "sealing", [None, Sealing(bytes=9), Sealing(age_us=DAY.age_us and DAY.age_us + 1)]
+)
+async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing | None) -> None:
+    """Only a sealed segment is retired, and a quiet segment is sealed by its age alone."""
+    logs = keyed_logs()
+    with pytest.raises(UsageError, match="retention by age needs"):
+        await logs.create("log", sealing=sealing, retention=DAY)
+    assert await logs.names() == []
+
+    log = await logs.create("log", sealing=sealing)
+    with pytest.raises(UsageError, match="retention by age needs"):
+        await log.configure(retention=DAY)
+    assert not (await log.describe()).retention.is_set
+    await log.configure(sealing=HOURLY, retention=DAY)
+    with pytest.raises(UsageError, match="retention by age needs"):
+        await log.configure(sealing=sealing or Sealing())
+    assert (await log.describe()).sealing == HOURLY
+    await log.close()
+
+
+@pytest.mark.parametrize("sealing", [HOURLY, Sealing(bytes=None)])
+async def test_a_retention_that_can_act_is_accepted(sealing: Sealing) -> None:
+    """Segments are sealed by age in time, or by the caller alone."""
+    log = await keyed_logs().create("log", sealing=sealing, retention=DAY)
+
+    assert (await log.describe()).retention == DAY
+    await log.close()
