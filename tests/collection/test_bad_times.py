@@ -59,3 +59,29 @@ def _write(path: Path, rows: list[dict[str, object]], kind: str) -> None:
         dtype = pa.timestamp("us") if kind == "timestamp" else pa.int64()
         at = pa.array([row["at"] for row in rows], pa.int64()).cast(dtype)
         pq.write_table(pa.table({"n": [row["n"] for row in rows], "at": at}), path)
+
+
+@pytest.mark.parametrize("format", ["json", "json-array", "csv", "parquet"])
+async def test_a_bad_row_with_an_old_time_is_bad_and_not_late(tmp_path: Path, format: str) -> None:
+    """A row is counted once: the late ones are among those that are in."""
+    _write(tmp_path / f"a.{format}", [{"n": 1, "at": 1_000}], "bigint")
+    spec = SourceSpec(
+        name="c",
+        files=str(tmp_path / "?.*"),
+        format=format,
+        schema="n tinyint, at bigint",
+        time_column="at",
+    )
+    location = await make_source(tmp_path / "lake", spec)
+    await run_once(await location.ingester("c", final=True))
+    rows: list[dict[str, object]] = [
+        {"n": 2, "at": 5},
+        {"n": 999, "at": 6},
+        {"n": 998, "at": 3_000},
+        {"n": 3, "at": 2_000},
+    ]
+    _write(tmp_path / f"b.{format}", rows, "bigint")
+
+    done = await run_once(await location.ingester("c", final=True))
+
+    assert (done.rows, done.bad, done.late) == (2, 2, 1)

@@ -329,8 +329,8 @@ def _text_times(
     if is_kept:
         decoded = _decode_whole(text, found, job)
     if decoded is None or decoded.errors.num_rows:
-        # What else is wrong with a row says nothing of its time.
-        offsets, times = _times_in(text, found, job)
+        # What else is wrong with a row says nothing of its time, unless it is late.
+        offsets, times = _times_in(text, found, job, decoded)
     else:
         offsets, times = _times_of_rows(decoded.rows, job)
     blocks = text_blocks(
@@ -350,15 +350,27 @@ def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
     return decode_messages(data, found, schema.data, source=source, required=required)
 
 
-def _times_in(data: bytes, found: FileRange, job: SurveyJob) -> tuple[Int64s, Int64s]:
-    """Return the offsets and times of the rows that have one, read from the time column alone."""
+def _times_in(
+    data: bytes, found: FileRange, job: SurveyJob, whole: Decoded | None = None
+) -> tuple[Int64s, Int64s]:
+    """Return the offsets and times of the rows that have one, read from the time column alone.
+
+    A bad row that is late is left out, for it counts as bad: only where rows are late, they are
+    decoded ``whole``.
+    """
     source = job.source
     name = source.time_column or ""
     column = pa.schema([job.data_schema.data.field(name)])
     decoded = decode_range(
         data, found, column, format=source.format, dialect=source.csv, counted=False
     )
-    return _times_of_rows(decoded.rows, job)
+    offsets, times = _times_of_rows(decoded.rows, job)
+    late = times < job.lower
+    if not late.any():
+        return offsets, times
+    errors = (whole or _decode_whole(data, found, job)).errors
+    kept = ~(late & np.isin(offsets, errors.column("offset").to_numpy()))
+    return offsets[kept], times[kept]
 
 
 def _times_of_rows(rows: pa.Table, job: SurveyJob) -> tuple[Int64s, Int64s]:
