@@ -118,6 +118,11 @@ class SlotLog(Log):
         """
         return self._writer.slots
 
+    @property
+    def taken_from(self) -> str:
+        """Return the name of the writer that this one took over from; "" if it closed the log."""
+        return self._writer.taken_from
+
     def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
         """Have a function called with each new `durable_position`; return what ends that.
 

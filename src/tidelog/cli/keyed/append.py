@@ -13,7 +13,7 @@ from tidelog.cli.command import AsJson
 from tidelog.cli.keyed.lines import Reads, json_records, raw_records
 from tidelog.cli.keyed.opened import KeyedName, on_writer
 from tidelog.cli.keyed.options import KeyForm, check_form, key_bytes
-from tidelog.cli.log.append import check_file, done_before_it_failed
+from tidelog.cli.log.append import check_file, done_before_it_failed, say_taken_from
 from tidelog.cli.log.feed import Feed, FeedResult
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import Fenced, TidelogError, UsageError
@@ -69,6 +69,11 @@ def append(
                     outcome=error.outcome,
                 ) from error
             raise
+        finally:
+            from tidelog.keyed.log import KeyedLog
+
+            if isinstance(log, KeyedLog):
+                say_taken_from(log.wal, name)
 
     found = on_writer(context, name, work)
     if choose_format(None, as_json=as_json) == "json":

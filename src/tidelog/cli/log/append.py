@@ -72,6 +72,8 @@ def append(
                         **error.facts,
                     ) from error
                 raise
+            finally:
+                say_taken_from(log, name)
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
@@ -81,6 +83,14 @@ def append(
         say(f"{told} appended, positions {found.first} to {found.last}")
     else:
         say("There was nothing to append.")
+
+
+def say_taken_from(log: object, name: str) -> None:
+    """Name the writer that an append took the log over from, if that one did not close it."""
+    from tidelog.wal.slot_log import SlotLog
+
+    if isinstance(log, SlotLog) and log.taken_from:
+        say(f"The log {name!r} was open for the writer {log.taken_from}: this command took it over")
 
 
 def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:

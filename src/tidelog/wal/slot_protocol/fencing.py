@@ -56,11 +56,15 @@ PUTS_MAX: Final = 600  # Side by side: more than the fences of any one round.
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An epoch was ended by our fence: the manifest then, the steps from it on, the tail after."""
+    """An epoch was ended by our fence: the manifest then, the steps from it on, the tail after.
+
+    ``taken_from`` is the name of the writer whose epoch was open; "" if it closed the log.
+    """
 
     head: Head
     steps: tuple[Step, ...]
     tail: Tail
+    taken_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,11 @@ class Fencer:
                 opener=self.writer,
             )
             self.named.add(following.name)
+            is_free = chain_of(known.head.manifest).is_closed and not known.steps
+            taken_from = "" if is_free else known.tail.epoch.opener
             known = await self._end(known, self._fence(known.tail, following, ""))
             if known.tail.epoch.name == following.name:
-                return Ended(known.head, known.steps, known.tail)
+                return Ended(known.head, known.steps, known.tail, taken_from)
             if attempt and known.seal is None:
                 await self.clock.sleep(backoff_us(attempt - 1, self.clock))
         raise ContentionError("others were first at every try to open the log")

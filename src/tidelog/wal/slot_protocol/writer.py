@@ -65,6 +65,7 @@ class SlotWriter(BatchWriter):
     _keeper: ManifestKeeper = field(init=False)
     _named: set[str] = field(default_factory=set)
     _has_held: bool = False
+    taken_from: str = ""  # The writer that this one took the log over from, unless it closed it.
 
     def __post_init__(self) -> None:
         BatchWriter.__post_init__(self)
@@ -208,6 +209,7 @@ class SlotWriter(BatchWriter):
         ended = await fencer.open(
             lanes=self.shape.lanes, alpha=self.shape.alpha, only_over=only_over
         )
+        self.taken_from = self.taken_from if self._has_held else ended.taken_from
         self._has_held = True
         self._keeper.begin(ended.head, list(ended.steps))
         return Pipeline(
