@@ -386,7 +386,7 @@ async def _listen_on(plot: SchemaPlot, client: Client) -> None:
         shard = plot.shard(client, own)
         try:
             async with asyncio.timeout(1.0):
-                async for progress in shard.listen(reached):
+                async for progress in shard.listen(reached, wait=True):
                     names = progress.updates.column_names[:-2]
                     upper = progress.upper.time
                     demand(progress.lower.time == reached + 1, "a listener jumped")

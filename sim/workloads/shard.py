@@ -274,7 +274,7 @@ async def _listen_on(plot: Plot, client: Client, name: ShardId) -> None:
     found: list[Update] = []
     while True:
         try:
-            async for progress in shard.listen(reached):
+            async for progress in shard.listen(reached, wait=True):
                 demand(progress.lower == Frontier.at(reached + 1), "a listener jumped")
                 found.extend(updates_of(progress.updates))
                 if progress.upper.is_empty:

@@ -340,9 +340,16 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
     assert cli.run("--location", cli.location, "log", "scan", "d").status == 1
 
 
-@pytest.mark.parametrize(("protocol", "told"), [("slot", "rebuild d"), ("manifest", "back")])
-def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, told: str) -> None:
-    """It is not one of those that were destroyed, and the others are listed as ever."""
+@pytest.mark.parametrize(
+    ("protocol", "told", "status"), [("slot", "rebuild d", 1), ("manifest", "back", 0)]
+)
+def test_a_log_without_its_manifest_is_listed_as_such(
+    cli: Cli, protocol: str, told: str, status: int
+) -> None:
+    """The list names the log with its error, and the other logs as ever.
+
+    In wal3's form a killed copy looks the same, and must not fail the list.
+    """
     for name in ("d", "whole"):
         cli.done("log", "create", name, "--protocol", protocol)
         feed(cli, name, b"1\n")
@@ -351,7 +358,7 @@ def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, t
 
     found = cli.run("--location", cli.location, "log", "list")
 
-    assert found.status == 1
+    assert found.status == status
     assert told in found.err
     assert "whole" in found.out
 

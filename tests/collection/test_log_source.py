@@ -206,10 +206,11 @@ async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) 
     await source_of(location)
     await ingest(location, "s")
     (tmp_path / "log").rename(tmp_path / "away")
-    await log_of(location.store, "l", 1)
+    opened_again = await open_location(str(tmp_path), clock=SwiftClock())
+    await log_of(opened_again.store, "l", 1)
 
     with pytest.raises(SourceRewritten, match="was set back, or made anew"):
-        await ingest(location, "s")
+        await ingest(opened_again, "s")
     await append(location.store, "l", 5)
     with pytest.raises(SourceRewritten, match="holds something else at 1 to"):
         await ingest(location, "s")

@@ -30,7 +30,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], St
     if request.param == "memory":
         return MemoryStore
     if request.param == "local":
-        return lambda: open_store(str(tmp_path / CLOCK.unique()), clock=CLOCK)
+        return lambda: open_store(str(tmp_path / CLOCK.unique()), clock=CLOCK, create=True)
     server = request.getfixturevalue("seaweed")
     return lambda: open_store(server.url(f"conformance/{CLOCK.unique()}"), clock=CLOCK)
 

@@ -74,7 +74,7 @@ class Collection:
     def __repr__(self) -> str:
         return f"<tidelog collection {self.name!r}: {len(self.schema.names)} columns>"
 
-    def _shard(self, shard_id: str, schema: ShardSchema) -> Shard:
+    def _shard(self, shard_id: str, schema: ShardSchema | None) -> Shard:
         return Shard(
             id=ShardId(shard_id),
             store=self.store,
@@ -94,7 +94,7 @@ class Collection:
         for shard in known:
             await shard.refresh()
         if self.rendition.remap is not None and self.upper == Frontier.at(0):
-            remap = self._shard(self.rendition.remap, ERRORS_SCHEMA)
+            remap = self._shard(self.rendition.remap, None)  # Its state is read, not its rows.
             await remap.refresh()
             # In the order of their commits: errors come last.
             await check_states(known[1:] + known[:1] if self.is_errors else known, remap)
