@@ -172,7 +172,9 @@ async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresS
         handle = shard()
         while len(committed) < 60:
             upper = (await handle.upper()).time
-            done = await handle.compare_and_append(rows(("k", upper, upper, 1)), upper, upper + 1)
+            done = await handle.try_compare_and_append(
+                rows(("k", upper, upper, 1)), upper, upper + 1
+            )
             if done.verdict.value == "committed":
                 committed.append(upper)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -80,16 +82,27 @@ class PostgresServer:
         raise AssertionError((self.folder / "log").read_text())
 
     def kill(self) -> None:
-        """Kill it with -9, and all that it started."""
+        """Kill the server with -9, and its children; return once all of them have ended.
+
+        A child that lives holds the shared memory, and a new server refuses to start.
+        """
         process, self._process = self._process, None
-        if process is not None:
-            children = subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=False
-            )
-            for pid in (process.pid, *map(int, children.stdout.split())):
-                subprocess.run(["kill", "-9", str(pid)], stderr=subprocess.DEVNULL, check=False)
-            process.wait()
-            (self.data / "postmaster.pid").unlink(missing_ok=True)
+        if process is None:
+            return
+        process.send_signal(signal.SIGSTOP)  # It starts no child that the list below lacks.
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=False
+        )
+        children = [int(pid) for pid in listed.stdout.split()]
+        for pid in (process.pid, *children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        until = time.monotonic() + 60
+        while any(map(_lives, children)):
+            assert time.monotonic() < until, f"postgres processes do not end: {children}"
+            time.sleep(0.01)
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Kill it, and remove what it had."""
@@ -131,3 +144,12 @@ class PostgresServer:
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
+
+
+def _lives(pid: int) -> bool:
+    """Return True if a process exists and has not ended: a zombie holds no memory."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
