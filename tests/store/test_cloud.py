@@ -99,6 +99,25 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
         assert error.outcome is Outcome.NOT_APPLIED
 
 
+@pytest.mark.parametrize("odd", ["b//c.jsonl", "e/../f.jsonl", "g\x07.jsonl"])
+async def test_a_key_that_no_request_can_name_is_named_in_the_error(
+    moto: MotoServer, odd: str
+) -> None:
+    """The error must not blame the store: only the owner of the object can help."""
+    boto3 = pytest.importorskip("boto3")
+    place = CLOCK.unique()
+    store = open_store(moto.url(place), clock=CLOCK)
+    await store.put("a.jsonl", b"1")
+    keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+    raw = boto3.client("s3", endpoint_url=moto.endpoint, region_name="us-east-1", **keys)
+    raw.put_object(Bucket="tide", Key=f"{place}/{odd}", Body=b"1")
+
+    with pytest.raises(StoreRefused, match="rename or delete that object") as failed:
+        await listed(store)
+
+    assert odd.encode("unicode_escape").decode() in str(failed.value)
+
+
 async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
     """In parts, the condition would be looked at only in the end, and a refusal told as a failure.
 

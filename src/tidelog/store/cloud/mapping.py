@@ -34,6 +34,7 @@ _NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
 # Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
 _METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity")
 # What `tidelog.store.cloud.profile` asked for credentials: boto3.
+_INVALID_PATH = re.compile(r'object with invalid path: .*?[Pp]ath "((?:[^"\\\\]|\\\\.)*)"')
 _PROVIDER = re.compile(r"External AWS credential provider: (?:\w+: )?(.*)", re.DOTALL)
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _PAST_THE_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
@@ -147,6 +148,15 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
         return StoreRefused("the store ignores ranges: use another store", **facts)
     if "Received redirect" in text or status == "301":
         return StoreRefused(_REFUSALS["PermanentRedirect"], **facts)
+    odd = _first(_INVALID_PATH, text)
+    if odd is not None:
+        # The client drops the whole page of a listing, so the keys around it are not known.
+        return StoreRefused(
+            "the listing holds a key with an empty part, '.', '..' or a control character, which "
+            "no request can name: rename or delete that object, or list a place without it",
+            key=odd.encode("unicode_escape").decode(),
+            store=asked.store,
+        )
     if "Could not parse path" in text or _first(_CODE, text) == "KeyTooLongError":
         return UsageError("this store cannot have an object of that key", **facts)
     if status is not None and status.startswith("4"):
