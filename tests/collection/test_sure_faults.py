@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidelog.collection.formats.json.doubt import find_fault, overflows
+from tidelog.collection.formats.json.doubt import FaultFinder, overflows
 from tidelog.collection.formats.lines import are_text
 from tidelog.collection.formats.types import json_wire
 from tidelog.collection.source.binding import FileRange
@@ -63,7 +64,7 @@ def test_a_fault_that_is_sure_is_one_for_the_reader(text: str, more: str) -> Non
     """Else a row would be bad for its neighbours' sake: alone, it would be taken."""
     line = (text + more).encode()
 
-    if find_fault(line, WANTED, WIRE).is_sure:
+    if FaultFinder(WANTED, WIRE).find(line).is_sure:
         assert not is_taken(line)
 
 
@@ -115,3 +116,26 @@ def test_many_bad_lines_cost_few_calls_of_the_reader(
 
     assert decode_range(data, found, WANTED, format="json").errors.num_rows == 500
     assert len(calls) <= 20
+
+
+@pytest.mark.parametrize("bad", ['{"i": 1, "i": 1}', '{"i": 1, "d": "1.255"}', '{"i": "x"}'])
+def test_many_bad_lines_cost_few_calls_each(bad: str) -> None:
+    """A file whose lines are mostly bad takes a small multiple of the time of a good one."""
+    count, calls = 1_000, 0
+    text = '{"i": 1, "t": "x", "f": 1.5, "b": true, "u": 2}'.replace('"i": 1', bad[1:-1])
+    data = (text + "\n").encode() * count
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        records = decode_range(
+            data, FileRange(path="p", start=0, limit=len(data)), WANTED, format="json"
+        )
+    finally:
+        sys.setprofile(None)
+
+    assert records.errors.num_rows == count
+    assert calls < 45 * count

@@ -19,9 +19,9 @@ import pyarrow.json as pj
 
 from tidelog.collection.formats.json.doubt import (
     Check,
+    FaultFinder,
     doubt_lines,
     field_names,
-    find_fault,
     has_infinity,
     line_checkers,
     overflows,
@@ -111,6 +111,7 @@ class _Lines:
     _plain: pa.Schema = field(init=False)
     _texts: FieldTexts = field(init=False)
     _has_unknown: bool = field(init=False)
+    _finder: FaultFinder = field(init=False)
     _faults: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,6 +119,7 @@ class _Lines:
         self._texts = field_texts(texts)
         self._plain = pa.schema([field for field in self.wire if field.name not in texts])
         self._has_unknown = bool(texts)
+        self._finder = FaultFinder(self.wanted, self.wire)
 
     def guesses(self) -> list[Guess]:
         """Return what says quickly which lines cannot be parsed, the cheapest first."""
@@ -208,7 +210,7 @@ class _Lines:
     def is_sure(self, row: int) -> bool:
         """Return True if the reader refuses a line, without asking it; keep the reason."""
         line = self.line(row)
-        found = find_fault(line, self.wanted, self.wire)
+        found = self._finder.find(line)
         is_sure = found.is_sure or (bool(self._texts.names) and self._texts.refuses(line))
         if is_sure:
             self._faults[row] = found.reason
@@ -216,7 +218,7 @@ class _Lines:
 
     def fault(self, row: int) -> str:
         if row not in self._faults:
-            return find_fault(self.line(row), self.wanted, self.wire).reason
+            return self._finder.find(self.line(row)).reason
         return self._faults[row]
 
 

@@ -10,7 +10,6 @@ import io
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -125,37 +124,69 @@ class _Object(dict[str, Any]):
     twins: frozenset[str] = frozenset()
 
 
-def find_fault(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> LineFault:
-    """Return what is wrong with a line, if anything, in words that do not change with a library."""
-    if (depth := _depth_of(line)) > _DEPTH_MAX:
-        return LineFault(
-            f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
-        )
-    reading = _Reading()
-    try:
-        value = reading.read(line)
-    except UnicodeDecodeError:
-        return LineFault("the line is not UTF-8")
-    except (ValueError, RecursionError) as error:
-        # Arrow's reader takes Inf, and ends at a NUL.
-        is_plain = b"\0" not in line and _NOT_FINITE.search(line) is None
-        is_sure = is_plain and isinstance(error, ValueError)
-        return LineFault("the line is not one json value", is_sure)
-    if not isinstance(value, _Object):
-        return LineFault("the line is not a json object")
-    plain = ((one, kind) for one, kind in zip(wanted, wire, strict=True) if not is_json(one))
-    for field, on_wire in plain:
-        fits = _fits(value[field.name], on_wire) if field.name in value else True
-        if not fits:
-            reason = f"column {field.name!r} does not fit its type {sql_type(field.type)}"
-            return LineFault(reason, fits is False)
-    if reading.wide:
-        floats = [one.name for one in wire if pa.types.is_floating(one.type)]
-        is_own = any(_is_too_wide(value.get(name)) for name in floats)
-        return LineFault(f"the number {reading.wide[0][:40]} is too large", is_own)
-    if reading.has_twins:
-        return LineFault("a field is named twice", _has_known_twins(value, list(wire)))
-    return LineFault("the line is not a plain json object")
+class FaultFinder:
+    """Finds the fault of a line, in words that do not change with a library.
+
+    It prepares for a schema once: of many bad lines, each is read alone.
+    """
+
+    def __init__(self, wanted: pa.Schema, wire: pa.Schema) -> None:
+        pairs = zip(wanted, wire, strict=True)
+        self._columns = [
+            (one.name, one, on_wire, _plain_values(on_wire.type))
+            for one, on_wire in pairs
+            if not is_json(one)
+        ]
+        self._floats = [one.name for one in wire if pa.types.is_floating(one.type)]
+        self._wire = list(wire)
+        self._reading = _Reading()
+
+    def find(self, line: bytes) -> LineFault:
+        """Return the fault of a line, if any."""
+        if (depth := _depth_of(line)) > _DEPTH_MAX:
+            return LineFault(
+                f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
+            )
+        try:
+            value = self._reading.read(line)
+        except UnicodeDecodeError:
+            return LineFault("the line is not UTF-8")
+        except (ValueError, RecursionError) as error:
+            # Arrow's reader takes Inf, and ends at a NUL.
+            is_plain = b"\0" not in line and _NOT_FINITE.search(line) is None
+            is_sure = is_plain and isinstance(error, ValueError)
+            return LineFault("the line is not one json value", is_sure)
+        if not isinstance(value, _Object):
+            return LineFault("the line is not a json object")
+        return self._fault_of(value)
+
+    def _fault_of(self, value: _Object) -> LineFault:
+        for name, field, on_wire, (kinds, numbers) in self._columns:
+            found = value.get(name)
+            if found is None or (type(found) in kinds and (not numbers or found in numbers)):
+                continue
+            fits = _fits(found, on_wire)
+            if not fits:
+                reason = f"column {name!r} does not fit its type {sql_type(field.type)}"
+                return LineFault(reason, fits is False)
+        if self._reading.wide:
+            is_own = any(_is_too_wide(value.get(name)) for name in self._floats)
+            return LineFault(f"the number {self._reading.wide[0][:40]} is too large", is_own)
+        if self._reading.has_twins:
+            return LineFault("a field is named twice", _has_known_twins(value, self._wire))
+        return LineFault("the line is not a plain json object")
+
+
+def _plain_values(dtype: pa.DataType) -> tuple[tuple[type, ...], range | None]:
+    """Return the kinds of values that surely fit a column, and the numbers if only some do."""
+    if pa.types.is_boolean(dtype):
+        return (bool,), None
+    if pa.types.is_integer(dtype):
+        return (int,), whole_range(dtype)
+    if pa.types.is_floating(dtype):
+        return (int, float, _Number) if dtype.bit_width > 32 else (), None
+    nested = pa.types.is_nested(dtype) or pa.types.is_decimal(dtype)
+    return () if nested else (str,), None
 
 
 class _Reading:
@@ -164,21 +195,25 @@ class _Reading:
     def __init__(self) -> None:
         self.has_twins = False
         self.wide: list[str] = []
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._pairs, parse_float=self._number, parse_int=self._integer
+        )
 
     def read(self, line: bytes) -> Any:
-        return json.loads(
-            line.decode("utf-8"),
-            object_pairs_hook=self._pairs,
-            parse_float=self._number,
-            parse_int=self._integer,
-        )
+        """Return the value of a line; its notes replace those of the line before."""
+        self.has_twins = False
+        self.wide.clear()
+        return self._decoder.decode(line.decode("utf-8"))
 
     def _pairs(self, items: list[tuple[str, Any]]) -> _Object:
         found = _Object(items)
         if len(found) < len(items):
             self.has_twins = True
-            names = Counter(name for name, _ in items)
-            found.twins = frozenset(name for name, count in names.items() if count > 1)
+            seen: set[str] = set()
+            twins: set[str] = set()
+            for name, _ in items:
+                (twins if name in seen else seen).add(name)
+            found.twins = frozenset(twins)
         return found
 
     def _number(self, text: str) -> _Number:
