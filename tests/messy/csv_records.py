@@ -91,7 +91,7 @@ def _break(fields: list[str], rows: Rows, *, may_open: bool) -> tuple[str, bool]
         fields[-1] = f"{quote}open"
         return note, asked.multiline is True
     elif note in ("bytes", "return"):
-        fields[place] = "\udcff\udcfe" if note == "bytes" else "a\rb"
+        fields[place] = "\udcfe\udcfd" if note == "bytes" else "a\rb"
     else:
         note = "many"
         fields.append("")

@@ -10,7 +10,7 @@ from messy.values import json_form
 
 BROKEN: Final = (
     *("nonsense {n}", '"text {n}"', "{{'tag': {n}}}", "[1, {n}]", "{n}", "null", "-", "true"),
-    *('{{"tag": "x{n}"}} {{"tag": "y"}}', '{{"tag" {n}}}', "\udcff\udcfe {n}", "\x00\x00 {n}"),
+    *('{{"tag": "x{n}"}} {{"tag": "y"}}', '{{"tag" {n}}}', "\udcfe\udcfd {n}", "\x00\x00 {n}"),
     *('{{"tag": "x", "tag": "y{n}"}}', '{{"more": "\udcff{n}"}}'),
 )
 LINES_ONLY: Final = ('{{"tag": "x{n}"', '{{"tag": "x{n}"}},', '{{"tag": "x{n}', '"tag": {n}}}')
