@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.sources import ingested, make_source
+from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import (
     UNITS,
     check_time_type,
@@ -18,6 +21,7 @@ from tidelog.collection.formats.times import (
     times_of,
 )
 from tidelog.errors import UsageError
+from tidelog.location import open_location
 
 TIME_MAX = 2**63 - 1
 
@@ -154,3 +158,26 @@ def test_columns_that_cannot_be_times_are_refused(dtype: pa.DataType) -> None:
     """With the option that would help."""
     with pytest.raises(UsageError, match="--schema"):
         check_time_type("at", dtype)
+
+
+async def test_a_time_before_all_data_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A time in seconds reads as 1970: no row is right there, and no report would look like a loss.
+
+    A time at the first row, or at a collection without rows, is no such case.
+    """
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "t": 1709290800000}\n')
+    spec = SourceSpec(
+        name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint, t bigint", time_column="t"
+    )
+    await make_source(tmp_path / "lake", spec)
+    await ingested(tmp_path)
+    location = await open_location(str(tmp_path / "lake"))
+    collection = await location.collection("c")
+
+    assert (await collection.snapshot(1_709_290_800_000)).num_rows == 1
+    assert (await (await location.collection("c_errors")).snapshot(5)).num_rows == 0
+    assert not caplog.messages
+    assert (await collection.snapshot(1_709_290_800)).num_rows == 0
+    assert "before all data of 'c', which begins at 2024-03-01T11:00:00Z" in caplog.text

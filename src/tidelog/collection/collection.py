@@ -5,6 +5,7 @@ Source: storage, "Fat client"; design page 6, "Times".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import RowSelection, repeated
 from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
 from tidelog.store.port import Store
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +182,25 @@ class Collection:
                 "up to then, or ingest more",
                 asked=format_time(asked),
             )
+        self._report_time_before_data(asked)
         return asked
+
+    def _report_time_before_data(self, asked: int) -> None:
+        """Log a warning if the collection has data, and all of it is later than the time read."""
+        earliest = [
+            part.time_min
+            for shard in self.shards
+            if (filled := next((each for each in shard.state.batches if each.rows), None))
+            for part in filled.parts
+        ]
+        if not earliest or (first := min(earliest)) <= asked:
+            return
+        _log.warning(
+            "%s is before all data of %r, which begins at %s; a number counts milliseconds",
+            format_time(asked),
+            self.name,
+            format_time(first),
+        )
 
     def _time(self, when: When, what: str) -> int:
         return parse_time(when, what=what, now_us=self.clock.now_us())
