@@ -228,7 +228,7 @@ class Location(Shelves):
     async def retain(self, name: str, retain_ms: int | None) -> None:
         """Set how much of its past a collection keeps; None keeps all that can be read now.
 
-        Older times cannot be read any more, and no other call brings them back.
+        Older times can no longer be read, and no later call makes them readable again.
 
         Raises:
             NoSuchCollection: there is no such collection that a source feeds.

@@ -34,7 +34,7 @@ class Portal:
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
-        # At the interpreter's end, tasks that nothing refers to any more are reported one by one.
+        # At its end, the interpreter reports each task that no object refers to any longer.
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
 

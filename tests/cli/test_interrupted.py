@@ -72,7 +72,7 @@ class Case:
     is_new: bool = False
 
 
-# Options that the page leaves out: answers, and times that nobody waits for.
+# Options that the page leaves out: answers to questions, and shorter waits.
 OPTIONS: Final = {
     "source drop": "--yes",
     "collect": "--after 0s",
@@ -269,7 +269,7 @@ def finishing(command: str, number: int) -> list[str]:
 
 
 def run_all(world: World, lines: list[str], database: str) -> None:
-    """Run commands a day apart; each ends well, or refuses what is done."""
+    """Run commands a day apart; each succeeds, or refuses because its work is done."""
     for line in lines:
         world.days += 1
         done = world.run(line.replace("DATABASE", database))

@@ -475,7 +475,7 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_terminal_shows_the_first_records(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Of a log as of a collection; a limit shows so many, and a pipe all."""
+    """A limit changes the count of records, and a pipe gets all of them."""
     key = () if kind == "log" else ("--key", "a")
     cli.done(kind, "create", "t")
     feed = "".join(f"{n}\n" for n in range(130)).encode()

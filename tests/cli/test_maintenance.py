@@ -79,7 +79,7 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
         "'s' can be read from 1970-01-01T00:00:00Z on. Times before 1970-01-01T00:01:20Z are given "
         "up for good, once ingest moved; each tick gives up more."
     )
-    assert "for now: ingest holds it there" in told[1]
+    assert "until ingest moves" in told[1]
 
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
     assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:00Z on"
@@ -92,7 +92,7 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
 
 
 def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
-    """As of every command; messages are on standard error besides."""
+    """As other commands print it; messages go to standard error."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     created = cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     assert (created.object["name"], created.err[:7]) == ("s", "Created")
@@ -176,7 +176,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
     waiting = cli.done("collect").err.splitlines()
     assert waiting == [
         "(catalog): 0 objects deleted",
-        "(dropped): 0 objects deleted, 1 to go once 1h old",
+        "(dropped): 0 objects deleted, 1 wait until 1h old",
         "(left by dropped sources): 1 object deleted",
     ]
     assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
@@ -237,7 +237,7 @@ def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:
 
 
 def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
-    """The hold of a DataFrame outlives its driver: age alone does not delete what it keeps."""
+    """The hold of a DataFrame outlives its driver, and keeps objects of any age."""
     user_shard(cli, commits=4)
     with tidelog.connect(cli.location) as lake:
         lake.shard("mine").lease(2, lease_us=10**12, fixed=True, purpose="a Spark DataFrame")
@@ -248,7 +248,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
     assert "tidelog hold release" in said
-    assert "to go once" not in said
+    assert "wait until" not in said
     held = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
     cli.done("hold", "release", "mine", name)

@@ -318,7 +318,7 @@ LATER = [
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) -> None:
-    """Inference judges the first 2 MiB: what it refuses there is a bad row behind them.
+    """Inference judges the first 2 MiB: a value that it refuses there is a bad row later.
 
     A moment with an offset is in UTC in either type of moments, and so it fits both.
     """
@@ -337,7 +337,7 @@ def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) 
 
 
 def test_a_given_type_takes_what_its_cast_takes() -> None:
-    """Who gives the schema says what a text means: 007 is a number where a number is asked for."""
+    """A given schema decides what a text means: 007 is a number in a column of numbers."""
     wanted = pa.schema({"n": pa.int64()})
     dialect, _ = guess_csv(b"n\n1\n", CsvOptions(header=True), wanted)
     data = b"n\n1\n007\n+5\n 6\n"

@@ -71,7 +71,7 @@ async def collect(location: Location, *, after_us: int = 0) -> None:
 async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
     again: str, landed: bool
 ) -> None:
-    """A cursor of a source that does not exist holds the log's records for ever."""
+    """A cursor of a source that does not exist holds the log's records forever."""
     for number in count():
         store = MemoryStore(name="memory://")
         died = await dropped_halfway(store, number, landed=landed)

@@ -55,7 +55,7 @@ async def location_of(folder: Path, format: str, **more: Any) -> Location:
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
-    """Each file has it; whoever reads the warning learns what to do."""
+    """Every file has the column; the warning states the remedy."""
     (tmp_path / "in").mkdir()
     for number in range(3):
         table = pa.table({"id": [number], "x": ["a"], "y": ["b"], "X": ["c"]})

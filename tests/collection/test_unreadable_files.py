@@ -123,7 +123,7 @@ FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, packed: bool, versioned: bool
 ) -> None:
-    """Its rows are lost to nobody, and no ``--final`` would take it."""
+    """No row is lost, and the message does not suggest ``--final``, which would not take it."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="csv")
     name = "a.csv.gz" if packed else "a.csv"
@@ -143,7 +143,7 @@ async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
 async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, final: bool
 ) -> None:
-    """Its bytes are not split into bad rows, of which none names the cause."""
+    """The ingester does not split it into bad rows, which would not name the cause."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="json")
     (tmp_path / "in" / "a.jsonl").write_bytes(change(JSON))

@@ -17,7 +17,7 @@ ROOM = 1_000
 
 
 class Stopped:
-    """A store that answers no put of records, and refuses them if it is told an error."""
+    """A store that answers no put of records, or raises the error that a test sets."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

@@ -91,7 +91,7 @@ class Mortal:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a command; ``status`` is None if it was killed."""
+    """The result of a command; ``status`` is None if it was killed."""
 
     status: int | None
     out: str
@@ -102,7 +102,7 @@ class Done:
 
 @dataclass
 class World:
-    """Stores in memory, at the folders below ``root``; time goes on by a day when it is told."""
+    """Stores in memory, at the folders below ``root``; ``days`` sets the clock ahead."""
 
     root: Path
     objects: MemoryStore = field(default_factory=lambda: MemoryStore(name="memory://"))

@@ -158,7 +158,7 @@ def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixtu
     with served() as other:
         port = str(other.port)
         assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 2
-    assert "is the port taken" in capsys.readouterr().err
+    assert "cannot listen on" in capsys.readouterr().err
 
 
 def test_the_page_lists_the_metrics_that_there_are() -> None:

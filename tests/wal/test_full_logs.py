@@ -103,7 +103,7 @@ async def test_a_full_log_refuses_an_append_before_it_stores_anything(
 async def test_the_last_records_of_a_log_stay_readable(
     kind: Kind, change: Change, first: int
 ) -> None:
-    """A log takes records up to its end, and no counter of what it stores is past it."""
+    """A log takes records up to its end, and no counter in its objects exceeds it."""
     store = await begun(kind, change)
     for number in range(2):
         log = await opened(store)

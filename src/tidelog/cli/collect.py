@@ -33,17 +33,17 @@ def collect(
         str,
         typer.Option(
             metavar="DURATION",
-            help="How long what was merged stays for who reads it. A read that takes longer than "
-            "that fails, and is to be begun again.",
+            help="How long merged objects stay for running reads. A longer read may fail: "
+            "begin it again.",
         ),
     ] = "1h",
     sweep: Annotated[
         bool,
         typer.Option(
             "--sweep",
-            help="List all objects, too, and delete those that were never named: what a writer "
-            "left that died; and the past of each state. A write that takes longer than two sweeps "
-            "is made again. Of keyed logs that is done in any case.",
+            help="List all objects, too. Delete those that killed writers left, and the past of "
+            "each state. A writer repeats a write that takes longer than two sweeps. Keyed logs "
+            "are always swept.",
         ),
     ] = False,
     follow: Follow = False,
@@ -99,7 +99,7 @@ def _fields(one: CollectedOne) -> dict[str, Any]:
 def _lines(one: CollectedOne, after: str) -> Iterator[str]:
     """Yield the result, and a line for each hold that keeps objects, whatever their age."""
     aging = one.waiting - one.kept
-    waits = f", {aging:,} to go once {after} old" if aging else ""
+    waits = f", {aging:,} wait until {after} old" if aging else ""
     yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
     for name, hold in one.held.items():
         purpose = f" ({hold.purpose})" if hold.purpose else ""

@@ -91,9 +91,10 @@ def retain(
 ) -> None:
     """Set how much of its past a collection keeps readable.
 
-    Shows which times are given up, and asks. Older times than that before the newest one cannot be
-    read any more, for good; each tick gives up more. A longer retention keeps what can still be
-    read. Rows that were taken back before go with the next merges: tidelog compact.
+    Shows which times are given up, and asks. Times that are older than DURATION, counted back from
+    the newest complete time, can never be read again. Each tick gives up more of them. A longer
+    retention keeps all times that can still be read. Merges (tidelog compact) drop the rows that
+    were deleted before the kept times.
     """
     from tidelog.collection.catalog.retention import parse_retention_ms
 
@@ -125,7 +126,7 @@ def retain(
     told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {_since(after.since)} on"
     if after.gives_up and after.holders:
         held = after.holders
-        told += f", for now: {' and '.join(held)} {'holds' if len(held) == 1 else 'hold'} it there"
+        told += f", until {' and '.join(held)} {'moves' if len(held) == 1 else 'move'}"
         if "ingest" in held:
             told += "; 'ingest' moves with each tick"
     say(told)

@@ -160,7 +160,7 @@ def release(
     if is_json(as_json=as_json):
         print_json({"name": name, "hold": hold, "released": True, "since": held.since})
     if not as_json:
-        say(f"{name!r} is held by {hold!r} no more")
+        say(f"{hold!r} no longer holds {name!r}")
 
 
 def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ IgnoreCase = Annotated[
     bool,
     typer.Option(
         "--ignore-case",
-        help="Match names of columns in files whatever their upper and lower case.",
+        help="Ignore upper and lower case when the names of columns in files are matched.",
     ),
 ]
 Shards = Annotated[int, typer.Option(metavar="N", help="How many shards the rows are spread over.")]

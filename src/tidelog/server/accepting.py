@@ -172,8 +172,8 @@ async def bind(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             if not left:
                 raise UsageError(
-                    f"nothing can be served at {host}:{port}: is the port taken, or the address "
-                    f"another's? choose with --host and --port ({error.strerror or error})"
+                    f"cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+                    "address with --host and --port"
                 ) from error
 
 

@@ -274,7 +274,7 @@ class Refusal(RouteHandler):
 
     async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
         most = self._state.limits.connections_max
-        raise TooMany("the server has as many connections as it may: try again", most=most)
+        raise TooMany("the server has reached its limit of connections: try again later", most=most)
 
     def _closing(self) -> Headers:
         return [CLOSE]

@@ -122,12 +122,12 @@ class Keeping(Closing):
         return await self._pins().create(name, start=start, limit=limit)
 
     async def release_pin(self, name: str, *, force: bool = False) -> None:
-        """Let go of what a pin holds; the next collection deletes what the log does not need.
+        """Release a pin; the next collection deletes the records that the log no longer needs.
 
         With ``force`` also records that a fork reads, which the fork then lacks.
 
         Raises:
-            NoSuchPin: there is none. UsageError: a fork reads what it holds, and ``force`` is
+            NoSuchPin: no pin has the name. UsageError: a fork reads its records, and ``force`` is
             False. ContentionError: others changed it at every try, or its fork became a log
             concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
         """

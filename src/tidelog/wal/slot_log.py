@@ -85,11 +85,11 @@ class SlotLog(Log):
     ) -> Placed:
         """Append the values of an array, and return once the queue accepts them: not durable yet.
 
-        Until they are durable, the position that is told is no promise: see `Placed`.
+        Until they are durable, their position may still change: see `Placed`.
 
         Raises:
-            As `append`, if they came to nothing before they were accepted. What comes of them
-            after that is told by `Placed.durable`, by `flush` and by `close`.
+            As `append`, if the values failed before the queue accepted them. `Placed.durable`,
+            `flush` and `close` raise later errors.
         """
         return await self._written(
             self._writer.place(bodies, key=key, timestamp_us=timestamp_us, wait=wait)

@@ -49,7 +49,7 @@ def history_at(upper: int, retain_ms: int) -> Frontier:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a retention will change: times from ``since`` can be read, those from ``kept`` stay.
+    """The effect of a retention: times since ``since`` can be read, times since ``kept`` stay.
 
     ``kept`` is None if the collection keeps all, or has no rows yet. ``holders`` are the other
     holds at earlier times, which keep more until they are moved.

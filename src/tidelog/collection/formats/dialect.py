@@ -1,4 +1,4 @@
-"""How a source's files are written: what is guessed, or said, when it is created. Pure."""
+"""How a source's files are written, as guessed or given when the source is created. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values an exact cast may refuse, and which it surely does. Pure.
+"""Guess the values that an exact cast may refuse, and those that it surely refuses. Pure.
 
 Arrow says that some value of many does not fit, and not which one. The guesses here are quick: by
 casts that lose something, and by patterns. A value that is only doubtful is tried alone; where many
@@ -23,14 +23,14 @@ _MANTISSA_BITS: Final = {16: 11, 32: 24, 64: 53}
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Which values may not fit, and which of these surely do not."""
+    """Masks of the values that may not fit, and of those that surely do not fit."""
 
     doubtful: Bools
     sure: Bools
 
 
 def doubt_cast(array: Array, dtype: Any) -> Doubts:
-    """Say which values may not fit ``dtype``; none where there is no guess."""
+    """Return the values that may not fit ``dtype``; no value if there is no guess."""
     nothing = np.zeros(len(array), dtype=np.bool_)
     try:
         if pa.types.is_string(array.type):

@@ -1,4 +1,4 @@
-"""Files that hold other things than text in UTF-8, or text of other line ends. Pure."""
+"""Files that are not text in UTF-8, or whose lines end with a carriage return. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _FORMATS: Final = (
     (b"ARROW1\x00\x00", "arrow"),
     (b"SQLite format 3\x00", "sqlite"),
 )
-_BZIP2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")  # What follows its level: a block, or the end.
+_BZIP2_BLOCKS: Final = (
+    b"1AY&SY",
+    b"\x17rE8P\x90",
+)  # A block, or the end: one of them follows the level.
 
 
 def why_foreign(begin: bytes) -> str | None:

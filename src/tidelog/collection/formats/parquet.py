@@ -155,7 +155,7 @@ def decode_parquet(
 
     names = metadata.schema.to_arrow_schema().names
     own = match_names(names, wanted.names) if folds_case else names
-    # Of two columns of one name, the first counts.
+    # If two columns have one name, the first counts.
     spelled = dict(reversed([*zip(own, names, strict=True)]))
     known = [spelled[n] for n in wanted.names if n in spelled]
     wide = _wide_moments(metadata, known)

@@ -74,11 +74,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
+    """A report of a run: at its start, after each tick, and before it tries a failed store again.
 
-    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``;
-    ``warnings`` name the columns that files have, that the source lacks, and that this run has not
-    named before.
+    ``tick`` is None except after a tick. ``trouble`` is the error after which the run pauses for
+    ``pause_us``. ``warnings`` name columns of files that the source lacks, each once in a run.
     """
 
     so_far: Summary

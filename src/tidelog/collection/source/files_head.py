@@ -35,10 +35,10 @@ UNFINISHED: Final = (
 
 @dataclass(frozen=True)
 class FilesHead:
-    """The files there were, in the order of their paths, and how far each reached.
+    """The files of a listing, in the order of their paths, with their sizes.
 
-    Units: ``listed_us`` is when the listing began, on the clock that nobody sets. ``empty`` are the
-        files of no bytes.
+    Units: ``listed_us`` is the time at which the listing began, on the monotonic clock. ``empty``
+        are the files without bytes.
     """
 
     entries: tuple[Entry, ...]

@@ -155,7 +155,7 @@ class Search:
     def _others(self, like: _Alike) -> list[FileRange]:
         """Return the files that a new one may be a copy of.
 
-        If it took the path of one, that is none of them: each log of a rotation may begin alike.
+        A file whose path the new one took is not among them: rotated logs may begin alike.
         """
         path = like.one.candidate.path
         others = [row for row in _each(self.kin, like.begins) if row.path != path]

@@ -147,7 +147,7 @@ async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> boo
     """
     if info.kind == FILES:
         return True
-    # What is gone holds nothing.
+    # A log that no longer exists holds no records for the source.
     with suppress(GoneError):
         try:
             kind = open_kind(info, store=store, clock=clock)

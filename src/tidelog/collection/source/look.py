@@ -329,7 +329,7 @@ def _text_times(
     if is_kept:
         decoded = _decode_whole(text, found, job)
     if decoded is None or decoded.errors.num_rows:
-        # What else is wrong with a row says nothing of its time, unless it is late.
+        # Another fault of a row does not change its time. A bad row with an old time is not late.
         offsets, times = _times_in(text, found, job, decoded)
     else:
         offsets, times = _times_of_rows(decoded.rows, job)

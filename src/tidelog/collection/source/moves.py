@@ -154,7 +154,9 @@ class Moves:
                 unread=1,
             )
             shown = shown_path(moved)
-            self.notes[asked.path] = f"it is {shown!r}, which was taken, under another name"
+            self.notes[asked.path] = (
+                f"it is {shown!r} under another name, and its rows were ingested before"
+            )
             self._shares_none(shown)  # For its former file is known.
         elif alike:
             self.doubt(asked, alike[0])

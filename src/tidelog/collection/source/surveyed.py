@@ -21,7 +21,7 @@ from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
 
 SHORTER: Final = "it became shorter while it was read"
 WENT: Final = "it went away before what is new of it was taken"
-CHANGED: Final = "it is not the file of which some was taken"
+CHANGED: Final = "it is not the file whose first rows were ingested"
 TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
 TORN_ARRAY: Final = (
     "its array is not closed yet; 'tidelog ingest --final' takes what is behind its last comma, too"

@@ -122,7 +122,7 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
 def decide_configured(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
-    """Decide how segments are sealed, and what is kept.
+    """Decide how segments are sealed, and how long they are kept.
 
     Raises:
         UsageError: the retention can never act; see `check_retention`.

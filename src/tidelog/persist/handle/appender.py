@@ -56,8 +56,8 @@ class Appender:
         Raises:
             UpperMismatch: another writer wrote these times. UsageError: it has written them itself:
                 a writer that begins again goes on from ``upper``; or the shard was finalized.
-                HandleError: it was closed. Whatever
-                `Shard.compare_and_append` raises; do the same again after UNKNOWN.
+                HandleError: it was closed. And the errors of `Shard.compare_and_append`: after
+                UNKNOWN, repeat the call.
         """
         until = Frontier.of(upper)
         self._check_open()

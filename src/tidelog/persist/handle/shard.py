@@ -190,7 +190,7 @@ class Shard:
         """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
 
         Raises:
-            What `compare_and_append` raises, except UpperMismatch.
+            The errors of `compare_and_append`, except UpperMismatch.
         """
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         check_write_token(token)

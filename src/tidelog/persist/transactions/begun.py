@@ -73,7 +73,7 @@ class Transaction:
 
         Raises:
             UpperMismatch: another transaction committed first: begin again. NOT_APPLIED.
-            What else `Transactions.compare_and_append` raises.
+            The other errors of `Transactions.compare_and_append`.
         """
         updates = {name: _together(name, tables) for name, tables in self.writes.items()}
         self._is_sent = True

@@ -230,7 +230,7 @@ class Transactions:
         """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
 
         Raises:
-            What `compare_and_append` raises, except UpperMismatch.
+            The errors of `compare_and_append`, except UpperMismatch.
         """
         tables: dict[str, pa.Table] = {
             self._id(name): table for name, table in tables_asked(updates).items()

@@ -143,12 +143,12 @@ class Pins:
         return sure
 
     async def release(self, name: str, *, force: bool = False) -> None:
-        """Let go of what a pin holds; the next collection deletes what the log does not need.
+        """Release a pin; the next collection deletes the records that the log no longer needs.
 
         A pin that a killed fork left holds for no log, so it is released like any other.
 
         Raises:
-            NoSuchPin: there is none. UsageError: a fork reads what it holds, and ``force`` is
+            NoSuchPin: no pin has the name. UsageError: a fork reads its records, and ``force`` is
             False. ContentionError: others changed it at every try, or its fork became a log
             concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
         """

@@ -14,7 +14,7 @@ from tidelog.collection.formats.looks import BOOLEAN, CLOCK, DAY, MOMENT, NUMBER
 
 Array: TypeAlias = "pa.Array[Any]"
 
-# What a column's texts look like, all of them, and the types that they may then have.
+# A pattern that all texts of a column match, and the types that the column may then have.
 _LOOKS: Final[tuple[tuple[str, tuple[pa.DataType, ...]], ...]] = (
     (BOOLEAN, (pa.bool_(),)),
     (WHOLE, (pa.int64(), pa.decimal128(38, 0), pa.float64())),

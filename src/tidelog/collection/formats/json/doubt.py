@@ -112,14 +112,14 @@ def _type(dtype: pa.DataType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LineFault:
-    """What is wrong with a line; ``is_sure`` says that Arrow's reader refuses it for that."""
+    """The fault of a line; if ``is_sure``, Arrow's reader refuses the line for it."""
 
     reason: str
     is_sure: bool = False
 
 
 class _Object(dict[str, Any]):
-    """An object of json, and the names that it has twice."""
+    """A JSON object, and the names that occur twice in it."""
 
     twins: frozenset[str] = frozenset()
 
