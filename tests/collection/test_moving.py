@@ -52,7 +52,9 @@ async def append(location: Location, n: int, *, name: str = "s") -> bool:
     shard = location.shard(name, schema=SCHEMA)
     time = (await shard.upper()).time
     updates = pa.table({"n": [n], "_time": [time], "_diff": [1]})
-    return (await shard.compare_and_append(updates, time, time + 1)).verdict is Verdict.COMMITTED
+    return (
+        await shard.try_compare_and_append(updates, time, time + 1)
+    ).verdict is Verdict.COMMITTED
 
 
 async def numbers(location: Location, *, name: str = "s") -> list[int]:
