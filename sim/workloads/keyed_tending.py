@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from sim.checkers.demands import demand
@@ -74,7 +75,8 @@ async def tend(plot: Keyed, client: Client, log: KeyedLog) -> None:
             plot.report.collected += await log.collect(after_us=dice.choice([0, 0, 50_000]))
         elif toss == "configure":
             retention = dice.choice([None, None, *RETENTIONS])
-            await log.configure(sealing=dice.choice(SEALINGS), retention=retention)
+            with suppress(UsageError):  # A retention that can never act is refused.
+                await log.configure(sealing=dice.choice(SEALINGS), retention=retention)
         elif toss == "checkpoint":
             await _checkpoint(plot, client, log, truth)
         else:

@@ -139,6 +139,7 @@ async def _play(plot: TransactionPlot) -> None:
         for name, work in (("registrar", register_on), ("outsider", _write_outside)):
             client = world.client(name)
             group.create_task(client.live(work(plot, client)), name=name)
+    await asyncio.sleep(3_600)  # By then each late request of a dead client has landed.
     last = world.client("last")
     await persist(last, plot.transactions(last).tidy)
     await _read_all(plot, last)
