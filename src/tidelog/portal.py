@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - registers its end first: see `_register`
 import os
 import sys
 import threading
@@ -14,8 +15,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from tidelog.errors import HandleError, Outcome, TidelogError
 
@@ -34,9 +34,7 @@ class Portal:
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
-        # At its end, the interpreter reports each task that no object refers to any longer.
-        self._at_exit = partial(_close_at_exit, weakref.ref(self))
-        atexit.register(self._at_exit)
+        _OPEN.add(self)
 
     def __reduce__(self) -> NoReturn:
         # Whatever holds a connection comes by here when it is pickled or copied.
@@ -80,7 +78,7 @@ class Portal:
         Closing again does nothing, nor does closing what was opened before a fork.
         """
         self._close()
-        atexit.unregister(self._at_exit)
+        _OPEN.discard(self)
 
     def _close(self, *, exits: bool = False) -> None:
         if os.getpid() != self._process:
@@ -136,9 +134,19 @@ class Portal:
             self.run(end())
 
 
-def _close_at_exit(portal: weakref.ref[Portal]) -> None:
-    if (found := portal()) is not None:
-        found._close(exits=True)
+# At its end, the interpreter reports each task that no object refers to any longer.
+_OPEN: Final[weakref.WeakSet[Portal]] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    for portal in list(_OPEN):
+        portal._close(exits=True)
+
+
+# `atexit` comes too late: the pools of threads have shut down by then, and a task at work would
+# fail. Functions registered here run in reverse order, so the pools' own function comes first.
+_register = getattr(threading, "_register_atexit", atexit.register)
+_register(_close_at_exit)
 
 
 class Blocking(Generic[A]):
