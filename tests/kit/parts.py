@@ -13,12 +13,18 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 REST = {
     "chaos": "processes under kill -9",
+    "cli/test_interrupted.py": "each command killed at its requests",
     "cli/test_maintenance.py": "commands that follow",
     "cluster": "a Spark cluster",
+    "collection/test_checkpoint.py": "sources after many runs",
+    "collection/test_envelope.py": "upserts against a model",
+    "collection/test_maintenance.py": "upkeep of many shards",
     "collection/test_moving.py": "moves of consensus, killed at each request",
     "conformance/test_ambiguous.py": "lost answers, on each store",
     "conformance/test_copy.py": "copies of logs, on each store",
     "fuzz": "hostile bytes",
+    "http_client/test_model.py": "the HTTP client against a model",
+    "keyed/test_arrow_tables.py": "tables of more than 2 GiB",
     "keyed/test_engine.py": "keyed logs against a model",
     "keyed/test_part_damage.py": "each byte of a keyed part damaged",
     "messy": "folders of messy files",
@@ -28,6 +34,7 @@ REST = {
     "schedules": "random schedules of files that change",
     "sim": "simulation, crash points, canaries",
     "spark": "Spark",
+    "test_iterators.py": "loops left early, of each kind",
     "wal/read/test_damaged_tree.py": "each object of a log's tree damaged",
     "wal/test_slot_damage.py": "each byte of a slot damaged",
 }
