@@ -70,7 +70,7 @@ async def test_t09_parts_of_an_append_that_fails_late_are_swept(place: Place) ->
     """What was uploaded before a row outside of the interval came counts for nothing."""
     shard = place.shard()
     await shard.compare_and_append(many("a", 0), 0, 1)
-    there = await keys_in(place.store, "shard/")
+    there = await keys_in(place.store, "shard/s/part/")
 
     async def late() -> AsyncGenerator[pa.Table, None]:
         yield many("b", 1)
@@ -80,7 +80,7 @@ async def test_t09_parts_of_an_append_that_fails_late_are_swept(place: Place) ->
         await shard.compare_and_append(late(), 1, 2)
     for _ in range(3):
         await place.shard().sweep()
-    assert await keys_in(place.store, "shard/") == there
+    assert await keys_in(place.store, "shard/s/part/") == there
     assert await contents(place.shard(), 0) == {(f"a{n}", n): 1 for n in range(700)}
     assert await shard.upper() == Frontier.at(1)
 
