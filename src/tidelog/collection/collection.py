@@ -187,13 +187,16 @@ class Collection:
 
     def _report_time_before_data(self, asked: int) -> None:
         """Log a warning if the collection has data, and all of it is later than the time read."""
-        earliest = [
-            part.time_min
+        found = (
+            next((batch for batch in shard.state.batches if batch.rows), None)
             for shard in self.shards
-            if (filled := next((each for each in shard.state.batches if each.rows), None))
-            for part in filled.parts
-        ]
-        if not earliest or (first := min(earliest)) <= asked:
+        )
+        earliest = [batch for batch in found if batch is not None]
+        # Parts cost time to decode, and a batch that ends by the time read needs no look at them.
+        if not earliest or any(b.upper is not None and b.upper <= asked + 1 for b in earliest):
+            return
+        first = min(part.time_min for batch in earliest for part in batch.parts)
+        if first <= asked:
             return
         _log.warning(
             "%s is before all data of %r, which begins at %s; a number counts milliseconds",

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast
+from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast, is_number
 from tidelog.collection.formats.looks import look_of
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.sift import Sieve
@@ -160,13 +160,9 @@ def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tu
         return _unfit_all(given, dtype)  # A number does not say what it counts, nor since when.
     if pa.types.is_time(dtype) and not pa.types.is_time(given.type):
         return _unfit_all(given, dtype)  # Its day would be lost.
-    if pa.types.is_boolean(given.type) and _is_number(dtype):
+    if pa.types.is_boolean(given.type) and is_number(dtype):
         return _unfit_all(given, dtype)  # Arrow makes 1 of true.
     return _cast_exactly(given, dtype)
-
-
-def _is_number(dtype: pa.DataType) -> bool:
-    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 
 def _plain(array: Array) -> Array:

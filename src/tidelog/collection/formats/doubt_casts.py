@@ -45,12 +45,13 @@ def doubt_cast(array: Array, dtype: Any) -> Doubts:
             wide = _are_wide(array, dtype)
             return Doubts(wide, wide)
         found = _doubt_by_return(array, dtype)
-        return Doubts(found, found if _is_number(array.type) and _is_number(dtype) else nothing)
+        return Doubts(found, found if is_number(array.type) and is_number(dtype) else nothing)
     except pa.ArrowException:
         return Doubts(nothing, nothing)
 
 
-def _is_number(dtype: pa.DataType) -> bool:
+def is_number(dtype: pa.DataType) -> bool:
+    """Return True for whole numbers, floats and decimals."""
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 

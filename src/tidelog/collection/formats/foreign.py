@@ -21,10 +21,8 @@ _FORMATS: Final = (
     (b"ARROW1\x00\x00", "arrow"),
     (b"SQLite format 3\x00", "sqlite"),
 )
-_BZIP2_BLOCKS: Final = (
-    b"1AY&SY",
-    b"\x17rE8P\x90",
-)  # A block, or the end: one of them follows the level.
+# The level is followed by a block, or by the end.
+_BZIP2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 
 
 def why_foreign(begin: bytes) -> str | None:
