@@ -1,4 +1,4 @@
-"""What bad rows cost: decoding, by format, kind of fault and share of bad rows, on one core.
+"""The cost of bad rows in decoding: by format, kind of fault and share, on one core.
 
 python bench/bad_rows.py [--rows N] [--rounds N] [--format json|csv|parquet] [--share PERCENT]
 """
@@ -62,7 +62,7 @@ BAD_PARQUET = ("a fraction", "an amount", "no text")
 
 
 def text(good: str, bad: str | None, rows: int, share: int) -> bytes:
-    """Return records, of which so many in a hundred are bad."""
+    """Return records; ``share`` of each hundred are bad."""
     pattern = [bad if bad is not None and _is_bad(n, share) else good for n in range(100)]
     return "".join(pattern[n % 100].format(n=n, m=n % 1_000) + "\n" for n in range(rows)).encode(
         errors="surrogateescape"

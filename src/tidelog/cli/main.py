@@ -45,7 +45,7 @@ DONE, FAILED, MISUSED, STORE_FAILED = 0, 1, 2, 3
 
 _DEBUG: Final = "TIDELOG_DEBUG"
 _COMPLETE: Final = "_TIDELOG_COMPLETE"
-# Older typers take this class from click, newer ones carry it along.
+# Typer has this class in a private module.
 _Misuse: type[Exception] = next(
     c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
 )
