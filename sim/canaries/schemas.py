@@ -5,7 +5,7 @@ Each is a context manager: inside of the block the code is broken as its docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -24,6 +24,8 @@ from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.upkeep import merging
 from tidelog.persist.upkeep.merge_rows import RowMerger
+
+Read = Callable[[ShardSnapshot], Awaitable[pa.Table]]
 
 
 @contextmanager
@@ -112,15 +114,15 @@ def retries_ask_only_for_columns() -> Iterator[None]:
 @contextmanager
 def who_reads_again_knows_no_newer_schema() -> Iterator[None]:
     """A snapshot whose parts were merged meanwhile reads the new ones by the schemas it knew."""
-    at_once = ShardSnapshot._at_once
+    current = ShardSnapshot._current
 
-    async def stubborn(self: ShardSnapshot) -> pa.Table:
+    async def stubborn(self: ShardSnapshot, read: Read) -> pa.Table:
         async def again(error: PartMissing) -> ShardSnapshot:
             return replace(await self.again(error), schema=self.schema)
 
-        return await at_once(replace(self, again=again))
+        return await current(replace(self, again=again), read)
 
-    with patch.object(ShardSnapshot, "_at_once", stubborn):
+    with patch.object(ShardSnapshot, "_current", stubborn):
         yield
 
 

@@ -163,7 +163,7 @@ class ShardStory:
             demand(done.verdict is not Verdict.MISMATCH, "a write was refused", done=done)
         await self._share(client, (4, 9))
         snapshot = await persist(client, lambda: shard.snapshot(3))
-        found = contents_of(await persist(client, snapshot.to_arrow))
+        found = contents_of(await persist(client, partial(snapshot.to_arrow, consolidated=True)))
         demand(
             found == accumulate((*self.FIRST, *self.SECOND), 3), "a snapshot is wrong", saw=found
         )

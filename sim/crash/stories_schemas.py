@@ -55,7 +55,7 @@ class EvolveStory(MarkedStory):
         await persist(client, partial(follower.compact, full=True))
         await persist(client, partial(follower.collect, after_us=0))
         snapshot = await persist(client, partial(follower.snapshot, 2))
-        found = contents_of(await persist(client, snapshot.to_arrow))
+        found = contents_of(await persist(client, partial(snapshot.to_arrow, consolidated=True)))
         wanted = {("a", 0.5, None): 1, ("a", 0.5, 7): 2}
         demand(found == wanted, "a snapshot is wrong", saw=found)
 

@@ -71,7 +71,7 @@ class UpkeepStory(MarkedStory):
         await persist(client, partial(sweep, shard))
         mark("snapshot")
         snapshot = await persist(client, partial(shard.snapshot, END - 1))
-        found = contents_of(await persist(client, snapshot.to_arrow))
+        found = contents_of(await persist(client, partial(snapshot.to_arrow, consolidated=True)))
         everything = [update for step in UPDATES for update in step]
         demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
         mark("drop of a writer")
@@ -159,7 +159,7 @@ class ExpiryStory(MarkedStory):
         await persist(client, partial(shard.collect, after_us=0))
         await persist(client, partial(sweep, shard))
         snapshot = await persist(client, partial(shard.snapshot, END - 1))
-        found = contents_of(await persist(client, snapshot.to_arrow))
+        found = contents_of(await persist(client, partial(snapshot.to_arrow, consolidated=True)))
         everything = [update for step in UPDATES for update in step]
         demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
 

@@ -85,7 +85,7 @@ class TransactionStory(MarkedStory):
     async def _read(self, client: Client, found: Transactions, as_of: int) -> None:
         for name in "ab":
             snapshot = await persist(client, partial(found.snapshot, name, as_of))
-            rows = contents_of(await persist(client, snapshot.to_arrow))
+            rows = contents_of(await persist(client, partial(snapshot.to_arrow, consolidated=True)))
             was = accumulate([*FIRST[name], *SECOND[name]], as_of)
             demand(rows == was, "a reader saw what never was", name=name, as_of=as_of, saw=rows)
 

@@ -207,7 +207,7 @@ async def _look(plot: TransactionPlot, told: Told, client: Client) -> None:
                 else:
                     shard = plot.shard(client, name)
                     snapshot = await shard.snapshot(upper - 1, timeout_us=2_000_000)
-                rows = contents_of(await snapshot.to_arrow())
+                rows = contents_of(await snapshot.to_arrow(consolidated=True))
             except (DeadlineExceeded, NotRegistered):
                 if name in FAST:
                     raise

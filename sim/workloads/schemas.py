@@ -365,7 +365,7 @@ async def _read(
         snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
         asked = snapshot.schema.names
         await client.clock.sleep(dice.choice([0, 300_000]))
-        table = await snapshot.to_arrow()
+        table = await snapshot.to_arrow(consolidated=True)
     except SchemaEvolved:
         demand(asked is not None, "who asked for no columns was told that they are others")
         plot.told.append(asked or [])

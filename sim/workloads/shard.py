@@ -259,7 +259,9 @@ async def _read_on(plot: Plot, client: Client) -> None:
             newest = END + 5 if state.upper is None else state.upper
             as_of = max(0, newest - plot.dice.choice([-3, 1, 1, 2, 5, 30]))
             snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
-            plot.snapshots.append((name, as_of, contents_of(await snapshot.to_arrow())))
+            plot.snapshots.append(
+                (name, as_of, contents_of(await snapshot.to_arrow(consolidated=True)))
+            )
             plot.report.reads += 1
         except AsOfBeforeSince:
             plot.gone.append((name, as_of))
@@ -302,7 +304,9 @@ async def _hold_on(plot: Plot, client: Client) -> None:
                 return
             if shard.state.upper_frontier.passed(at.time):
                 snapshot = await shard.snapshot(at.time)
-                plot.snapshots.append((RACED, at.time, contents_of(await snapshot.to_arrow())))
+                plot.snapshots.append(
+                    (RACED, at.time, contents_of(await snapshot.to_arrow(consolidated=True)))
+                )
             state = await shard.refresh()
             if state.upper is None:
                 return

@@ -242,7 +242,9 @@ async def _read_all(plot: TransactionPlot, client: Client) -> None:
             else:
                 shard = plot.shard(client, name)
                 snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
-            plot.snapshots.append((name, as_of, contents_of(await snapshot.to_arrow())))
+            plot.snapshots.append(
+                (name, as_of, contents_of(await snapshot.to_arrow(consolidated=True)))
+            )
             plot.report.reads += 1
         except (DeadlineExceeded, NotRegistered):
             demand(name == LOOSE, "a time is not complete that was", shard=name, as_of=as_of)

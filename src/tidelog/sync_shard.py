@@ -169,8 +169,8 @@ class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
     def splits(self, count: int) -> list[Split]:
         return self._inner.splits(count)
 
-    def to_arrow(self) -> pa.Table:
-        return self._portal.run(self._inner.to_arrow())
+    def to_arrow(self, *, consolidated: bool = False) -> pa.Table:
+        return self._portal.run(self._inner.to_arrow(consolidated=consolidated))
 
     def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
         return self._portal.run(self._inner.to_spark(spark, hold=hold))

@@ -115,7 +115,7 @@ def test_what_every_format_holds_is_appended(
     assert told.object["upper"] == 100
     assert told.object["parts"] > 2
     out = cli.folder / "out.parquet"
-    cli.done("shard", "snapshot", "s", "-o", str(out))
+    cli.done("shard", "snapshot", "s", "--consolidated", "-o", str(out))
     assert pq.read_table(out).to_pylist() == table.drop_columns(["_time"]).to_pylist()
 
 
@@ -323,13 +323,15 @@ def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
     assert (process.returncode, err) == (130, b"tidelog: interrupted\n")
 
 
-def test_a_row_comes_once_however_often_it_was_appended(cli: Cli) -> None:
-    """A reader who takes lines for rows, or the first few, would have one of them many times."""
+def test_a_row_comes_as_often_as_it_was_appended_or_once_if_asked(cli: Cli) -> None:
+    """A reader that counts lines counts rows, and one that asks gets their count."""
     made(cli)
     for time in range(3):
         cli.done("shard", "append", "s", "--time", str(time), given=json.dumps(ROWS[0]).encode())
     cli.done("shard", "append", "s", "--time", "3", given=json.dumps(ROWS[1]).encode())
 
     for limit in ("1", "2", "9"):
-        found = cli.done("shard", "snapshot", "s", "--limit", limit).objects
-        assert [row["_diff"] for row in found] == [3, 1][: int(limit)]
+        each = cli.done("shard", "snapshot", "s", "--limit", limit).objects
+        once = cli.done("shard", "snapshot", "s", "--consolidated", "--limit", limit).objects
+        assert [row["_diff"] for row in each] == [1, 1, 1, 1][: int(limit)]
+        assert [row["_diff"] for row in once] == [3, 1][: int(limit)]

@@ -77,7 +77,7 @@ def rows(*updates: tuple[str, int | None, int, int]) -> pa.Table:
 
 
 async def contents(shard: Shard, as_of: int, *, wait: bool = False) -> Counter[Row]:
-    return contents_of(await (await shard.snapshot(as_of, wait=wait)).to_arrow())
+    return contents_of(await (await shard.snapshot(as_of, wait=wait)).to_arrow(consolidated=True))
 
 
 async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:

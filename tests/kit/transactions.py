@@ -34,4 +34,4 @@ def row(key: str, value: int, time: int, diff: int = 1) -> pa.Table:
 
 async def held(found: Transactions, name: str, as_of: int) -> Counter[Row]:
     """Return what a shard holds as of a time, by its transactions."""
-    return contents_of(await (await found.snapshot(name, as_of)).to_arrow())
+    return contents_of(await (await found.snapshot(name, as_of)).to_arrow(consolidated=True))

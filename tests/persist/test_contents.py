@@ -20,7 +20,7 @@ from kit.shard_tables import TIMES, schema_of, shard_updates, table_of
 from kit.shards import Place, in_memory
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format import parquet, part
-from tidelog.persist.format.part import Part
+from tidelog.persist.format.part import Part, int64_of
 from tidelog.persist.format.schema import DIFF, ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read import contents, pieces, spilled_rows
@@ -92,18 +92,16 @@ async def test_every_way_of_reading_gives_what_the_model_has(
         some = await shard.snapshot(as_of, columns=columns)
         batches = [batch async for batch in whole.to_batches()]
         of_some = [batch async for batch in some.to_batches()]
-        narrow = await some.to_arrow()
-    assert contents_of(await whole.to_arrow()) == expected
+        narrow = await some.to_arrow(consolidated=True)
+    assert contents_of(await whole.to_arrow(consolidated=True)) == expected
     assert contents_of(narrow) == {row: n for row, n in projected.items() if n}
     assert narrow.schema.names == [*columns, DIFF]
     assert added_up(batches, schema.names) == expected
     assert added_up(of_some, columns) == {row: n for row, n in projected.items() if n}
-    if choose_way(whole.parts, schema) is not Way.AS_WRITTEN:
-        contents_of(pa.Table.from_batches(batches, whole_schema(schema)))
-
-
-def whole_schema(schema: ShardSchema) -> pa.Schema:
-    return schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+    each = await whole.to_arrow()
+    assert added_up(each.to_batches(), schema.names) == expected
+    assert each.num_rows == sum(max(n, 1) for n in expected.values())
+    assert int64_of(each, DIFF).max(initial=1) == 1
 
 
 def added_up(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[Row, int]:
@@ -200,7 +198,7 @@ async def test_what_is_skipped_is_nothing_that_was_asked_for(
     expected = chosen_by_duckdb(accumulate(updates_of(table), as_of), schema, where)
 
     with patch.object(contents, "choose_way", lambda parts, s: fitting(way, parts, s)):
-        found = await (await shard.snapshot(as_of, where=where)).to_arrow()
+        found = await (await shard.snapshot(as_of, where=where)).to_arrow(consolidated=True)
 
     assert contents_of(found) == expected
 

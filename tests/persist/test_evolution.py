@@ -54,7 +54,7 @@ def rows(names: str, *found: tuple[Any, ...]) -> pa.Table:
 
 
 async def read(shard: Shard, as_of: int) -> list[tuple[Any, ...]]:
-    table = await (await shard.snapshot(as_of)).to_arrow()
+    table = await (await shard.snapshot(as_of)).to_arrow(consolidated=True)
     return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
@@ -408,7 +408,8 @@ async def test_t64_any_evolution_reads_as_rows_that_always_had_the_newest_column
             for row, at, diff in model:
                 if at <= as_of:
                     wanted[repr([row.get(n) for n in names])] += diff
-            found = (await (await place.shard(schema=None).snapshot(as_of)).to_arrow()).to_pylist()
+            snapshot = await place.shard(schema=None).snapshot(as_of)
+            found = (await snapshot.to_arrow(consolidated=True)).to_pylist()
             told = {repr([r[n] for n in names]): r["_diff"] for r in found}
             assert told == {row: count for row, count in wanted.items() if count}
             assert len(told) == len(found)

@@ -39,7 +39,7 @@ async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
     shard = golden.shard("prices")
     state = await shard.refresh()
     assert tuples(await (await shard.snapshot(78)).to_arrow()) == set(CONTENTS)
-    early = await (await shard.snapshot(3)).to_arrow()
+    early = await (await shard.snapshot(3)).to_arrow(consolidated=True)
     assert tuples(early) == {("a", 2, None, 1), ("b", None, None, 2)}
     assert (state.since, state.upper, len(state.batches)) == (1, 79, 2)
     kinds = {name.partition("-")[0]: hold.kind for name, hold in state.holds.items()}

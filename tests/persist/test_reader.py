@@ -84,7 +84,7 @@ async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
     assert await contents_of_splits(splits, store) == wanted
     await shard.compare_and_append(None, 9, 12)
     assert await contents_of_splits(splits, store) == wanted
-    assert contents_of(await snapshot.to_arrow()) == wanted
+    assert contents_of(await snapshot.to_arrow(consolidated=True)) == wanted
 
 
 async def test_splits_are_balanced_by_bytes() -> None:

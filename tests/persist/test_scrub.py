@@ -52,7 +52,7 @@ async def read(store: MemoryStore) -> list[object]:
     shard = on_store(store).shard(schema=None)
     found: list[object] = []
     for as_of in (60, UPPER - 1):
-        table = await (await shard.snapshot(as_of)).to_arrow()
+        table = await (await shard.snapshot(as_of)).to_arrow(consolidated=True)
         found.append(table.sort_by([(n, "ascending") for n in SCHEMA.names]).to_pydict())
     return found
 

@@ -134,7 +134,7 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
         await reader.renew()
     await merged_away(place)
     # Nothing is lost by it: the same contents are read by the newest state.
-    assert contents_of(await planned.to_arrow()) == await contents(shard, 5)
+    assert contents_of(await planned.to_arrow(consolidated=True)) == await contents(shard, 5)
     await shard.downgrade_since("history", 7)
     await merged_away(place)
     with pytest.raises(AsOfBeforeSince):
@@ -219,7 +219,7 @@ async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
         await watcher.collect(after_us=0)
         await watcher.sweep()
         try:
-            found = contents_of(await (await leased.snapshot(time)).to_arrow())
+            found = contents_of(await (await leased.snapshot(time)).to_arrow(consolidated=True))
         except HoldExpired:
             continue
         assert found == model.contents(time)

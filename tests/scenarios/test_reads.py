@@ -82,7 +82,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
         reader = place.shard()
         async with await reader.lease(0) as leased:
             snapshot = await leased.snapshot(as_of, wait=True)
-            found = contents_of(await snapshot.to_arrow())
+            found = contents_of(await snapshot.to_arrow(consolidated=True))
             return found, await heard(leased.listen(as_of), None)
 
     splits = (0, 3, 7, steps - 1)
@@ -244,5 +244,5 @@ async def test_t29_no_row_comes_twice_or_with_no_diff(place: Place, seed: int) -
             await shard.downgrade_since("history", 3)
             await shard.compact(full=True)
     for as_of in range(3, 8):
-        table = await (await place.shard().snapshot(as_of)).to_arrow()
+        table = await (await place.shard().snapshot(as_of)).to_arrow(consolidated=True)
         assert contents_of(table) == model.contents(as_of)

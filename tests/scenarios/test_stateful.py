@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -372,7 +373,7 @@ class Shards(OnBadStore):
         shard = self.shards[who]
         try:
             snapshot = self.tried(lambda: shard.snapshot(as_of))
-            found = contents_of(self.tried(snapshot.to_arrow))
+            found = contents_of(self.tried(partial(snapshot.to_arrow, consolidated=True)))
         except AsOfBeforeSince:
             assert self.is_buried or as_of < self.run(self.observer().since()).time
             return

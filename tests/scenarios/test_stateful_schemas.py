@@ -226,7 +226,7 @@ class Evolving(OnBadStore):
         names = self.newest.names if columns is None else columns.names
         try:
             snapshot = self.tried(lambda: shard.snapshot(as_of))
-            table = self.tried(snapshot.to_arrow)
+            table = self.tried(lambda: snapshot.to_arrow(consolidated=True))
         except SchemaEvolved:
             assert set(names) - set(self.newest.names)
             return
@@ -269,7 +269,7 @@ class Evolving(OnBadStore):
             ]
             if self.upper > self.since:
                 held: Counter[Row] = contents_of(
-                    await (await shard.snapshot(self.upper - 1)).to_arrow()
+                    await (await shard.snapshot(self.upper - 1)).to_arrow(consolidated=True)
                 )
                 assert held == accumulate(self.updates(self.newest.names), self.upper - 1)
 

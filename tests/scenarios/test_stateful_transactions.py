@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -246,7 +247,7 @@ class Transacted(OnBadStore):
         if name not in self.registered or as_of < 0:
             return
         snapshot = self.tried(lambda: self.handles[who].snapshot(name, as_of))
-        found = contents_of(self.tried(snapshot.to_arrow))
+        found = contents_of(self.tried(partial(snapshot.to_arrow, consolidated=True)))
         assert found == self.models[name].contents(as_of)
 
     @invariant()
@@ -262,7 +263,9 @@ class Transacted(OnBadStore):
                 if not upper:
                     continue
                 shard = self.place.shard(name=name, clock=OneThread())
-                held: Counter[Row] = contents_of(await (await shard.snapshot(upper - 1)).to_arrow())
+                held: Counter[Row] = contents_of(
+                    await (await shard.snapshot(upper - 1)).to_arrow(consolidated=True)
+                )
                 assert held == self.models[name].contents(upper - 1), name
 
         if self.number % 2:  # To look applies what was committed: at times nobody does.

@@ -95,7 +95,7 @@ async def test_rows_of_all_types_are_the_same_by_every_engine(
         projected[tuple(row[place] for place in places)] += diff
 
     snapshot = await shard.snapshot(as_of)
-    assert contents_of(await snapshot.to_arrow()) == expected
+    assert contents_of(await snapshot.to_arrow(consolidated=True)) == expected
     assert (
         rows_in(await shard_frame.frame_of(spark, snapshot, native=False), schema.names) == expected
     )

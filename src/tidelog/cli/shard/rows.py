@@ -16,6 +16,7 @@ from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
+from tidelog.persist.read.selection import each_row
 from tidelog.persist.read.snapshot import check_readable
 from tidelog.persist.read.sweep import pieces_by_key
 
@@ -30,6 +31,7 @@ class ShardRows:
 
     shard: Shard
     wanted: CheckedSelection
+    consolidated: bool = False
 
     @property
     def _whole(self) -> ShardSchema:
@@ -80,11 +82,13 @@ class ShardRows:
                     rows = piece
                     if predicate is not None and sandbox is not None and rows.num_rows:
                         rows = rows.filter(predicate.mask_in(sandbox, rows))
-                    rows = rows.select(self.schema.names).slice(0, left)
-                    if rows.num_rows:
-                        yield rows
-                    if left is not None and (left := left - rows.num_rows) == 0:
-                        return
+                    chosen = rows.select(self.schema.names)
+                    for block in [chosen] if self.consolidated else each_row(chosen):
+                        shown = block.slice(0, left)
+                        if shown.num_rows:
+                            yield shown
+                        if left is not None and (left := left - shown.num_rows) == 0:
+                            return
 
     async def _changes(self, since: int, until: int) -> AsyncGenerator[pa.Table, None]:
         parts = parts_between(self.shard.state, since, until)

@@ -39,20 +39,24 @@ def snapshot(
     columns: Columns = None,
     where: Where = None,
     limit: Limit = None,
+    consolidated: Annotated[
+        bool, typer.Option("--consolidated", help="Write equal rows once, with their count.")
+    ] = False,
     format: Format = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the contents of a shard as of a time, in the order of the key.
 
-    Each row comes once, with how often it is there as its _diff; of some --columns, equal rows may
-    come apart, and their sum counts. What the columns, the condition
-    and the limit leave out is not read, where that can be told without reading it. Values are
-    written as tidelog read has them.
+    Each row comes as often as it occurs, with a _diff of 1. With --consolidated, it comes once, and
+    _diff counts it; of some --columns, equal rows may still come apart, and the sum of their _diff
+    counts them. Parts that the columns, the condition and the limit rule out are not read. Values
+    are written as by tidelog read.
     """
     destination = Destination(format, output, as_json=as_json)
     time = None if as_of is None else time_of(as_of, "--as-of")
-    asked = _Asked(name, time, picked_by(columns, where, limit), destination)
+    picked = picked_by(columns, where, limit)
+    asked = _Asked(name, time, picked, destination, consolidated=consolidated)
     on_location(context, lambda location: _snapshot(location, asked))
 
 
@@ -64,6 +68,7 @@ class _Asked:
     as_of: int | None
     picked: Picked
     destination: Destination
+    consolidated: bool
 
 
 async def _snapshot(location: Location, asked: _Asked) -> None:
@@ -72,7 +77,7 @@ async def _snapshot(location: Location, asked: _Asked) -> None:
     shard = await opened(location, asked.name)
     wanted = asked.picked.selection().check(schema_of(shard.state))
     time = readable(shard, asked.as_of)
-    rows = ShardRows(shard=shard, wanted=wanted)
+    rows = ShardRows(shard=shard, wanted=wanted, consolidated=asked.consolidated)
     written = await write_all(
         rows.contents(time),
         rows.schema,

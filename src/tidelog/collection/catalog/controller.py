@@ -143,7 +143,7 @@ class Controller:
         upper = state.upper_frontier.time
         if self._read is None or self._read[0] != upper:
             # A state that this handle has is complete below its upper: no waiting, no request.
-            table = await self.shard.snapshot_of(state, upper - 1).to_arrow()
+            table = await self.shard.snapshot_of(state, upper - 1).to_arrow(consolidated=True)
             columns = (table.column(n).to_pylist() for n in CATALOG_SCHEMA.names)
             self._read = (upper, read_catalog(zip(*columns, strict=True)))
         return self._read[1]

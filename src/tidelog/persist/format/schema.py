@@ -75,6 +75,11 @@ class ShardSchema:
             pa.field(DIFF, pa.int64(), nullable=False)
         )
 
+    @property
+    def contents(self) -> pa.Schema:
+        """Return the schema of a table of contents: the columns and ``_diff``."""
+        return self.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+
 
 def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSchema:
     """Make a shard's schema, key columns first, in types that every engine here has.

@@ -12,18 +12,19 @@ Source: persist, "Snapshot"; design page 4, "Reading".
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.lookahead import in_order
 from tidelog.persist.format.bounds import box_of_part, is_ordered, part_reaches
-from tidelog.persist.format.part import Part
+from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
 from tidelog.persist.read.opened import OpenPart, PartOpener
@@ -117,13 +118,40 @@ class ContentsReader:
                     if found.num_rows:
                         yield found
 
-    def _read(self, parts: Sequence[Part], wanted: Wanted) -> Pieces:
-        opener = PartOpener(
+    async def as_written(self, parts: Sequence[Part]) -> pa.Table:
+        """Return columns and ``_diff`` of all rows of parts in which each update is +1.
+
+        Only the columns asked for are decoded, several parts at once.
+
+        Raises:
+            PartMissing, CorruptionError, LocationError: see `tables`.
+        """
+        opener = self._opener(())
+        out = self.narrow.contents
+
+        async def read(part: Part) -> pa.Table:
+            (opened,) = await opener.open([part])
+            groups = range(len(opened.groups))
+            decode = partial(
+                opened.read, groups, self.selection.columns, as_of=self.as_of, use_threads=True
+            )
+            return await self.clock.offload(decode)
+
+        found = await run_all([partial(read, part) for part in parts], at_once=opener.reads)
+        table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *found])
+        ones = int64_array(np.ones(table.num_rows, np.int64))
+        return table.append_column(out.field(DIFF), ones)
+
+    def _opener(self, box: Iterable[str]) -> PartOpener:
+        return PartOpener(
             store=self.store,
             clock=self.clock,
             schema=self.schema,
-            names=opener_names(self.schema, wanted.box),
+            names=opener_names(self.schema, box),
         )
+
+    def _read(self, parts: Sequence[Part], wanted: Wanted) -> Pieces:
+        opener = self._opener(wanted.box)
         ways: dict[Way, Callable[[], Pieces]] = {
             Way.AS_WRITTEN: lambda: pieces_as_written(
                 parts, wanted, opener, bytes_max=self.memory_bytes

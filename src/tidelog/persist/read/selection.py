@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidelog.predicate.predicate import Predicate
 
 BLOCK_ROWS: Final = 65_536
+EACH_ROWS_MAX: Final = 100_000_000
+COUNT_MAX: Final = 2**62  # Sums of counts stay within 64 bits.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,45 @@ def first_rows(contents: pa.Table, count: int) -> pa.Table:
 def rows_count(contents: pa.Table) -> int:
     """Return how many rows contents stand for."""
     return int(int64_of(contents, DIFF).sum())
+
+
+def each_row(contents: pa.Table) -> Iterator[pa.Table]:
+    """Yield contents with each row as often as it occurs, and a ``_diff`` of 1 each, in blocks.
+
+    A row whose count is negative comes once, with that count.
+
+    Raises:
+        UsageError: the rows are 2^62 or more.
+    """
+    diffs = int64_of(contents, DIFF)
+    if (diffs == 1).all():
+        yield contents
+        return
+    if np.maximum(diffs, 1).sum(dtype=float) >= COUNT_MAX:
+        raise UsageError("equal rows are too many to come one by one: use consolidated=True")
+    position = contents.schema.get_field_index(DIFF)
+    ends = np.cumsum(np.maximum(diffs, 1))
+    for start in range(0, int(ends[-1]), BLOCK_ROWS):
+        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
+        rows = np.searchsorted(ends, places, side="right")
+        ones = int64_array(np.minimum(diffs[rows], 1))
+        yield contents.take(rows).set_column(position, contents.schema.field(position), ones)
+
+
+def check_rows_count(tables: Sequence[pa.Table]) -> None:
+    """Refuse to make a table of contents that stand for far more rows than are stored.
+
+    Raises:
+        UsageError: they stand for more than `EACH_ROWS_MAX` rows, and most of these are equal.
+    """
+    stored = sum(table.num_rows for table in tables)
+    rows = sum(np.maximum(int64_of(table, DIFF), 1).sum(dtype=float) for table in tables)
+    if rows > max(EACH_ROWS_MAX, 2 * stored):
+        raise UsageError(
+            "the snapshot has too many equal rows for one table: read it with consolidated=True, "
+            "or in batches",
+            rows=int(rows),
+        )
 
 
 def repeated(contents: pa.Table) -> Iterator[pa.Table]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_whole
+from tidelog.arguments import check_kind, check_whole
 from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
 from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
@@ -23,7 +23,7 @@ from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.contents import IN_MEMORY_BYTES, ContentsReader, Way, choose_way
 from tidelog.persist.read.reader import PartReader, Split, plan_splits
 from tidelog.persist.read.rereading import READS_MAX, overtaken, reread
-from tidelog.persist.read.selection import CheckedSelection
+from tidelog.persist.read.selection import CheckedSelection, check_rows_count, each_row
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES
 from tidelog.persist.states.state import State
 
@@ -72,16 +72,46 @@ class ShardSnapshot:
         """Say whether all rows and columns are asked for, in their order."""
         return self.selection.is_all(self.schema)
 
-    async def to_arrow(self) -> pa.Table:
-        """Return the contents: the columns asked for and ``_diff``, consolidated.
+    async def to_arrow(self, *, consolidated: bool = False) -> pa.Table:
+        """Return the contents: the columns asked for and ``_diff``.
+
+        Each row comes as often as it occurs, with a ``_diff`` of 1. With ``consolidated``, equal
+        rows come once, and ``_diff`` counts them. A row with a negative count comes once.
 
         Raises:
             CorruptionError: a part is missing, or not what was written. AsOfBeforeSince: the time
-                is not kept any more. UsageError: the condition fails on a row. LocationError: the
-                store failed.
+                is no longer kept. UsageError: the condition fails on a row, or the snapshot has
+                100 million rows or more of which most are equal. LocationError: the store failed.
         """
-        if self.is_whole and sum(part.size_bytes for part in self.parts) <= IN_MEMORY_BYTES:
-            return await self._at_once()
+        check_kind(consolidated, bool, "consolidated is True or False")
+        if consolidated:
+            return await self._consolidated()
+        if self._is_as_written:
+            return await self._current(_as_written)
+        if self.is_whole and self._is_small:
+            found = [await self._current(_at_once)]
+        else:
+            found = [table async for table in self._tables(MEMORY_BYTES)]
+        return await self.reader.clock.offload(lambda: self._each_row(found))
+
+    def _each_row(self, found: list[pa.Table]) -> pa.Table:
+        check_rows_count(found)
+        out = self._contents(MEMORY_BYTES).narrow.contents
+        rows = (rows for table in found for rows in each_row(table.cast(out)))
+        return pa.concat_tables([out.empty_table(), *rows])
+
+    @property
+    def _is_as_written(self) -> bool:
+        """Say whether the rows of the parts are the rows of the snapshot."""
+        return self.selection.predicate is None and all(part.plain for part in self.parts)
+
+    @property
+    def _is_small(self) -> bool:
+        return sum(part.size_bytes for part in self.parts) <= IN_MEMORY_BYTES
+
+    async def _consolidated(self) -> pa.Table:
+        if self.is_whole and self._is_small:
+            return await self._current(_at_once)
         found = [table async for table in self._tables(MEMORY_BYTES)]
         narrow = self._contents(MEMORY_BYTES).narrow
         of_all_columns = set(narrow.names) == set(self.schema.names)
@@ -94,9 +124,7 @@ class ShardSnapshot:
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the contents in batches, of which never all are in memory: columns and ``_diff``.
 
-        No row is there that was taken back. A row comes once, with how often it is there in
-        ``_diff``, unless the shard has no key and nothing in it was ever taken back, or a column
-        is left out: then equal rows may come apart, and their sum counts.
+        Each row comes as often as it occurs, with a ``_diff`` of 1; see `to_arrow`.
 
         Units: of what has to be sorted or grouped, at most ``memory_bytes`` are in memory, and
             what does not fit lies in files meanwhile.
@@ -108,8 +136,9 @@ class ShardSnapshot:
         check_whole(memory_bytes, "memory_bytes")
         async with aclosing(self._tables(memory_bytes)) as tables:
             async for table in tables:
-                for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
-                    yield batch
+                for rows in each_row(table):
+                    for batch in rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                        yield batch
 
     async def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
         """Return the contents as a Spark DataFrame: columns and ``_diff``; nothing is read yet.
@@ -126,16 +155,14 @@ class ShardSnapshot:
         made: DataFrame = await spark_room("shard_frame").frame_of(spark, self, hold=hold)
         return made
 
-    async def _at_once(self) -> pa.Table:
+    async def _current(self, read: Callable[[ShardSnapshot], Awaitable[pa.Table]]) -> pa.Table:
+        """Return what ``read`` makes of this snapshot, or of the same one planned again."""
         snapshot = self
         for _ in range(READS_MAX):
             try:
-                tables = await snapshot.reader.read(snapshot.parts, snapshot.schema)
+                return await read(snapshot)
             except PartMissing as error:
                 snapshot = await self.again(error)
-                continue
-            work = partial(accumulate, tables, self.schema, as_of=self.as_of)
-            return await self.reader.clock.offload(work)
         raise overtaken()
 
     def _tables(self, memory_bytes: int) -> AsyncGenerator[pa.Table, None]:
@@ -159,6 +186,21 @@ class ShardSnapshot:
             clock=self.reader.clock,
             memory_bytes=memory_bytes,
         )
+
+
+async def _at_once(snapshot: ShardSnapshot) -> pa.Table:
+    """Return all columns, consolidated, of parts that are small."""
+    tables = await snapshot.reader.read(snapshot.parts, snapshot.schema)
+    work = partial(accumulate, tables, snapshot.schema, as_of=snapshot.as_of)
+    return await snapshot.reader.clock.offload(work)
+
+
+async def _as_written(snapshot: ShardSnapshot) -> pa.Table:
+    """Return the columns asked for as parts have them, and decode no others."""
+    found = await snapshot._contents(MEMORY_BYTES).as_written(snapshot.parts)
+    if not all(part.plain for part in snapshot.parts):  # Planned again, after a merge.
+        return snapshot._each_row([await snapshot._consolidated()])
+    return found
 
 
 def require_replaced(states: Iterable[State], error: PartMissing) -> None:

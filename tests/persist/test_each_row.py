@@ -1,0 +1,132 @@
+"""Reads of snapshots return each row as often as it occurs; consolidation is asked for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kit.shard_tables import schema_of
+from kit.shards import SCHEMA, Place, in_memory, rows
+from tidelog.errors import UsageError
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.read import decoders
+from tidelog.persist.read.selection import each_row
+from tidelog.persist.read.snapshot import ShardSnapshot
+
+COUNT = 6_000
+KEYLESS = shard_schema(pa.schema([SCHEMA.data.field(0), SCHEMA.data.field(1)]))
+
+
+async def written(
+    place: Place, schema: ShardSchema, *, taken_back: bool, columns: list[str] | None = None
+) -> ShardSnapshot:
+    """Return a snapshot of rows that have ten distinct values of c1; one of them occurs thrice."""
+    shard = place.shard(schema=schema)
+    many = [(f"{n:05}", n % 10, 0, 1) for n in range(COUNT)]
+    await shard.compare_and_append(rows(*many), 0, 1)
+    more = [("thrice", 3, 1, 3), *([("00000", 0, 1, -1)] if taken_back else [])]
+    await shard.compare_and_append(rows(*more), 1, 2)
+    await shard.compare_and_append(rows(("later", 9, 2, 1)), 2, 3)
+    return await place.shard(schema=schema).snapshot(1, columns=columns)
+
+
+@pytest.mark.parametrize("columns", [None, ["c1"], ["c1", "c0"]], ids=["all", "one", "turned"])
+@pytest.mark.parametrize("taken_back", [False, True], ids=["appended only", "taken back"])
+@pytest.mark.parametrize("schema", [SCHEMA, KEYLESS], ids=["keyed", "keyless"])
+async def test_each_row_comes_as_often_as_it_occurs(
+    schema: ShardSchema, taken_back: bool, columns: list[str] | None
+) -> None:
+    """A reader that counts rows, or sums a column, would count equal rows once."""
+    snapshot = await written(in_memory(), schema, taken_back=taken_back, columns=columns)
+    table = await snapshot.to_arrow()
+    batches = pa.Table.from_batches([batch async for batch in snapshot.to_batches()])
+    zeros = COUNT // 10 - taken_back
+
+    for found in (table, batches):
+        assert found.column_names == [*(columns or ["c0", "c1"]), "_diff"]
+        assert found.num_rows == COUNT + 3 - taken_back
+        assert set(found.column("_diff").to_pylist()) == {1}
+        assert found.column("c1").to_pylist().count(0) == zeros
+        assert found.column("c1").to_pylist().count(3) == COUNT // 10 + 3
+
+
+@pytest.mark.parametrize("taken_back", [False, True], ids=["appended only", "taken back"])
+@pytest.mark.parametrize("schema", [SCHEMA, KEYLESS], ids=["keyed", "keyless"])
+async def test_equal_rows_come_once_if_the_caller_asks(
+    schema: ShardSchema, taken_back: bool
+) -> None:
+    """Their count is in _diff."""
+    snapshot = await written(in_memory(), schema, taken_back=taken_back, columns=["c1"])
+
+    found = (await snapshot.to_arrow(consolidated=True)).to_pylist()
+
+    each = COUNT // 10
+    extra = {0: -taken_back, 3: 3}
+    assert {row["c1"]: row["_diff"] for row in found} == {
+        n: each + extra.get(n, 0) for n in range(10)
+    }
+    assert len(found) == 10
+
+
+async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() -> None:
+    """A table of 2^40 rows would take the machine's memory; a count is one number."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 2**40)), 0, 1)
+    snapshot = await shard.snapshot(0)
+
+    with pytest.raises(UsageError, match=r"consolidated=True.*rows=1099511627776"):
+        await snapshot.to_arrow()
+    assert (await snapshot.to_arrow(consolidated=True)).to_pylist() == [
+        {"c0": "a", "c1": 1, "_diff": 2**40}
+    ]
+    first = await anext(aiter(snapshot.to_batches()))
+    assert (first.num_rows, set(first.column("_diff").to_pylist())) == (65_536, {1})
+
+
+def test_counts_beyond_64_bits_are_refused_and_never_dropped() -> None:
+    """A sum that overflows is negative, and would make a table of rows an empty one."""
+    counts = pa.array([2**62, 2**62, -1], pa.int64())
+    contents = pa.table({"c1": pa.array([1, 2, 3], pa.int64()), "_diff": counts})
+
+    with pytest.raises(UsageError, match=r"consolidated=True"):
+        next(each_row(contents))
+
+
+async def test_a_negative_count_keeps_its_sign() -> None:
+    """A row that was taken back more often than it came is shown as it is stored."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(("a", 1, 0, -2), ("b", 1, 0, 2)), 0, 1)
+
+    found = await (await shard.snapshot(0)).to_arrow()
+
+    assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [
+        ("a", 1, -2),
+        ("b", 1, 1),
+        ("b", 1, 1),
+    ]
+
+
+async def test_one_column_is_decoded_without_the_others() -> None:
+    """Most of the time of a narrow read would go into columns that the reader left out."""
+    place = in_memory()
+    wide = schema_of(["int64"] * 4, keys=0)
+    shard = place.shard(schema=wide)
+    table = pa.table({f"c{n}": pa.array(range(COUNT), pa.int64()) for n in range(4)})
+    stamped = table.append_column("_time", pa.array([0] * COUNT, pa.int64()))
+    await shard.compare_and_append(
+        stamped.append_column("_diff", pa.array([1] * COUNT, pa.int64())), 0, 1
+    )
+    decoded: list[list[str]] = []
+
+    read = decoders.Decoders.read
+
+    def watched(self: decoders.Decoders, groups, columns, **rest):  # type: ignore[no-untyped-def]
+        decoded.append(list(columns))
+        return read(self, groups, columns, **rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decoders.Decoders, "read", watched)
+        found = await (await shard.snapshot(0, columns=["c2"])).to_arrow()
+
+    assert decoded == [["c2"]]
+    assert found.column("c2").to_pylist() == list(range(COUNT))
