@@ -114,7 +114,7 @@ def commit_ignores_upper() -> Iterator[None]:
 @contextmanager
 def commit_forgets_tokens() -> Iterator[None]:
     """A token that was committed is not known again."""
-    with patch.object(transition, "decide_retry", lambda *_: None):
+    with patch.object(transition, "decide_retry", lambda *_, **__: None):
         yield
 
 

@@ -78,7 +78,7 @@ class Shard(Blocking[aio_shard.Shard]):
 
     def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
-    ) -> bool:
+    ) -> Appended:
         return self._portal.run(self._inner.append(updates, lower, upper))
 
     def snapshot(

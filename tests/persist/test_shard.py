@@ -51,17 +51,6 @@ async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
     assert await contents(reader, 4) == {("a", 2): 1, ("b", 2): 1}
 
 
-async def test_equal_boundaries_are_checked_and_others_are_told_to_be_unchecked() -> None:
-    """Data that cannot be compared is not said to be equal."""
-    place = in_memory()
-    first, second = place.shard(), place.shard()
-    assert await first.append(rows(("a", 1, 0, 1)), 0, 3)
-    assert await first.append(rows(("a", 2, 3, 1)), 3, 5)
-    assert await second.append(rows(("a", 1, 0, 1), ("a", 2, 3, 1)), 0, 5)
-    assert await second.append(rows(("a", 1, 0, 1)), 0, 3)
-    assert not await second.append(rows(("a", 1, 0, 1)), 0, 2)
-
-
 @pytest.mark.parametrize(
     "other",
     [

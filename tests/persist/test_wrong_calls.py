@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
-from kit.shards import ALREADY, SCHEMA, contents, in_memory, rows
+from kit.shards import ALREADY, MISMATCH, SCHEMA, contents, in_memory, rows
 from kit.stores import keys_in
-from tidelog.errors import UsageError
+from tidelog.errors import DataDiffers, Outcome, UsageError
 from tidelog.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
@@ -82,7 +82,63 @@ async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
 
     with pytest.raises(UsageError, match="another interval"):
         await bank.compare_and_append({"s": rows(("b", 1, 1, 1))}, 1, 2, token=("w", 7))
+    for other in ({"s": rows(("b", 1, 0, 1))}, {"s": rows()}, {}):
+        with pytest.raises(DataDiffers, match="the token was used"):
+            await bank.compare_and_append(other, 0, 1, token=("w", 7))
     again = await bank.compare_and_append({"s": rows(("a", 1, 0, 1))}, 0, 1, token=("w", 7))
+    assert again.verdict is ALREADY
+
+
+@pytest.mark.parametrize(
+    "other",
+    [rows(("b", 1, 0, 1)), rows(("a", 1, 0, 2)), rows(("a", 1, 1, 1)), rows()],
+    ids=["key", "diff", "time", "nothing"],
+)
+@pytest.mark.parametrize("later", [0, 1, 63])
+async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) -> None:
+    """ALREADY would report updates as stored that are stored nowhere."""
+    place = in_memory()
+    shard = place.shard()
+    mine = rows(("a", 1, 0, 1))
+    await shard.compare_and_append(None, 0, 0, holds={"h": 0}, token=("v", 0))
+    await shard.compare_and_append(mine, 0, 2, token=("w", 7))
+    for upper in range(3, 3 + later):
+        await shard.compare_and_append(None, upper - 1, upper)
+
+    with pytest.raises(DataDiffers, match="the token was used") as refused:
+        await place.shard().compare_and_append(other, 0, 2, token=("w", 7))
+
+    assert refused.value.outcome is Outcome.NOT_APPLIED
+    again = await place.shard().try_compare_and_append(mine, 0, 2, token=("w", 7))
+    assert again.verdict is ALREADY
+    assert await contents(shard, 1) == {("a", 1): 1}
+
+
+async def test_a_writer_that_was_dropped_is_not_told_that_other_updates_are_its_own() -> None:
+    """Its numbers begin at 0 again, and so may be those of its earlier writes."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
+    await shard.drop_writer("till")
+
+    done = await shard.try_compare_and_append(
+        rows(("b", 1, 0, 1)), 0, 2, token=("till", 0), named=True
+    )
+    assert done.verdict is MISMATCH
+    again = await shard.try_compare_and_append(
+        rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True
+    )
+    assert again.verdict is ALREADY
+
+
+async def test_a_token_of_rows_by_an_earlier_schema_is_answered_without_their_sums() -> None:
+    """The retried rows have one column more by now, and other sums."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 7))
+    await shard.evolve_schema(SCHEMA.data.append(pa.field("later", pa.int64())))
+    wide = rows(("a", 1, 0, 1)).append_column("later", pa.nulls(1, pa.int64()))
+
+    again = await place.shard(schema=None).compare_and_append(wide, 0, 2, token=("w", 7))
     assert again.verdict is ALREADY
 
 

@@ -13,22 +13,34 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.errors import PartsSwept, SchemaEvolved, UpperMismatch, UsageError
-from tidelog.frontier import Frontier
+from tidelog.clock import run_all
+from tidelog.errors import PartMissing, PartsSwept, SchemaEvolved, UpperMismatch, UsageError
+from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.ids import new_writer_id
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.format.updates import prepare_updates
+from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.rereading import READS_MAX, overtaken
 from tidelog.persist.states import transition
-from tidelog.persist.states.state import Token
+from tidelog.persist.states.evolution import check_newest, newest_schema
+from tidelog.persist.states.state import State, Token
 from tidelog.persist.states.transition import Appended, CompareAndAppend, Verdict
-from tidelog.persist.write.covered import compare_covered, from_time
+from tidelog.persist.write.covered import (
+    Span,
+    check_same,
+    compare_remembered,
+    from_time,
+    sum_of,
+)
 from tidelog.persist.write.streaming import Stream, gathered, write_each
+from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
 WRITES_MAX: Final = 3
+PARTS_COMPARED: Final = 2  # Parts decoded at once: each is large.
 Updates = pa.Table | pa.RecordBatch | Stream | None
 
 
@@ -53,7 +65,7 @@ async def compare_and_append(
         if options.token is None or not shard.state.retired:
             raise
         command = _command(shard, [], lower, upper, options, schema=b"")
-        told = transition.decide_retry(await shard.refresh(), command)
+        told = transition.decide_retry(await shard.refresh(), command, sum_t=None)
         if told is None:
             raise
         return told
@@ -130,31 +142,68 @@ def _command(
     )
 
 
-async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> bool:
+async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> Appended:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
     schema = await _schema_of(shard)
     transition.check_interval(start, until, rows=updates.num_rows)
     ready = await shard.clock.offload(
         lambda: prepare_updates(updates, schema, lower=start, upper=until)
     )
-    checked = True
     state = await shard.refresh()
     while True:
         transition.check_not_finalized(state)
+        check_newest(state, encode_schema(schema))
         reached = state.upper_frontier
         if reached < start:
-            raise UpperMismatch("the shard is not written up to lower", upper=reached)
+            raise UpperMismatch(
+                "the shard is not written up to lower, and nothing was appended: append from its "
+                "upper",
+                upper=reached,
+                lower=start,
+            )
         covered = min(until, reached)
         if start < covered:
-            checked &= compare_covered(state, schema, ready, start, covered)
+            state = await _compare_covered(shard, state, ready, (start, covered))
         if until <= reached:
-            return checked
+            return Appended(Verdict.ALREADY, reached)
         rest = from_time(ready, reached.time)
         done = await compare_and_append(shard, rest, reached, until, AppendOptions())
         if done.verdict is Verdict.COMMITTED:
-            return checked
+            return done
         start, ready = reached, rest
         state = shard.state
+
+
+async def _compare_covered(shard: Shard, state: State, ready: pa.Table, span: Span) -> State:
+    """Compare updates in a span with the shard's; return the newest state that was read.
+
+    Raises:
+        DataDiffers, AsOfBeforeSince: see `Shard.append`. ReadOvertaken: merges replaced the parts
+            faster than they were read. NOT_APPLIED.
+    """
+    for _ in range(READS_MAX):
+        try:
+            schema = newest_schema(state)
+            for left in compare_remembered(state, schema, ready, span):
+                check_same([ready], schema, left, await _sum_of_stored(shard, state, schema, left))
+        except PartMissing as error:
+            state = await shard.check_replaced(error)
+        else:
+            return state
+    raise overtaken()
+
+
+async def _sum_of_stored(shard: Shard, state: State, schema: ShardSchema, span: Span) -> RowSum:
+    lower, upper = span
+    last = TIME_MAX if upper.is_empty else upper.time - 1
+
+    async def sum_of_part(part: Part) -> RowSum:
+        tables = await shard.reader.read([part], schema)
+        return await shard.clock.offload(lambda: sum_of(tables, schema, span))
+
+    parts = parts_between(state, lower.time - 1, last)
+    sums = await run_all([partial(sum_of_part, part) for part in parts], at_once=PARTS_COMPARED)
+    return sum(sums, RowSum.zero())
 
 
 async def _write_stream(

@@ -165,6 +165,8 @@ class Shard:
 
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
+            DataDiffers: the token, of no named writer, was used for other updates. NOT_APPLIED.
+            DataDiffers: the token, of no named writer, was used for other updates. NOT_APPLIED.
             UsageError: the updates do not fit the schema or the interval, or the shard was
                 finalized. NOT_APPLIED.
             PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
@@ -216,16 +218,19 @@ class Shard:
 
     async def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
-    ) -> bool:
-        """Make the shard hold these updates for ``[lower, upper)``, whoever writes them.
+    ) -> Appended:
+        """Make the shard hold these updates for ``[lower, upper)``, whichever writer brings them.
 
-        Several writers may bring the same data, cut at other times. Times that are covered already
-        are dropped; gives False if their data could no longer be compared.
+        Several writers may bring the same data, cut at other times. Updates at times below the
+        shard's upper are compared with the shard's: by the sums that the state remembers, or by
+        reading. The others are written. The verdict is ALREADY if there are no others.
 
         Raises:
             UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
             UsageError: the shard was finalized. NOT_APPLIED.
-            DataDiffers: others wrote other data for these times. NOT_APPLIED.
+            DataDiffers: the shard has other updates at these times. NOT_APPLIED.
+            AsOfBeforeSince: updates at these times can no longer be read. NOT_APPLIED.
+            CorruptionError, LocationError: reading them failed. NOT_APPLIED.
         """
         check_kind(updates, pa.Table, "updates to append are a pyarrow table")
         work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))

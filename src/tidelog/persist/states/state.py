@@ -21,7 +21,7 @@ from tidelog.persist.states.hold import Hold
 from tidelog.persist.states.spine import Spine
 from tidelog.rowhash import RowSum
 
-COMMITS_KEPT: Final = 64
+COMMITS_KEPT: Final = 65  # The newest 64, and the one from whose sum the oldest of them counts.
 
 Token = tuple[str, int]  # who writes, and a number that rises with each of its writes
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.errors import (
+    DataDiffers,
     OutcomeUnknown,
     PartsSwept,
     ShardRegistered,
@@ -23,7 +24,7 @@ from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.evolution import check_newest
+from tidelog.persist.states.evolution import check_newest, reign_of_newest
 from tidelog.persist.states.holding import moved_by_append, time_of
 from tidelog.persist.states.state import Commit, Diff, Merged, Registered, State, Token
 from tidelog.rowhash import RowSum
@@ -108,6 +109,7 @@ def decide_append(
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
+        DataDiffers: the unnamed token was used for other updates.
         ShardRegistered: it belongs to a transaction shard, and that does not ask for this.
         SchemaEvolved: the parts are of an earlier schema of the shard.
         UsageError: the shard has another schema, the interval does not hold the parts, or a hold
@@ -116,7 +118,7 @@ def decide_append(
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     check_times(command.parts, command.expected_upper, command.upper)
-    told = decide_retry(state, command)
+    told = decide_retry(state, command, sum_t=None if command.fresh else sum_t_of(command.parts))
     if told is not None:
         return Decision(told)
     check_newest(state, command.schema)
@@ -134,7 +136,7 @@ def decide_append(
         schema=None if state.schema else command.schema,
         upper=(time_of(command.upper),),
         batch=_batch_of(command, state.schema_id),
-        sum_t=_sum_t(command.parts),
+        sum_t=sum_t_of(command.parts),
         token=command.token,
         named=command.named,
         holds=holds,
@@ -169,17 +171,21 @@ def _batch_of(command: CompareAndAppend, schema_id: int) -> Batch | None:
     return make_batch(parts, lower=command.expected_upper.time, upper=time_of(command.upper))
 
 
-def _sum_t(parts: Sequence[Part]) -> bytes:
+def sum_t_of(parts: Sequence[Part]) -> bytes:
+    """Return T of the updates in some parts."""
     total = RowSum.zero()
     for part in parts:
         total = total + part.t
     return total.to_bytes()
 
 
-def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
+def decide_retry(
+    state: State, command: CompareAndAppend, *, sum_t: bytes | None
+) -> Appended | None:
     """Return the answer to a token that was committed before; None if it was not.
 
-    It is asked for before anything else is: the shard may have other columns by now.
+    It is asked for before anything else is: the shard may have other columns by now. ``sum_t`` is T
+    of the updates, or None if they no longer fit the shard's columns.
 
     A commit from ``expected_upper`` can have been made only while that was upper. If the newest
     commits still name who did that, it is known; if they have been forgotten, only a fresh token
@@ -187,6 +193,7 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
 
     Raises:
         OutcomeUnknown: it is so old that it may have been forgotten.
+        UsageError, DataDiffers: an unnamed token was used for another interval or other updates.
     """
     writer, number = command.token
     if command.named and writer in state.writers:
@@ -201,20 +208,22 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
         # Another process may write under the same name, and have come first: what it wrote is not
         # what this one brings, though both count alike.
         is_told = (last.number, last.upper) == (number, time_of(command.upper))
-        if is_told and last.sum_t == _sum_t(command.parts):
+        if is_told and last.sum_t == sum_t:
             return Appended(Verdict.ALREADY, Frontier.of(last.upper))
         return None
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) != (writer, number):
             continue
-        # A name that was dropped counts from 0 again: its number alone tells nothing.
-        if command.named and not _is_of(commit, command):
-            continue
+        # A name that was dropped counts from 0 again: its number alone identifies no write.
         if not command.named:
             stored = Frontier.at(commit.lower), Frontier.of(commit.upper)
             check_same_interval(
                 command.token, stored=stored, given=(command.expected_upper, command.upper)
             )
+            if not _has_sum(state, commit, sum_t):
+                raise reused(command.token, *stored)
+        elif not _is_of(commit, command) or not _has_sum(state, commit, sum_t):
+            continue
         return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
     behind = command.expected_upper < state.upper_frontier
     if command.fresh or not behind or not state.commits_forgotten:
@@ -222,7 +231,7 @@ def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
     oldest = Frontier.at(state.commits[0].lower)
     if command.expected_upper < oldest:
         raise OutcomeUnknown(
-            "this write is too old to be told from others: read the shard instead",
+            "the write is so old that its token may have been forgotten: read the shard instead",
             writer=writer,
             expected_upper=command.expected_upper,
             oldest=oldest,
@@ -246,6 +255,36 @@ def check_same_interval(
             stored=" to ".join(map(str, stored)),
             given=" to ".join(map(str, given)),
         )
+
+
+def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
+    """Return the error of a write that reuses the token of a stored one of other updates."""
+    return DataDiffers(
+        "the token was used for a write of other updates, and nothing was appended: give each "
+        "write a token of its own",
+        token=token,
+        lower=lower,
+        upper=upper,
+    )
+
+
+def _has_sum(state: State, commit: Commit, sum_t: bytes | None) -> bool:
+    """Return True if a commit's updates have a sum; of an earlier schema no sums are compared.
+
+    Raises:
+        OutcomeUnknown: the sum below the commit was forgotten.
+    """
+    lower = Frontier.at(commit.lower)
+    if sum_t is None or lower < reign_of_newest(state):
+        return True
+    stored = difference(state, lower, Frontier.of(commit.upper))
+    if stored is None:
+        raise OutcomeUnknown(
+            "the write is so old that its token may have been forgotten: read the shard instead",
+            writer=commit.writer,
+            expected_upper=lower,
+        )
+    return stored.to_bytes() == sum_t
 
 
 def check_not_finalized(state: State) -> None:

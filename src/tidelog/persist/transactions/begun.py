@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.arguments import check_kind
 from tidelog.errors import AsOfNotComplete, UsageError
+from tidelog.frontier import Frontier
 from tidelog.ids import new_writer_id
 from tidelog.persist.format.part import int64_array
 from tidelog.persist.format.schema import DIFF, TIME
@@ -77,9 +78,10 @@ class Transaction:
         """
         updates = {name: _together(name, tables) for name, tables in self.writes.items()}
         self._is_sent = True
-        return await self.transactions.compare_and_append(
-            updates, self.at, self.at + 1, token=self.token
+        done = await self.transactions.commit(
+            updates, self.at, self.at + 1, token=self.token, is_begun=True
         )
+        return done.landed(expected=Frontier.at(self.at))
 
 
 def _together(name: str, tables: list[pa.Table]) -> pa.Table:

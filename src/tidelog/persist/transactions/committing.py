@@ -38,17 +38,22 @@ async def commit(
     lower: Frontier,
     upper: Frontier,
     token: Token | None,
+    *,
+    keeps_digest: bool,
 ) -> Appended:
     """Write the parts of each shard, and commit them all, or none; see `compare_and_append`."""
+    attempt = partial(
+        _try, transactions, updates, lower, upper, token=token, keeps_digest=keeps_digest
+    )
     for _ in range(WRITES_MAX - 1):
         try:
-            return await _try(transactions, updates, lower, upper, token)
+            return await attempt()
         except (PartsSwept, NotRegistered):
             # Both may be said of what this handle knew, and has not looked at since.
             await transactions.refresh()
             for name in updates:
                 await transactions.shard(name).refresh()
-    return await _try(transactions, updates, lower, upper, token)
+    return await attempt()
 
 
 async def _try(
@@ -56,7 +61,9 @@ async def _try(
     updates: Mapping[str, pa.Table],
     lower: Frontier,
     upper: Frontier,
+    *,
     token: Token | None,
+    keeps_digest: bool,
 ) -> Appended:
     if not all(name in transactions.state.tables for name in updates):
         await transactions.refresh()
@@ -69,6 +76,7 @@ async def _try(
         upper=upper.time,
         token=token or (new_writer_id(transactions.clock), 0),
         fresh=token is None,
+        keeps_digest=keeps_digest,
         applied=transactions.seen(),
     )
     return await transactions.machine.commit(lambda state: decide_commit(state, command))

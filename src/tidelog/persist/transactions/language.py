@@ -39,6 +39,7 @@ _STATE: Final[dict[str, Any]] = {
 _DIFF: Final[dict[str, Any]] = {
     "upper": int | None,
     "token": Token | None,
+    "digest": bytes,
     "writes": dict[str, Write],
     "tables": dict[str, Table],
     "forgotten": dict[str, Forgotten],

@@ -48,6 +48,11 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     upper: int
     extra: dict[str, Any] = {}
 
+    @property
+    def digest(self) -> bytes:
+        """The digest of the updates; empty if no retry can have their token."""
+        return self.extra.get("digest", b"")
+
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
     """What a transaction has for one shard: its parts, packed, for its registration ``number``."""
@@ -86,11 +91,13 @@ class TransactionState:
 class TransactionDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change of a state, as large as the change. Absent fields change nothing.
 
-    Shape: ``applied`` has uppers that shards were seen to have.
+    Shape: ``applied`` has uppers that shards were seen to have. ``digest`` is of the updates,
+        for the retry of a token; see `Committed`.
     """
 
     upper: int | None = None
     token: Token | None = None
+    digest: bytes = b""
     writes: dict[str, Write] = {}
     tables: dict[str, Table] = {}
     forgotten: dict[str, Forgotten] = {}
@@ -107,7 +114,8 @@ def apply_diff(state: TransactionState, diff: TransactionDiff) -> TransactionSta
         if diff.writes:
             pending = (*pending, Pending(state.upper, diff.upper, diff.writes))
         if diff.token is not None:
-            changed |= _told(state, Committed(*diff.token, state.upper, diff.upper))
+            more = {"digest": diff.digest} if diff.digest else {}
+            changed |= _told(state, Committed(*diff.token, state.upper, diff.upper, more))
     if diff.tables or diff.forgotten:
         tables = {**state.tables, **diff.tables}
         changed["tables"] = {n: t for n, t in tables.items() if n not in diff.forgotten}

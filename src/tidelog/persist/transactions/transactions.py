@@ -213,6 +213,7 @@ class Transactions:
 
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
+            DataDiffers: the token was used for other updates. NOT_APPLIED.
             NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
         """
@@ -232,10 +233,22 @@ class Transactions:
         Raises:
             The errors of `compare_and_append`, except UpperMismatch.
         """
+        check_write_token(token)
+        return await self.commit(updates, expected_upper, upper, token=token)
+
+    async def commit(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None,
+        is_begun: bool = False,
+    ) -> Appended:
+        """Append as `try_compare_and_append` does; the token of a begun transaction is its own."""
         tables: dict[str, pa.Table] = {
             self._id(name): table for name, table in tables_asked(updates).items()
         }
-        check_write_token(token)
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
             raise UsageError("transactions have no end: forget a shard to finish it")
@@ -243,7 +256,9 @@ class Transactions:
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
         try:
-            done = await committing.commit(self, tables, lower, until, token)
+            done = await committing.commit(
+                self, tables, lower, until, token, keeps_digest=not (token is None or is_begun)
+            )
         except (UsageError, PartsSwept):
             # A shard may have been forgotten, or got other columns, since this was committed.
             told = token and decide_retry(await self.refresh(), token, lower.time, until.time)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import xxhash
 
 from tidelog.errors import NotRegistered, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
@@ -28,8 +29,11 @@ from tidelog.persist.states.transition import (
     check_epochs,
     check_same_interval,
     check_times,
+    reused,
+    sum_t_of,
 )
 from tidelog.persist.transactions.state import (
+    Committed,
     Forgotten,
     Table,
     TransactionDiff,
@@ -54,7 +58,8 @@ class CommitTransaction:
     """Parts for the times ``[expected_upper, upper)``, by shard.
 
     ``fresh`` says that the token was made for this very call; ``applied`` are uppers that shards
-    were seen to have, by which what they have can be dropped.
+    were seen to have, by which what they have can be dropped. With ``keeps_digest``, a later call
+    may have the same token, and its updates are compared with these.
     """
 
     writes: Mapping[str, TableParts]
@@ -63,6 +68,7 @@ class CommitTransaction:
     token: Token
     fresh: bool
     applied: Mapping[str, int]
+    keeps_digest: bool = False
 
 
 def decide_commit(state: TransactionState, command: CommitTransaction) -> Decided:
@@ -76,7 +82,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     """
     lower, upper = command.expected_upper, command.upper
     check_span(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
-    told = None if command.fresh else decide_retry(state, command.token, lower, upper)
+    told = None if command.fresh else decide_retry(state, command.token, lower, upper, command)
     if told is not None:
         return Decision(told)
     if lower != state.upper:
@@ -91,8 +97,20 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
         if write.parts
     }
     applied = useful(state, command.applied)
-    diff = TransactionDiff(upper=upper, token=command.token, writes=writes, applied=applied)
+    diff = TransactionDiff(
+        upper=upper,
+        token=command.token,
+        digest=digest_of(command.writes) if command.keeps_digest else b"",
+        writes=writes,
+        applied=applied,
+    )
     return Decision(Appended(Verdict.COMMITTED, Frontier.at(upper)), diff)
+
+
+def digest_of(writes: Mapping[str, TableParts]) -> bytes:
+    """Return a digest of the updates of a transaction: of T by shard, however they are cut."""
+    sums = {shard: sum_t_of(write.parts) for shard, write in sorted(writes.items()) if write.parts}
+    return xxhash.xxh3_128_digest(msgspec.msgpack.encode(sums))
 
 
 def check_span(lower: int, upper: int, *, rows: int) -> None:
@@ -141,9 +159,15 @@ def table_of(state: TransactionState, shard: str) -> Table:
 
 
 def decide_retry(
-    state: TransactionState, token: Token, expected_upper: int, upper: int
+    state: TransactionState,
+    token: Token,
+    expected_upper: int,
+    upper: int,
+    command: CommitTransaction | None = None,
 ) -> Appended | None:
     """Return the answer to a token that was committed before; None if it was not.
+
+    Without a ``command``, the updates are not compared: they no longer fit the shards.
 
     It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
     See `tidelog.persist.states.transition`: a commit from ``expected_upper`` can have been made
@@ -151,6 +175,7 @@ def decide_retry(
 
     Raises:
         UsageError: the token was used for another interval.
+        DataDiffers: it was used for other updates.
         OutcomeUnknown: it is so old that it may have been forgotten.
     """
     for commit in reversed(state.commits):
@@ -158,6 +183,8 @@ def decide_retry(
             stored = Frontier.at(commit.lower), Frontier.at(commit.upper)
             given = Frontier.at(expected_upper), Frontier.at(upper)
             check_same_interval(token, stored=stored, given=given)
+            if command is not None and _has_other_updates(state, commit, command):
+                raise reused(token, *stored)
             return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
     if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(
@@ -166,6 +193,15 @@ def decide_retry(
             expected_upper=expected_upper,
         )
     return None
+
+
+def _has_other_updates(
+    state: TransactionState, commit: Committed, command: CommitTransaction
+) -> bool:
+    tables = [state.tables.get(shard) for shard in command.writes]
+    # A shard that was registered since may have other columns, and the same rows other sums.
+    is_comparable = all(table is not None and table.since <= commit.lower for table in tables)
+    return is_comparable and commit.digest not in (b"", digest_of(command.writes))
 
 
 def decide_register(

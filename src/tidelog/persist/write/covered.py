@@ -1,15 +1,19 @@
-"""Times that others wrote already: whether they hold what we would have written.
+"""Covered times: whether the shard's updates at them are those that a writer brings. Pure.
 
+Sums of updates are compared, never rows. The state remembers the sums up to its last uppers; other
+sums are of updates that were read.
 Source: persist, "Append"; design page 4, "Writing".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import DataDiffers
-from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.errors import AsOfBeforeSince, DataDiffers
+from tidelog.frontier import TIME_MAX, Frontier, join
 from tidelog.persist.format.part import sums_of
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.states.evolution import reign_of_newest
@@ -17,44 +21,87 @@ from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 
+Span = tuple[Frontier, Frontier]
 
-def compare_covered(
-    state: State, schema: ShardSchema, ready: pa.Table, lower: Frontier, upper: Frontier
-) -> bool:
-    """Compare our updates in ``[lower, upper)`` with the shard's; False if it cannot be told.
+
+def compare_remembered(
+    state: State, schema: ShardSchema, ready: pa.Table, span: Span
+) -> list[Span]:
+    """Compare updates in a span with the sums that the state remembers; return the spans left.
 
     Raises:
-        DataDiffers: they are others.
+        DataDiffers: the shard has other updates. NOT_APPLIED.
+        AsOfBeforeSince: a span is left at whose times the shard cannot be read. NOT_APPLIED.
     """
-    since = reign_of_newest(state)
-    if lower < since:
-        # Sums of rows by an earlier schema are other sums, of rows that may be the same.
-        if since < upper:
-            compare_covered(state, schema, ready, since, upper)
-        return False
-    theirs = difference(state, lower, upper)
-    if theirs is None:
-        return False
-    ours = sum_between(ready, schema, lower, upper)
-    if ours != theirs:
-        raise DataDiffers(
-            "other data was written for these times: a new rendition is needed",
+    lower, upper = span
+    # Sums of rows by an earlier schema are other sums, of rows that may be the same.
+    first = join([lower, reign_of_newest(state)])
+    ends = sorted(
+        (end for end in _remembered(state) if first <= end <= upper),
+        key=lambda end: TIME_MAX + 1 if end.is_empty else end.time,
+    )
+    left = [span]
+    if ends and ends[0] < ends[-1]:
+        theirs = difference(state, ends[0], ends[-1])
+        if theirs is not None:
+            check_same([ready], schema, (ends[0], ends[-1]), theirs)
+            left = [(lower, ends[0]), (ends[-1], upper)]
+    left = [(start, end) for start, end in left if start < end]
+    for start, end in left:
+        _check_kept(state, start, end)
+    return left
+
+
+def _remembered(state: State) -> Iterable[Frontier]:
+    if not state.commits_forgotten:
+        yield Frontier.at(0)
+    for commit in state.commits:
+        yield Frontier.of(commit.upper)
+
+
+def _check_kept(state: State, lower: Frontier, upper: Frontier) -> None:
+    since = state.since_frontier
+    # An update before since is stored at since, so that only later ones are where they were.
+    if since != Frontier.at(0) and lower <= since:
+        raise AsOfBeforeSince(
+            "the shard no longer keeps these times apart, so the updates cannot be compared with "
+            "its own, and nothing was appended: append from its upper",
             lower=lower,
             upper=upper,
+            since=since,
+            shard_upper=state.upper_frontier,
         )
-    return True
 
 
-def sum_between(table: pa.Table, schema: ShardSchema, lower: Frontier, upper: Frontier) -> RowSum:
-    """Return T of the updates of a table in ``[lower, upper)``."""
-    times = table.column(TIME).to_numpy()
-    inside = times >= (TIME_MAX if lower.is_empty else lower.time)
-    if not upper.is_empty:
-        inside &= times < upper.time
-    chosen = table.take(np.flatnonzero(inside))
-    return sums_of(chosen, schema)[1] if chosen.num_rows else RowSum.zero()
+def check_same(tables: Iterable[pa.Table], schema: ShardSchema, span: Span, theirs: RowSum) -> None:
+    """Check that updates in a span have the sum of the shard's.
+
+    Raises:
+        DataDiffers: they do not. NOT_APPLIED.
+    """
+    if sum_of(tables, schema, span) != theirs:
+        raise DataDiffers(
+            "the shard has other updates at these times, and nothing was appended: find out which "
+            "of the two writers is wrong",
+            lower=span[0],
+            upper=span[1],
+        )
+
+
+def sum_of(tables: Iterable[pa.Table], schema: ShardSchema, span: Span) -> RowSum:
+    """Return T of the updates in a span."""
+    total = RowSum.zero()
+    for table in tables:
+        times = table.column(TIME).to_numpy()
+        inside = times >= span[0].time
+        if not span[1].is_empty:
+            inside &= times < span[1].time
+        chosen = table.take(np.flatnonzero(inside))
+        if chosen.num_rows:
+            total = total + sums_of(chosen, schema)[1]
+    return total
 
 
 def from_time(table: pa.Table, time: int) -> pa.Table:
-    """Return the updates of a table from a time on."""
+    """Return the updates of a table at and after a time."""
     return table.take(np.flatnonzero(table.column(TIME).to_numpy() >= time))
