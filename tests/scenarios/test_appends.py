@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kit.shards import COMMITTED, MISMATCH, Place, contents, on_store, rows
+from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, on_store, rows
 from kit.stores import keys_in
 from tidelog.errors import DataDiffers, Outcome, UpperMismatch, UsageError
 from tidelog.frontier import TIME_MAX, Frontier
@@ -129,10 +129,10 @@ async def test_t12_an_append_with_a_hole_is_refused(place: Place) -> None:
 async def test_t13_an_append_in_the_past_is_done_already(place: Place) -> None:
     """Success, and nothing is done twice."""
     shard = place.shard()
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
+    assert (await shard.append(rows(("a", 1, 0, 1)), 0, 9)).verdict is COMMITTED
     seqno = shard.machine.seqno
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
-    assert await place.shard().append(rows(), 9, 9)
+    assert (await shard.append(rows(("a", 1, 0, 1)), 0, 9)).verdict is ALREADY
+    assert (await place.shard().append(rows(), 9, 9)).verdict is ALREADY
     await shard.refresh()
     assert shard.machine.seqno == seqno
     assert await contents(shard, 8) == {("a", 1): 1}
@@ -148,7 +148,7 @@ async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
     assert (told.verdict, told.upper) == (MISMATCH, Frontier.empty())
     for as_of in (0, 5, TIME_MAX):
         assert await contents(place.shard(), as_of) == {("a", 1): 1}
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, None)
+    assert (await shard.append(rows(("a", 1, 0, 1)), 0, None)).verdict is ALREADY
     with pytest.raises(DataDiffers):
         await shard.append(rows(("a", 2, 0, 1)), 0, None)
 

@@ -166,7 +166,6 @@ class Shard:
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
             DataDiffers: the token, of no named writer, was used for other updates. NOT_APPLIED.
-            DataDiffers: the token, of no named writer, was used for other updates. NOT_APPLIED.
             UsageError: the updates do not fit the schema or the interval, or the shard was
                 finalized. NOT_APPLIED.
             PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
