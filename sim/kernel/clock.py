@@ -43,6 +43,10 @@ class SimClock:
     def monotonic_us(self) -> int:
         return self._world_us() + self._monotonic_us
 
+    def boot(self) -> str:
+        self._world_us()
+        return f"sim {self._monotonic_us}"
+
     async def sleep(self, duration_us: int) -> None:
         self._check_alive()
         await asyncio.sleep(duration_us / 1e6)

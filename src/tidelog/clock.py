@@ -12,9 +12,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_TIME_SPACE: Final = Path("/proc/self/ns/time")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -27,6 +30,13 @@ class Clock(Protocol):
 
     def monotonic_us(self) -> int:
         """Return a time that never goes back, in microseconds since some moment."""
+        ...
+
+    def boot(self) -> str:
+        """Return what all processes have in common whose `monotonic_us` begin at one moment.
+
+        Empty if that is unknown: then no other process has a comparable time.
+        """
         ...
 
     async def sleep(self, duration_us: int) -> None:
@@ -54,6 +64,13 @@ class SystemClock:
 
     def monotonic_us(self) -> int:
         return time.monotonic_ns() // 1_000
+
+    def boot(self) -> str:
+        # Linux counts from the machine's start; a container may have a time of its own.
+        try:
+            return f"{_BOOT_ID.read_text().strip()} {_TIME_SPACE.readlink()}"
+        except OSError:
+            return ""
 
     async def sleep(self, duration_us: int) -> None:
         await asyncio.sleep(duration_us / 1e6)

@@ -25,6 +25,7 @@ from tidelog.persist.states.hold import (
 )
 from tidelog.persist.states.holding import (
     Lease,
+    Watch,
     decide_downgrade,
     decide_hold,
     decide_lease,
@@ -75,15 +76,43 @@ def test_a_lease_that_is_over_is_over() -> None:
     """T33: who finds his lease gone is told so, and nothing is done in its name."""
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_hold(state, "kept", Frontier.at(3)))
-    assert not decide_watch(state, now_us=0, overdue=[("r", 1)]).result
-    assert not decide_watch(state, now_us=0, overdue=[("kept", 0)]).result
-    state = after(state, decide_watch(state, now_us=0, overdue=[("r", 0)]))
+    assert not decide_watch(state, Watch(at_us=0), overdue=[("r", 1)]).result
+    assert not decide_watch(state, Watch(at_us=0), overdue=[("kept", 0)]).result
+    state = after(state, decide_watch(state, Watch(at_us=0), overdue=[("r", 0)]))
     assert set(state.holds) == {"kept"}
     with pytest.raises(HoldExpired, match="open another reader"):
         decide_renew(state, "r", at_us=0, seqno=None)
     assert state.since == 2
     state = after(state, decide_downgrade(state, "kept", Frontier.at(8)))
     assert state.since == 8
+
+
+@pytest.mark.parametrize(
+    ("later", "ended"),
+    [
+        (Watch(at_us=0, monotonic_us=MINUTE_US, boot="one"), True),
+        (Watch(at_us=2**62, monotonic_us=MINUTE_US - 1, boot="one"), False),
+        (Watch(at_us=MINUTE_US, monotonic_us=5, boot="one"), False),
+        (Watch(at_us=9 + MINUTE_US, monotonic_us=2**62, boot="other"), False),
+        (Watch(at_us=8 + MINUTE_US + CLOCKS_APART_US, monotonic_us=0, boot="other"), False),
+        (Watch(at_us=9 + MINUTE_US + CLOCKS_APART_US, monotonic_us=0, boot="other"), True),
+        (Watch(at_us=9 + MINUTE_US, monotonic_us=2**62), False),
+        (Watch(at_us=9 + MINUTE_US + CLOCKS_APART_US), True),
+    ],
+)
+@pytest.mark.parametrize("boot", ["one", ""])
+def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_less_an_hour(
+    boot: str, later: Watch, ended: bool
+) -> None:
+    """A collector whose wall clock is ahead must not end the lease of a reader that lives."""
+    state = after(START, decide_lease(START, lease("r")))
+    state = after(state, decide_watch(state, Watch(at_us=9, monotonic_us=0, boot=boot)))
+    if later.boot == "one" and not boot:
+        ended = later.at_us - 9 >= MINUTE_US + CLOCKS_APART_US
+
+    decision = decide_watch(state, later)
+    assert decision.result == ended
+    assert (decision.diff is None) is not ended, "a beat is recorded once"
 
 
 def test_a_fixed_term_is_nobodys_to_renew() -> None:
@@ -172,7 +201,7 @@ def decided(state: State, what: str, name: str, at: Frontier) -> Decision[Diff, 
         case "release":
             return decide_release(state, name)
         case _:
-            return decide_watch(state, now_us=0, overdue=[(name, 0)])
+            return decide_watch(state, Watch(at_us=0), overdue=[(name, 0)])
 
 
 @given(data=st.data())

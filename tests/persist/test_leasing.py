@@ -6,11 +6,14 @@ The numbers T24 to T36 are those of the anchor notes' conformance scenarios.
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
 from kit.clocks import HandClock
 from kit.shards import Place, in_memory, rows
+from tidelog.clock import SystemClock
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.handle.shard import Shard
@@ -137,7 +140,7 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()
-    with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+    with pytest.raises(AsOfBeforeSince, match="no time that can be read"):
         await reader.snapshot(1)
     await reader.close()
     await shard.refresh()
@@ -192,3 +195,43 @@ async def test_two_collectors_one_lease_apart_end_the_lease_of_a_dead_reader() -
     assert shard.machine.seqno == seqno, "a beat is recorded once"
     await living.close()
     assert not (await shard.refresh()).sightings
+
+
+class OtherMachine(SystemClock):
+    """The clock of another machine, whose wall time is some minutes ahead."""
+
+    def __init__(self, minutes: int) -> None:
+        self.ahead_us = minutes * 60_000_000
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_us
+
+    def monotonic_us(self) -> int:
+        return super().monotonic_us() + 2**40
+
+    def boot(self) -> str:
+        return f"another, {self.ahead_us}"
+
+
+async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> None:
+    """Two runs seconds apart, on two machines or after a clock was set, saw one beat at most."""
+    place = in_memory()
+    shard = await written(place, count=2)
+    async with await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US) as reader:
+        assert await place.shard(clock=SystemClock()).end_leases() == 0
+        for minutes in (10, 30, 59):
+            assert await place.shard(clock=OtherMachine(minutes)).end_leases() == 0
+
+        await reader.renew()
+        assert (await shard.refresh()).holds[reader.name].beat == 1
+
+
+def test_processes_of_one_machine_have_one_time_since_its_start() -> None:
+    """Else a run from cron would not know how long ago the run before it saw a beat."""
+    code = "from tidelog.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    at_us, _, boot = told.stdout.strip().partition(" ")
+
+    assert boot == SystemClock().boot()
+    if boot:
+        assert 0 <= SystemClock().monotonic_us() - int(at_us) < 600_000_000

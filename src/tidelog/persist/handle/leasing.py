@@ -24,7 +24,13 @@ from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.evolution import check_opened
-from tidelog.persist.states.holding import Lease, decide_lease, decide_renew, decide_watch
+from tidelog.persist.states.holding import (
+    Lease,
+    Watch,
+    decide_lease,
+    decide_renew,
+    decide_watch,
+)
 from tidelog.persist.states.state import Diff, State
 
 if TYPE_CHECKING:
@@ -231,14 +237,15 @@ async def end_leases(shard: Shard) -> int:
     """End the leases that no reader renews; return how many.
 
     This handle has watched them for their whole length, or an earlier process recorded their beats
-    that long ago. Beats that no process has recorded are recorded for the next process.
+    that long ago: on this machine, or on another one whose clock may differ by an hour. Beats that
+    no process has recorded are recorded for the next process.
     """
     state = await shard.refresh()
-    now_us = wall_us(shard.clock)
-    overdue = shard.beats.overdue(
-        state.holds, monotonic_us=shard.clock.monotonic_us(), now_us=now_us
-    )
-    watch = partial(decide_watch, now_us=now_us, overdue=overdue)
-    if watch(state).diff is None:
+    clock = shard.clock
+    now_us, monotonic_us = wall_us(clock), clock.monotonic_us()
+    overdue = shard.beats.overdue(state.holds, monotonic_us=monotonic_us, now_us=now_us)
+    watch = Watch(at_us=now_us, monotonic_us=monotonic_us, boot=clock.boot())
+    decide = partial(decide_watch, watch=watch, overdue=overdue)
+    if decide(state).diff is None:
         return 0
-    return await shard.machine.commit(watch)
+    return await shard.machine.commit(decide)

@@ -2,9 +2,10 @@
 
 Three kinds. A *critical* hold has a name and survives everything; who moves it may have a fencing
 token, which a later owner outbids. A *leased* one is renewed by whoever has it; others end it,
-through consensus, once they have seen the same beat of it for its whole lease. A *fixed-term* one
-is nobody's to renew. Correctness rests on no lease: who reads by one that is over finds its parts,
-or the same rows in newer ones, or is told.
+through consensus, once they have seen the same beat of it for its whole lease. They measure that
+by the time since the start of one machine, or by wall times less an hour. A *fixed-term* one is
+never renewed. Correctness rests on no lease: a reader whose lease is over finds its parts, or the
+same rows in newer ones, or gets an error.
 Source: persist, "Capabilities" and "Leasing"; design page 4, "Holds".
 """
 

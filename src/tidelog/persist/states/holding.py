@@ -15,7 +15,14 @@ import msgspec
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
-from tidelog.persist.states.hold import Hold, check_token, find_hold, find_lease, least_since
+from tidelog.persist.states.hold import (
+    CLOCKS_APART_US,
+    Hold,
+    check_token,
+    find_hold,
+    find_lease,
+    least_since,
+)
 from tidelog.persist.states.state import Diff, Sighting, State
 
 
@@ -164,27 +171,47 @@ def decide_renew(
     return _moved(state, name, renewed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """The time of a collector's look at leases, by its own clock.
+
+    Units: ``at_us`` is wall time, ``monotonic_us`` the time since ``boot``; see `Clock.boot`.
+    """
+
+    at_us: int
+    monotonic_us: int = 0
+    boot: str = ""
+
+    def since_us(self, last: Sighting) -> int:
+        """Return for how long, at least, a beat has been the same that was recorded before.
+
+        Wall times of two machines differ by up to `CLOCKS_APART_US`.
+        """
+        if self.boot and self.boot == last.boot:
+            return max(0, self.monotonic_us - last.monotonic_us)
+        return max(0, self.at_us - last.at_us - CLOCKS_APART_US)
+
+
 def decide_watch(
-    state: State, *, now_us: int, overdue: Collection[tuple[str, int]] = ()
+    state: State, watch: Watch, *, overdue: Collection[tuple[str, int]] = ()
 ) -> Decision[Diff, int]:
     """Decide to end the leases that are over, and to record the beats of the others.
 
     A lease is over if its owner has not renewed it for its whole length since a collector recorded
     its beat, or if ``overdue`` names it with the beat that it has. Return how many leases end.
-
-    Units: ``now_us`` is the collector's wall time.
     """
     over, seen = [], {}
     for name, hold in state.holds.items():
         if not hold.lease_us:
             continue
         last = state.sightings.get(name)
-        is_known = last is not None and last.beat == hold.beat and last.at_us <= now_us
-        waited_us = now_us - last.at_us if is_known and last is not None else -1
-        if (name, hold.beat) in overdue or waited_us >= hold.lease_us:
+        known = last if last is not None and last.beat == hold.beat else None
+        is_over = known is not None and watch.since_us(known) >= hold.lease_us
+        if is_over or (name, hold.beat) in overdue:
             over.append(name)
-        elif not is_known:
-            seen[name] = Sighting(hold.beat, now_us)
+        elif known is None:
+            at_us, monotonic_us = watch.at_us, watch.monotonic_us
+            seen[name] = Sighting(hold.beat, at_us, boot=watch.boot, monotonic_us=monotonic_us)
     if not over and not seen:
         return Decision(0)
     return Decision(len(over), Diff(released=tuple(over), sightings=seen))

@@ -46,11 +46,16 @@ class Retired(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, array_like=True):
-    """The beat of a lease that a collector saw, and the wall time at which it first saw it."""
+    """The beat of a lease that a collector saw, and when it first saw it.
+
+    Units: ``at_us`` is the collector's wall time, ``monotonic_us`` its time since ``boot``.
+    """
 
     beat: int
     at_us: int
     extra: dict[str, Any] = {}
+    boot: str = ""
+    monotonic_us: int = 0
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True):
