@@ -427,7 +427,7 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
         for writer in (slept, await zombie.appender("other")):
             with pytest.raises(UsageError, match="was finalized"):
                 await writer.append(rows(("k", 9, 5, 1)), 6)
-        with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+        with pytest.raises(AsOfBeforeSince, match="no time that can be read"):
             await planned.to_arrow()
     state = await place.shard().refresh()
     assert (state.since, state.upper, len(state.batches), state.holds) == (None, None, 0, {})

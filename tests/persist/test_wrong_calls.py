@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from kit.shard_tables import schema_of
 from kit.shards import ALREADY, MISMATCH, SCHEMA, contents, in_memory, rows
 from kit.stores import keys_in
-from tidelog.errors import DataDiffers, Outcome, UsageError
+from tidelog.errors import DataDiffers, Outcome, UpperMismatch, UsageError
+from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
@@ -100,7 +102,7 @@ async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) 
     place = in_memory()
     shard = place.shard()
     mine = rows(("a", 1, 0, 1))
-    await shard.compare_and_append(None, 0, 0, holds={"h": 0}, token=("v", 0))
+    await shard.compare_and_append(None, 0, 0, holds={"h": Frontier.at(0)}, token=("v", 0))
     await shard.compare_and_append(mine, 0, 2, token=("w", 7))
     for upper in range(3, 3 + later):
         await shard.compare_and_append(None, upper - 1, upper)
@@ -140,6 +142,45 @@ async def test_a_token_of_rows_by_an_earlier_schema_is_answered_without_their_su
 
     again = await place.shard(schema=None).compare_and_append(wide, 0, 2, token=("w", 7))
     assert again.verdict is ALREADY
+
+
+COLUMNS = {"c0": ["a"], "c1": [1], "_time": [0], "_diff": [1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [(COLUMNS, "dict"), ({}, "dict"), ("c0", "str"), (b"c0", "bytes"), (7, "int")],
+)
+async def test_updates_of_another_type_are_named_by_their_own_type(given: Any, kind: str) -> None:
+    """A mapping is an iterable of its names, and an empty one would be an append of nothing."""
+    shard = in_memory().shard()
+    for call in (shard.compare_and_append, shard.try_compare_and_append):
+        with pytest.raises(UsageError, match=rf"pyarrow.table\(\.\.\.\).*given={kind}\)"):
+            await call(given, 0, 1)
+    async with await shard.appender("till") as till:
+        with pytest.raises(UsageError, match=f"given={kind}"):
+            await till.append(given, 1)
+    with pytest.raises(UsageError, match=f"not {kind}"):
+        await shard.append(given, 0, 1)
+    assert await shard.upper() == Frontier.at(0)
+
+
+async def test_a_data_frame_is_named_as_one() -> None:
+    """Pandas iterates over the names of its columns, which are texts."""
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(UsageError, match="given=DataFrame"):
+        await in_memory().shard().compare_and_append(pandas.DataFrame(COLUMNS), 0, 1)
+
+
+async def test_a_mismatch_states_what_may_have_moved_the_upper() -> None:
+    """The caller's own earlier call is no other writer, and a hole is no lost race."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(None, 0, 5)
+
+    with pytest.raises(UpperMismatch, match="an earlier call or another writer moved the upper"):
+        await shard.compare_and_append(None, 0, 5)
+    with pytest.raises(UpperMismatch, match="not written up to the expected upper"):
+        await shard.compare_and_append(None, 7, 9)
 
 
 async def test_collect_deletes_the_parts_of_a_shard_that_ended_by_its_frontiers() -> None:

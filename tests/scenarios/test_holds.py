@@ -246,7 +246,7 @@ async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()
-    with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+    with pytest.raises(AsOfBeforeSince, match="no time that can be read"):
         await reader.snapshot(1)
     await reader.close()
     with pytest.raises(UsageError):

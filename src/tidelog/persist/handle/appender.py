@@ -54,8 +54,8 @@ class Appender:
         """Append updates at times in ``[self.upper, upper)``, and all progress before them.
 
         Raises:
-            UpperMismatch: another writer wrote these times. UsageError: it has written them itself:
-                a writer that begins again goes on from ``upper``; or the shard was finalized.
+            UpperMismatch: another call wrote these times. UsageError: this writer wrote them: a
+                writer that begins again goes on from ``upper``; or the shard was finalized.
                 HandleError: it was closed. And the errors of `Shard.compare_and_append`: after
                 UNKNOWN, repeat the call.
         """
@@ -161,8 +161,8 @@ class Appender:
                 if done.verdict is Verdict.MISMATCH:
                     check_not_finalized(self.shard.state)
                     raise UpperMismatch(
-                        "another writer has written these times: open the appender again, and "
-                        "append from its upper",
+                        "another call has written these times, by this name or without it: open "
+                        "the appender again, and append from its upper",
                         upper=done.upper,
                         expected=self._durable,
                     )

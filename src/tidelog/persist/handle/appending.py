@@ -33,7 +33,7 @@ from tidelog.persist.write.covered import (
     from_time,
     sum_of,
 )
-from tidelog.persist.write.streaming import Stream, gathered, write_each
+from tidelog.persist.write.streaming import Stream, check_stream, gathered, write_each
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ async def compare_and_append(
     shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
+    if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
+        check_stream(updates)
     try:
         return await _append(shard, updates, lower, upper, options)
     except (SchemaEvolved, UsageError):

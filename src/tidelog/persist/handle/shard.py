@@ -231,7 +231,11 @@ class Shard:
             AsOfBeforeSince: updates at these times can no longer be read. NOT_APPLIED.
             CorruptionError, LocationError: reading them failed. NOT_APPLIED.
         """
-        check_kind(updates, pa.Table, "updates to append are a pyarrow table")
+        check_kind(
+            updates,
+            pa.Table,
+            "updates to append are a pyarrow table (pyarrow.table(...) converts columns)",
+        )
         work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
         return await self._in_time(work, writes=True)
 

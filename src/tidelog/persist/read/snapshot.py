@@ -220,8 +220,10 @@ def check_readable(state: State, as_of: int) -> None:
     Raises:
         AsOfBeforeSince: it is; the message has the smallest time that can be read.
     """
+    if state.is_buried:
+        raise AsOfBeforeSince("the shard was finalized: it has no time that can be read")
     if state.since is None:
-        raise AsOfBeforeSince("nobody may read this shard any more: it was finalized")
+        raise AsOfBeforeSince("the shard keeps no time that can be read: all were given up")
     if as_of < state.since:
         raise AsOfBeforeSince(
             f"the time asked for is no longer kept: the earliest is {state.since}", asked=as_of

@@ -49,17 +49,23 @@ class Appended:
         """Return this result if the write is stored; ``expected`` is the upper that it expected.
 
         Raises:
-            UpperMismatch: another writer moved upper first. NOT_APPLIED.
+            UpperMismatch: the shard's upper is another one. NOT_APPLIED.
         """
         if self.verdict is not Verdict.MISMATCH:
             return self
-        sentence = (
-            "the shard is finished, and nothing was appended: it takes no more updates"
-            if self.upper.is_empty
-            else "another writer moved the upper first, and nothing was appended: read its "
-            "updates, then append from its upper"
-        )
-        raise UpperMismatch(sentence, upper=self.upper, expected=expected)
+        if self.upper.is_empty:
+            why = "the shard is finished, and nothing was appended: it takes no more updates"
+        elif self.upper < expected:
+            why = (
+                "the shard is not written up to the expected upper, and nothing was appended: "
+                "append from its upper"
+            )
+        else:
+            why = (
+                "an earlier call or another writer moved the upper past the expected one, and "
+                "nothing was appended: read the updates since then, and append from the upper"
+            )
+        raise UpperMismatch(why, upper=self.upper, expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

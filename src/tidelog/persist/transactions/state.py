@@ -51,7 +51,8 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     @property
     def digest(self) -> bytes:
         """The digest of the updates; empty if no retry can have their token."""
-        return self.extra.get("digest", b"")
+        found: bytes = self.extra.get("digest", b"")
+        return found
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):

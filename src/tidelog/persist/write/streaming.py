@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -89,12 +89,21 @@ async def _each(stream: Stream, clock: Clock) -> AsyncGenerator[pa.Table, None]:
         async for rows in stream:
             yield _table(rows)
         return
-    if not isinstance(stream, Iterable):
-        raise _no_rows(stream)
     waiting = iter(stream)
     # Whoever makes the rows may take the processor, or wait for something.
     while (rows := await clock.offload(partial(next, waiting, _END))) is not _END:
         yield _table(rows)
+
+
+def check_stream(updates: object) -> None:
+    """Refuse what no tables can come from; a mapping and a data frame iterate over other things.
+
+    Raises:
+        UsageError: the updates are neither tables nor an iterable of them.
+    """
+    is_one = isinstance(updates, str | bytes | Mapping) or hasattr(updates, "__dataframe__")
+    if is_one or not isinstance(updates, AsyncIterable | Iterable):
+        raise _no_rows(updates)
 
 
 def _table(rows: object) -> pa.Table:
@@ -107,7 +116,8 @@ def _table(rows: object) -> pa.Table:
 
 def _no_rows(found: object) -> UsageError:
     return UsageError(
-        "updates are a pyarrow table, a record batch, a RecordBatchReader, or an iterable of these",
+        "updates are a pyarrow table, a record batch, a RecordBatchReader, or an iterable of "
+        "these: pyarrow.table(...) converts a dict of columns or a data frame",
         given=type(found).__name__,
     )
 
