@@ -190,11 +190,13 @@ class Output:
     upper: int = 0
     rows: pa.Table = field(default_factory=TIMED.updates.empty_table)
     deleted: pa.Table = field(default_factory=KEPT.updates.empty_table)
+    forgotten_below: int = 0
 
     def take(
         self, dated: list[Any], *, forgotten_below: int = 0, offsets: list[int] | None = None
     ) -> None:
         """Take messages as one tick does: the late ones count from its lower on."""
+        self.forgotten_below = max(self.forgotten_below, forgotten_below)
         lower, upper = self.upper, max([self.upper, *(m[2] for m in dated)]) + 1
         rows = [
             (*key, value, at, max(at, lower), at, 0, offsets[n] if offsets else n, delete)
@@ -205,19 +207,20 @@ class Output:
         named = hash_keys(messages, TIMED)
         before = KeysBefore(
             current_rows([self.rows], named, TIMED, as_of=lower - 1),
-            current_rows([self.deleted], named, KEPT, as_of=lower - 1),
+            current_rows([self._counting()], named, KEPT, as_of=lower - 1),
         )
-        assert before.deleted is not None
-        old = before.deleted.column("at").to_numpy() < forgotten_below
-        before = KeysBefore(before.rows, before.deleted, old)
         found = apply_upsert(messages, before, TIMED, time_column="at")
         assert found.deleted is not None
         self.upper, self.rows = upper, pa.concat_tables([self.rows, found.rows])
         self.deleted = pa.concat_tables([self.deleted, found.deleted])
 
+    def _counting(self) -> pa.Table:
+        ats = self.deleted.column("at").to_numpy()
+        return self.deleted.filter(pa.array(ats >= self.forgotten_below))
+
     def kept(self) -> dict[Any, Any]:
-        """Return the time of each key's deletion."""
-        rows = standing_in(self.deleted, KEPT, as_of=self.upper).to_pylist()
+        """Return the time of each key's deletion that is not forgotten."""
+        rows = standing_in(self._counting(), KEPT, as_of=self.upper).to_pylist()
         assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
         return {(r["k"], r["p"]): r["at"] for r in rows}
 
@@ -263,7 +266,7 @@ def test_a_key_is_in_the_output_or_among_the_deletions(ticks: list[Any], same: b
         output.take(dated, forgotten_below=forgotten_below, offsets=offsets)
         for key in {key for key, *_ in dated}:
             value, at, gone = state.get(key, (None, 0, True))
-            if gone and at < forgotten_below:
+            if gone and at < output.forgotten_below:
                 at = 0
             found = [(value, at, gone), *((v, t, g) for k, v, t, g in dated if k == key)]
             state[key] = max(reversed(found), key=lambda message: message[1])
@@ -271,7 +274,8 @@ def test_a_key_is_in_the_output_or_among_the_deletions(ticks: list[Any], same: b
         rows, kept = output.contents(), output.kept()
         assert not rows.keys() & kept.keys()
         assert rows == {k: (v, at) for k, (v, at, gone) in state.items() if not gone}
-        assert kept.keys() == {k for k, (_, _, gone) in state.items() if gone}
+        counts = {k for k, (_, at, gone) in state.items() if gone and at >= output.forgotten_below}
+        assert kept.keys() == counts
 
 
 def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from tidelog.collection.source.port import RawSource
 from tidelog.errors import SourceDropped
 from tidelog.keyed.values import Retention
 from tidelog.location import Location, open_location
+from tidelog.persist.upkeep.compactor import merge
+from tidelog.persist.upkeep.merging import plan_full_merge
 from tidelog.store.memory import MemoryStore
 
 SECRET = "xqzv"  # In no name, path or reason.
@@ -147,6 +149,120 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
     (tmp_path / "in" / "9.jsonl").write_text(json.dumps(row("y", "new", 9)) + "\n")
     assert (await run_once(await location.ingester("c"))).rows == 1
     assert (await (await location.collection("c")).snapshot()).num_rows == 2 + many
+
+
+@pytest.mark.parametrize("many", [0, MANY])
+@pytest.mark.parametrize("time_column", [None, "at"])
+@pytest.mark.parametrize("is_merged", [False, True])
+async def test_bad_rows_that_retention_has_passed_leave_no_byte(
+    tmp_path: Path, time_column: str | None, many: int, is_merged: bool
+) -> None:
+    """An idle source needs no later tick. An earlier merge does not save them."""
+    store = MemoryStore()
+    location = await fed(
+        tmp_path,
+        store,
+        [row("z", "stays", 1), *(f"{{ {SECRET}{n}" for n in range(1 + many))],
+        [row("y", "stays", 2), f"{{ {SECRET} too"],
+        [row("x", "stays", 3), "{ newest"],
+        time_column=time_column,
+        retain="0s",
+    )
+    assert found_in(store)
+    before = (await (await location.collection("c_errors")).snapshot()).num_rows
+    if is_merged:
+        errors = (await location.collection("c_errors")).shards[0]
+        request = plan_full_merge(await errors.refresh())
+        assert request is not None
+        await merge(errors, replace(request, since=0))
+
+    await kept_in_order(location, full=True, sweeps=True)
+
+    assert found_in(store) == []
+    left = await (await location.collection("c_errors")).snapshot()
+    assert (before, left.column("text").to_pylist()) == (3 + many, ["{ newest"])
+    assert (await (await location.collection("c")).snapshot()).num_rows == 3
+    async for one in location.maintenance.scrub(await location.maintenance.kept()):
+        assert one.found.is_clean
+
+
+async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
+    """Merges alone drop none: the text of a bad row is its only copy for who repairs it."""
+    location = await fed(
+        tmp_path,
+        MemoryStore(),
+        [row("z", "v", 1), "{ first"],
+        *([row("y", "v", n), f"{{ {n}"] for n in range(2, 40)),
+        time_column="at",
+        retain="10ms",
+    )
+    tending = location.maintenance
+    async for _ in tending.compact(await tending.kept()):
+        pass
+    assert (await (await location.collection("c_errors")).snapshot()).num_rows == 39
+
+    await kept_in_order(location, full=True, sweeps=True)
+
+    left = await (await location.collection("c_errors")).snapshot()
+    assert sorted(left.column("text").to_pylist()) == [f"{{ {n}" for n in range(29, 40)]
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("many", [0, MANY])
+async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
+    tmp_path: Path, many: int
+) -> None:
+    """A day after the deletion, by the times of the data, a late row of the key counts as new."""
+    store = MemoryStore()
+    location = await fed(
+        tmp_path,
+        store,
+        [row("a", "stays", 1), row(SECRET, SECRET, 1)],
+        [row(SECRET, None, 2, gone=True)],
+        [row(f"n{n}", "stays", 3) for n in range(1 + many)],
+        [row(f"n{n}", None, 3 + DAY_MS, gone=True) for n in range(1 + many)],
+        [row("b", "stays", 4 + DAY_MS)],
+        time_column="at",
+        retain="0s",
+    )
+
+    await kept_in_order(location, full=True, sweeps=True)
+
+    assert found_in(store) == []
+    (tmp_path / "in" / "late.jsonl").write_text(json.dumps(row("n0", "late", 5)) + "\n")
+    await run_once(await location.ingester("c"))
+    left = await (await location.collection("c")).snapshot()
+    assert sorted(left.column("k").to_pylist()) == ["a", "b"], "the late row is known as late"
+
+
+@pytest.mark.parametrize("again", [None, row("x", "v", 5), row("x", None, 5, gone=True)])
+async def test_a_merge_of_old_deletions_changes_no_later_tick(
+    tmp_path: Path, again: dict[str, Any] | None
+) -> None:
+    """Two ingesters, of which one has read the merged state, must compute the same."""
+    ticks: list[list[dict[str, Any] | str]] = [
+        [row("x", "v", 1)],
+        [row("x", None, 2, gone=True)],
+        [row("b", "v", 3 + DAY_MS)],
+        [row("b", "w", 4 + DAY_MS)],
+    ]
+    sums: list[list[bytes]] = [[], []]
+    for is_merged, found in enumerate(sums):
+        folder = tmp_path / str(is_merged)
+        folder.mkdir()
+        location = await fed(folder, MemoryStore(), *ticks, time_column="at", retain="0s")
+        if is_merged:
+            await kept_in_order(location, full=True, sweeps=True)
+        for n, one in enumerate([again, row("x", "late", 4), row("x", "new", 9 + 3 * DAY_MS)]):
+            if one is not None:
+                (folder / "in" / f"z{n}.jsonl").write_text(json.dumps(one) + "\n")
+            ingester = await location.ingester("c")
+            await run_once(ingester)
+            found += [shard.state.totals.sum_t for shard in ingester.written]
+
+    assert sums[0] == sums[1]
 
 
 async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_path: Path) -> None:

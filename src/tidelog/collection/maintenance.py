@@ -16,6 +16,7 @@ from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import shards_of_sources
 from tidelog.collection.hold_all import move_ingest_hold
+from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.collection.source.kinds import release_source
 from tidelog.consensus.port import Consensus
@@ -27,6 +28,7 @@ from tidelog.persist.states.hold import Hold
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.upkeep.compactor import HERE, Compacted, compact
 from tidelog.persist.upkeep.merger import Merger
+from tidelog.persist.upkeep.merging import Expiry
 from tidelog.persist.upkeep.sweeper import usage_of_shard
 from tidelog.persist.upkeep.usage import ShardUsage
 from tidelog.store.port import Store
@@ -54,13 +56,14 @@ def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuch
 class Kept:
     """Shards that belong together: of one source, one that a user made, the catalog's, the dropped.
 
-    Shape: ``roles`` say what each of ``shards`` is for.
+    Shape: ``roles`` say what each of ``shards`` is for; ``expiries`` are by the id of a shard.
     """
 
     name: str
     shards: tuple[Shard, ...]
     roles: tuple[str, ...]
     is_source: bool = False
+    expiries: Mapping[str, Expiry] = field(default_factory=dict)
 
     @property
     def is_dropped(self) -> bool:
@@ -171,7 +174,8 @@ class Maintenance:
         """Merge what is due, or ``full`` all; yield what was done as it is done.
 
         ``merger`` does the work: this process, unless told. ``full`` first moves the hold of an
-        idle source's ingester, so that the merge leaves out what retention has passed.
+        idle source's ingester, so that the merge leaves out what retention has passed. It also
+        leaves out expired bad rows and deletions: see `expiries_of`.
 
         Raises:
             CorruptionError: a part is missing, or not what was written. LocationError: the store
@@ -182,7 +186,8 @@ class Maintenance:
             if full and one.is_source:
                 await move_ingest_hold(one.shards)
             for shard in one.shards:
-                done += await compact(shard, full=full, merger=merger)
+                expiry = one.expiries.get(shard.id)
+                done += await compact(shard, full=full, expiry=expiry, merger=merger)
                 batches += len(shard.state.batches)
             yield CompactedOne(one.name, done, batches)
 
@@ -381,7 +386,12 @@ class Maintenance:
         info = catalog.collection(name)
         roles = [one for r in info.renditions for one in catalog.renditions[r].roles.items()]
         shards = tuple(self._shard(shard) for shard, _ in roles)
-        return Kept(name, shards, tuple(role for _, role in roles), is_source=True)
+        expiries: dict[str, Expiry] = {}
+        for source in catalog.sources.values():
+            if source.rendition in info.renditions:
+                expiries |= expiries_of(catalog.renditions[source.rendition], source)
+        names = tuple(role for _, role in roles)
+        return Kept(name, shards, names, is_source=True, expiries=expiries)
 
     def _shard(self, name: str, store: Store | None = None) -> Shard:
         return Shard(

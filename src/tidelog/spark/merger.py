@@ -51,7 +51,8 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 class SparkMerger:
     """Does large merges in the executors of a Spark session, which must reach the location.
 
-    Units: those of less than ``least_bytes`` of parts are done in this process. Of what a task
+    Merges that leave out expired updates are done in this process.
+    Units: those of less than ``least_bytes`` of parts are, too. Of what a task
         sorts, ``memory_bytes`` are in memory at most; the rest lies in files.
     """
 
@@ -69,7 +70,7 @@ class SparkMerger:
         Raises:
             UsageError: executors do not reach the location. LocationError: Spark failed.
         """
-        if request.size_bytes < self.least_bytes:
+        if request.size_bytes < self.least_bytes or request.is_expired is not None:
             return await self._here.write(shard, request)
         url = url_for_executors(
             self.location_url or shard.location_url or shard.store.url, shard.store

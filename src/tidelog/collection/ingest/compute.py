@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.collection.catalog.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.places import Bools
 from tidelog.collection.formats.records import OFFSET, Misfit
-from tidelog.collection.formats.times import format_time, times_of
+from tidelog.collection.formats.times import format_time
 from tidelog.collection.ingest.envelope import (
     DELETE,
     KeysBefore,
@@ -35,6 +34,7 @@ from tidelog.collection.ingest.envelope import (
     messages_schema,
     stamp_rows,
 )
+from tidelog.collection.ingest.expiry import are_forgotten
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.kind import SourceKind
@@ -47,9 +47,6 @@ from tidelog.persist.format.updates import check_updates
 from tidelog.predicate.expression import check_predicate
 from tidelog.predicate.predicate import Predicate
 from tidelog.rowhash import Hashes, bucket_of, hash_rows
-
-# So long after its own time a deletion is remembered, by the times of the data.
-DELETIONS_KEPT_MS: Final = DAY_MS
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,10 +279,12 @@ def _before(named: Hashes, target: Target, feedback: Feedback, job: Job) -> Keys
     kept = job.deletions_schema
     if target.deletions is None or kept is None or source.time_column is None:
         return KeysBefore(rows)
-    deleted = current_rows(feedback.deleted, named, kept, as_of=as_of)
-    times, _ = times_of(deleted.column(source.time_column), source.time_unit)
-    kept_ms = max(DELETIONS_KEPT_MS, job.source.lateness_ms)
-    return KeysBefore(rows, deleted, times < job.lower - kept_ms)
+    # A full merge may have left out the others already, so they must change nothing.
+    counting = [
+        one.filter(pa.array(~are_forgotten(one, source, before=job.lower)))
+        for one in feedback.deleted
+    ]
+    return KeysBefore(rows, current_rows(counting, named, kept, as_of=as_of))
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:

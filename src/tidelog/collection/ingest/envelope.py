@@ -40,13 +40,11 @@ DELETE: Final = OWN_PREFIX + "delete"
 class KeysBefore:
     """What is known of keys before a tick: rows of the output, and of the deletions.
 
-    Shape: of each key at most one, in one of the two; those of other keys do no harm. What is
-        ``forgotten`` says of each deletion whether it is too old to count.
+    Shape: of each key at most one, in one of the two; those of other keys do no harm.
     """
 
     rows: pa.Table
     deleted: pa.Table | None = None
-    forgotten: Bools | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +334,6 @@ def _early_messages(before: KeysBefore, schema: ShardSchema, time_column: str | 
     found = [_as_messages(before.rows, schema, _own_times(before.rows, time_column), deleted=False)]
     if before.deleted is not None:
         own = _own_times(before.deleted, time_column)
-        if before.forgotten is not None:
-            own = np.where(before.forgotten, np.iinfo(np.int64).min, own)
         found.append(_as_messages(before.deleted, schema, own, deleted=True))
     return pa.concat_tables(found)
 

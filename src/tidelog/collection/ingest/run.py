@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.clock import backoff_us
+from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
@@ -80,7 +81,9 @@ async def run_ingest(
         TidelogError: see `Ingester.tick`; what was committed stands.
     """
     run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
-    run.tending = Tending([*ingester.written, ingester.remap] if merges else [])
+    if merges:
+        expiries = expiries_of(ingester.rendition, ingester.info)
+        run.tending = Tending([*ingester.written, ingester.remap], expiries)
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:

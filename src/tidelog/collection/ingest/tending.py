@@ -6,20 +6,25 @@ One merge at a time, of whichever shard has one due; ticks do not wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
+from tidelog.persist.upkeep.merging import Expiry
 
 
 @dataclass(slots=True)
 class Tending:
-    """The merges of some shards, in the background. ``trouble`` says why one goes on no more."""
+    """The merges of some shards, in the background. ``trouble`` says why one goes on no more.
+
+    Shape: ``expiries`` by the id of a shard.
+    """
 
     shards: Sequence[Shard]
+    expiries: Mapping[str, Expiry] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
     _task: asyncio.Task[Compacted] | None = None
     _busy_with: str = ""
@@ -35,7 +40,8 @@ class Tending:
         shard = next((one for one in due if is_due(one)), None)
         if shard is not None:
             self._busy_with = shard.id
-            self._task = asyncio.create_task(compact(shard, merges_max=1), name="merge")
+            work = compact(shard, expiry=self.expiries.get(shard.id), merges_max=1)
+            self._task = asyncio.create_task(work, name="merge")
 
     async def stop(self) -> None:
         """Give up the merge that is under way: it has changed nothing, or all."""

@@ -23,12 +23,13 @@ from tidelog.persist.states.batch import Batch, make_batch
 from tidelog.persist.states.claim import CLAIMED_BYTES
 from tidelog.persist.upkeep.merger import MergedParts, Merger, MergerHere
 from tidelog.persist.upkeep.merging import (
+    Expiry,
     MergeRequest,
     MergeVerdict,
     decide_claim,
     decide_merge,
-    plan_full_merge,
     plan_merge,
+    plan_next,
 )
 
 MERGES_MAX: Final = 10_000
@@ -57,9 +58,16 @@ HERE: Final = MergerHere()
 
 
 async def compact(
-    shard: Shard, *, full: bool = False, merges_max: int = MERGES_MAX, merger: Merger = HERE
+    shard: Shard,
+    *,
+    full: bool = False,
+    expiry: Expiry | None = None,
+    merges_max: int = MERGES_MAX,
+    merger: Merger = HERE,
 ) -> Compacted:
     """Merge what is due, until nothing is; ``full`` leaves one batch. ``merger`` does the work.
+
+    A ``full`` merge leaves out the updates of the shard that ``expiry`` names.
 
     Raises:
         CorruptionError: a part is missing, or not what was written: that merge changed nothing.
@@ -69,7 +77,7 @@ async def compact(
     state = await shard.refresh()
     while done.merges + done.overtaken < merges_max:
         now_us = wall_us(shard.clock)
-        request = plan_full_merge(state) if full else plan_merge(state, now_us=now_us)
+        request = plan_next(state, full=full, expiry=expiry, now_us=now_us)
         if request is None:
             break
         is_ours = request.size_bytes < CLAIMED_BYTES or await _claim(shard, request)
@@ -106,7 +114,7 @@ async def merge(shard: Shard, request: MergeRequest, merger: Merger = HERE) -> C
     merged = _batch_of(request, written)
     try:
         verdict = await shard.machine.commit(
-            lambda state: decide_merge(state, request, merged, written.restated)
+            lambda state: decide_merge(state, request, merged, written.restated, written.expired)
         )
     except PartsSwept:
         return Compacted(overtaken=1)
@@ -132,7 +140,8 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
         [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
         lower=request.lower,
         upper=request.upper,
-        since=request.advanced_to,
+        # Of what expires, since may go on past the last time.
+        since=request.advanced_to if request.is_expired is None else request.since,
         runs=written.runs,
     )
 

@@ -49,7 +49,8 @@ class RowMerger:
 
     A part of an earlier schema is summed twice: as it was written, which must come to what its
     descriptor says, and as it is now, which is what the merged rows must come to. ``restated`` is
-    how much that changes V of all that was read.
+    how much that changes V of all that was read. Updates that a request leaves out change it, too;
+    ``expired`` is the sum of their diffs.
     Units: tables come of about ``out_bytes`` of Arrow data each.
     """
 
@@ -57,6 +58,8 @@ class RowMerger:
     reader: PartReader
     out_bytes: int
     restated: RowSum = field(init=False, default_factory=RowSum.zero)
+    expired: int = field(init=False, default=0)
+    _request: MergeRequest | None = field(init=False, default=None)
 
     async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
         """Yield the updates of batches, their times advanced, those that cancel left out.
@@ -65,6 +68,7 @@ class RowMerger:
             CorruptionError: a part is missing, or is not what was written. LocationError: the store
                 failed.
         """
+        self._request = request
         parts = [part for batch in request.batches for part in batch.parts]
         if is_plain(self.schema, request):
             rows = self.joined(parts, request.advanced_to)
@@ -89,7 +93,8 @@ class RowMerger:
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
         is_small = request.size_bytes <= IN_MEMORY_BYTES
-        if not is_small and can_range(self.schema):
+        # Ranges are read from parts as they are, and not by `load`.
+        if not is_small and can_range(self.schema) and request.is_expired is None:
             ranges = RangeMerger(
                 schema=self.schema,
                 reader=self.reader,
@@ -126,6 +131,10 @@ class RowMerger:
         """
         own = self.schema.of_part(part.schema_id)
         (table,) = await self.reader.read([part], own)
+        if self._request is not None and self._request.is_expired is not None:
+            work = partial(_without_expired, table, own, self._request)
+            table, sum_v, diffs = await self.reader.clock.offload(work)
+            self.restated, self.expired = self.restated - sum_v, self.expired + diffs
         if own.data.equals(self.schema.data):
             return table
         now = fitted(table, self.schema.updates.names, self.schema.updates)
@@ -171,6 +180,17 @@ def is_plain(schema: ShardSchema, request: MergeRequest) -> bool:
     """Say whether no row can take back another, by what is known of the parts."""
     keyless = not schema.key_columns
     return keyless and all(part.plain for batch in request.batches for part in batch.parts)
+
+
+def _without_expired(
+    table: pa.Table, schema: ShardSchema, request: MergeRequest
+) -> tuple[pa.Table, RowSum, int]:
+    """Return the updates that have not expired; of the others, V and the sum of the diffs."""
+    if request.is_expired is None:
+        return table, RowSum.zero(), 0
+    expired = request.is_expired(table, request.since)
+    old = table.filter(pa.array(expired))
+    return table.filter(pa.array(~expired)), sums_of(old, schema)[0], int(int64_of(old, DIFF).sum())
 
 
 async def summed(

@@ -28,13 +28,14 @@ class MergedParts:
     """What a merge wrote.
 
     Shape: ``runs`` has how many of ``parts``, which stand in order, each run has; None if none is
-        in order. ``restated``: see `RowMerger`.
+        in order. ``restated``, ``expired``: see `RowMerger`.
     """
 
     parts: tuple[Part, ...]
     runs: tuple[int, ...] | None
     schema_id: int
     restated: RowSum
+    expired: int = 0
 
 
 class Merger(Protocol):
@@ -60,7 +61,7 @@ class MergerHere:
         async with aclosing(merger.merge(request)) as tables:
             async for table in tables:
                 parts += await writer.write(table, inline=shard.may_inline and not parts)
-        return merged_parts([parts], merger.schema, merger.restated)
+        return merged_parts([parts], merger.schema, merger.restated, merger.expired)
 
 
 def merger_of(shard: Shard) -> RowMerger:
@@ -70,11 +71,14 @@ def merger_of(shard: Shard) -> RowMerger:
     return RowMerger(schema=schema, reader=shard.reader, out_bytes=out_bytes)
 
 
-def merged_parts(runs: list[list[Part]], schema: ShardSchema, restated: RowSum) -> MergedParts:
+def merged_parts(
+    runs: list[list[Part]], schema: ShardSchema, restated: RowSum, expired: int = 0
+) -> MergedParts:
     """Return what was written, each run in order."""
     return MergedParts(
         parts=tuple(part for run in runs for part in run),
         runs=tuple(len(run) for run in runs if run) if is_sortable(schema) else None,
         schema_id=schema.newest_id,
         restated=restated,
+        expired=expired,
     )

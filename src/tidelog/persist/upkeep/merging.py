@@ -12,9 +12,12 @@ Source: persist, "Compaction"; design page 4, "Compaction and collection".
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from tidelog.errors import CorruptionError, require
 from tidelog.frontier import TIME_MAX, Frontier
@@ -32,12 +35,29 @@ SMALL_ROWS: Final = 4_096  # Up to which it is not worth an object more.
 TOGETHER_MAX: Final = 1_024
 
 
+# Given updates and since: a mask of the updates that no reader needs any longer.
+IsExpired = Callable[[pa.Table, int], "np.ndarray[Any, np.dtype[np.bool_]]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The updates that a full merge leaves out, though no other update takes them back.
+
+    Whatever ``is_expired`` of one state must be so of every later one. ``by_time``: it depends on
+    ``_time``, so other merges keep the times of updates.
+    """
+
+    is_expired: IsExpired
+    by_time: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
     """Batches that stand together, and the time to which their times are to be advanced."""
 
     batches: tuple[Batch, ...]
     since: int
+    is_expired: IsExpired | None = None
 
     @property
     def lower(self) -> int:
@@ -85,7 +105,7 @@ def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
     return None
 
 
-def plan_full_merge(state: State) -> MergeRequest | None:
+def plan_full_merge(state: State, expiry: Expiry | None = None) -> MergeRequest | None:
     """Return the merge that leaves one batch; None if that is what there is, as it would be.
 
     Whoever asks for it does not wait for others' claims.
@@ -93,9 +113,22 @@ def plan_full_merge(state: State) -> MergeRequest | None:
     if state.since is None or not len(state.batches):
         return None
     batches = tuple(state.batches)
-    if len(batches) == 1 and is_advanced(batches[0], state.since):
+    # Since may have passed the times of a batch, and go on.
+    may_expire = expiry is not None and batches[0].since < state.since
+    if len(batches) == 1 and is_advanced(batches[0], state.since) and not may_expire:
         return None
-    return MergeRequest(batches, state.since)
+    return MergeRequest(batches, state.since, None if expiry is None else expiry.is_expired)
+
+
+def plan_next(
+    state: State, *, full: bool, expiry: Expiry | None, now_us: int
+) -> MergeRequest | None:
+    """Return the next merge of a shard whose updates may expire; see `plan_merge`."""
+    if full:
+        return plan_full_merge(state, expiry)
+    found = plan_merge(state, now_us=now_us)
+    keeps_times = found is not None and expiry is not None and expiry.by_time
+    return replace(found, since=0) if found is not None and keeps_times else found
 
 
 def is_advanced(batch: Batch, since: int) -> bool:
@@ -202,18 +235,22 @@ def decide_claim(
 
 
 def decide_merge(
-    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None = None
+    state: State,
+    request: MergeRequest,
+    merged: Batch | None,
+    restated: RowSum | None = None,
+    expired: int = 0,
 ) -> Decision[Diff, MergeVerdict]:
     """Decide whether what came of a merge takes the place of its inputs.
 
     It may come late, or twice: then they stand no more, or it stands already. ``restated`` is what
-    V of the inputs gains in the columns of the output, where some were of an earlier schema: see
-    `RowMerger`.
+    V of the inputs gains in the columns of the output, where some were of an earlier schema, and
+    ``expired`` the sum of the diffs left out: see `RowMerger`.
 
     Raises:
         CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
     """
-    _check_merged(state, request, merged, restated)
+    _check_merged(state, request, merged, restated, expired)
     check_epochs(state.write_epoch, () if merged is None else merged.parts)
     there = state.batches.within(request.lower, request.upper)
     wanted = tuple(batch.digest for batch in request.batches)
@@ -233,13 +270,17 @@ def decide_merge(
 
 
 def _check_merged(
-    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None
+    state: State,
+    request: MergeRequest,
+    merged: Batch | None,
+    restated: RowSum | None,
+    expired: int,
 ) -> None:
     require(Frontier.at(request.since) <= state.since_frontier, "a merge cannot be ahead of since")
     before = _total(request.batches)
     before = before if restated is None else before + restated
     after = RowSum.zero() if merged is None else merged.v
-    diffs = sum(batch.diffs for batch in request.batches)
+    diffs = sum(batch.diffs for batch in request.batches) - expired
     if before != after or diffs != (0 if merged is None else merged.diffs):
         raise CorruptionError(
             "the rows that came of a merge are not those that went in: nothing was changed; read "
