@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
-from tidelog.collection.catalog.lost import shards_of_sources
+from tidelog.collection.catalog.lost import is_of_source
 from tidelog.collection.hold_all import move_ingest_hold
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
@@ -22,6 +22,7 @@ from tidelog.collection.source.kinds import release_source
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
+from tidelog.machine.record import rollup_seqno
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.hold import Hold
@@ -284,13 +285,13 @@ class Maintenance:
         """Delete what ingesters left that wrote on after their source was dropped and collected.
 
         That is the status of the source; with ``sweeps``, also objects of its shards, which the
-        catalog no longer lists. Each of those shards costs a few requests.
+        catalog no longer lists. A shard that has no such object costs no request of its own.
 
         Raises:
             LocationError: the store failed; call again.
         """
         status = [entry.key async for entry in self.store.list(STATUS)]
-        shards = [key async for key in shards_of_sources(self.consensus)] if sweeps else []
+        objects = await self._objects_of_sources() if sweeps else {}
         # In this order: a source whose objects were listed before is in the catalog, or dropped.
         catalog = await self.controller.catalog()
         living = {health_path(source.id) for source in catalog.sources.values()}
@@ -299,13 +300,23 @@ class Maintenance:
             await self.store.delete(stale)
         deleted = len(stale)
         listed = {shard for one in catalog.renditions.values() for shard in one.roles}
-        for key in shards:
-            if key not in listed | catalog.dropped:
-                shard = self._shard(key)
-                if (await shard.refresh()).is_buried:
-                    deleted += await self._clear(shard)
+        for id_ in objects.keys() - listed - catalog.dropped:
+            if _is_clear(objects[id_]):
+                continue
+            shard = self._shard(id_)
+            if (await shard.refresh()).is_buried:
+                deleted += await self._clear(shard)
         if deleted:
             yield CollectedOne(FORGOTTEN_NAME, deleted, 0)
+
+    async def _objects_of_sources(self) -> dict[str, list[str]]:
+        """Return the keys of all objects in the shards of sources, by shard."""
+        found: dict[str, list[str]] = {}
+        async for entry in self.store.list("shard/"):
+            id_ = entry.key.split("/", 2)[1]
+            if is_of_source(id_):
+                found.setdefault(id_, []).append(entry.key)
+        return found
 
     async def scrub(self, kept: Sequence[Kept]) -> AsyncIterator[ScrubbedOne]:
         """Read all that shards have, and yield what was found, shard by shard; writes nothing.
@@ -400,6 +411,11 @@ class Maintenance:
             consensus=self.consensus,
             clock=self.clock,
         )
+
+
+def _is_clear(keys: Sequence[str]) -> bool:
+    """Return True if these can be all the objects of a buried shard: its last rollup."""
+    return len(keys) == 1 and rollup_seqno(keys[0]) >= 0
 
 
 def _add_held(held: dict[str, KeepingHold], shard: Shard) -> int:

@@ -8,7 +8,7 @@ nothing but where something reads as never written.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog.consensus.port import Consensus
@@ -20,25 +20,20 @@ INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs hav
 _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 
-async def shards_of_sources(consensus: Consensus) -> AsyncIterator[str]:
-    """Yield the shards that sources have written, also those of dropped sources.
+def is_of_source(shard: str) -> bool:
+    """Return True if a shard has the id of a source's shard, also of a dropped source."""
+    return _SHARD_OF_A_SOURCE.fullmatch(shard) is not None
+
+
+async def has_sources(consensus: Consensus) -> bool:
+    """Return True if a location has shards of sources, which the catalog listed before.
 
     Raises:
         LocationError: the store failed.
     """
     async for key in consensus.list_keys("s"):
-        if _SHARD_OF_A_SOURCE.fullmatch(key):
-            yield key
-
-
-async def has_sources(consensus: Consensus) -> bool:
-    """Say whether a location has what only its sources write, which the catalog had before.
-
-    Raises:
-        LocationError: the store failed.
-    """
-    async for _ in shards_of_sources(consensus):
-        return True
+        if is_of_source(key):
+            return True
     return False
 
 
