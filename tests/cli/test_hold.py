@@ -127,5 +127,5 @@ def test_retention_says_what_holds_more_than_it_keeps(lake: Cli) -> None:
     lake.ingest("c")
     lake.done("hold", "place", "c", "audit")
     told = lake.done("collection", "retain", "c", "10s", "--yes").err
-    assert "until audit and ingest move; 'ingest' moves with each tick" in told
-    assert "until" not in lake.done("collection", "retain", "c", "forever", "--yes").err
+    assert "after the hold 'audit' is moved or released and the next tick or" in told
+    assert "after" not in lake.done("collection", "retain", "c", "forever", "--yes").err

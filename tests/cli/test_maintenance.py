@@ -77,9 +77,14 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
     told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
     assert told[0] == (
         "'s' can be read from 1970-01-01T00:00:00Z on. Times before 1970-01-01T00:01:20Z are given "
-        "up for good, once ingest moved; each tick gives up more."
+        "up for good after the next tick or 'tidelog compact --full' moves the hold 'ingest'; "
+        "later ticks give up more."
     )
-    assert "until ingest moves" in told[1]
+    assert told[1] == (
+        "'s' keeps the last 10s: it can be read from 1970-01-01T00:00:00Z on now, and from "
+        "1970-01-01T00:01:20Z on after the next tick or 'tidelog compact --full' moves the hold "
+        "'ingest'"
+    )
 
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
     assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:00Z on"
@@ -89,6 +94,22 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
     assert cli.done("read", "s", "--as-of", "1970-01-01T00:00:00Z", "--format", "json").objects
     holds = cli.done("hold", "list", "s", "--json").object
     assert {one["hold"]: one["since"] for one in holds["holds"]}["history"] == holds["since"] == 0
+
+
+def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> None:
+    """No tick follows, so the command that moves it must be the one that the message names."""
+    fed(cli, 1)
+    cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
+    cli.ingest("s")
+    cli.done("collection", "retain", "s", "10s", "--yes")
+    cli.done("compact", "--full")
+
+    told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
+
+    assert told == [
+        "'s' keeps the last 10s: it can be read from 1970-01-01T00:01:20Z on",
+        "Holds: history from 1970-01-01T00:01:20Z, ingest from 1970-01-01T00:01:30Z",
+    ]
 
 
 def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:

@@ -125,10 +125,7 @@ def retain(
         return
     told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {_since(after.since)} on"
     if after.gives_up and after.holders:
-        held = after.holders
-        told += f", until {' and '.join(held)} {'moves' if len(held) == 1 else 'move'}"
-        if "ingest" in held:
-            told += "; 'ingest' moves with each tick"
+        told += f" now, and from {_since(after.kept)} on {_once_moved(after.holders)}"
     say(told)
     say("Holds: " + ", ".join(f"{one['hold']} from {_since(one['since'])}" for one in holds))
 
@@ -155,10 +152,20 @@ def _loss_text(name: str, plan: RetentionPlan) -> str:
     """Return which times a retention gives up, and when."""
     readable = f"{name!r} can be read from {_since(plan.since)} on."
     if not plan.gives_up:
-        return f"{readable} Nothing of that is given up now, but each tick gives up older times."
-    when = f"once {' and '.join(plan.holders)} moved" if plan.holders else "at once"
-    more = "each tick gives up more"
-    return f"{readable} Times before {_since(plan.kept)} are given up for good, {when}; {more}."
+        return f"{readable} All of that stays readable now; later ticks give up older times."
+    when = _once_moved(plan.holders) if plan.holders else "at once"
+    return (
+        f"{readable} Times before {_since(plan.kept)} are given up for good {when}; later ticks "
+        "give up more."
+    )
+
+
+def _once_moved(holders: Sequence[str]) -> str:
+    """Return what moves the holds that keep earlier times; an idle source has no next tick."""
+    found = [f"the hold {name!r} is moved or released" for name in holders if name != "ingest"]
+    if "ingest" in holders:
+        found.append("the next tick or 'tidelog compact --full' moves the hold 'ingest'")
+    return f"after {' and '.join(found)}"
 
 
 def _deed(plan: RetentionPlan) -> str:

@@ -34,13 +34,19 @@ def compact(
     names: TendedNames = None,
     *,
     full: Annotated[
-        bool, typer.Option("--full", help="Leave one batch a shard, whatever it costs.")
+        bool,
+        typer.Option(
+            "--full",
+            help="Merge all batches of each shard into one, and erase expired rows. By default, "
+            "merge only batches of which there are many of one size.",
+        ),
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
             metavar="local|spark",
-            help="spark does merges from 64 MiB on in its executors; local all in this process.",
+            help="Where merges run. spark runs merges of at least 64 MiB in its executors, local "
+            "all in this process. Default auto: spark with --master or --conf, else local.",
         ),
     ] = "auto",
     master: Master = None,
@@ -49,11 +55,12 @@ def compact(
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what is due, of what is named, or of all that there is.
+    """Merge the batches of collections and shards, so that reads open fewer objects.
 
-    Contents stay the same at each time that can be read. What was taken back before 'since' is
-    left out. The objects that are merged stay for an hour, for who reads them: see tidelog collect.
-    Of keyed logs, what is loose becomes runs in this process, and what they need not keep retires.
+    Contents stay the same at each time that can be read. A merge drops rows that were deleted
+    before 'since', and writes new objects. tidelog collect deletes the old objects an hour later.
+    In keyed logs, the command compacts new records into runs, and retires segments that retention
+    has passed.
     """
     settings = parse_conf(conf or [])
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"

@@ -24,12 +24,16 @@ Master = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where Spark runs: spark://HOST:7077, yarn, k8s://..; on this machine unless told.",
+        help="The Spark cluster: spark://HOST:7077, yarn, k8s://... Default: this machine.",
     ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A setting of Spark's, as for spark-submit; repeat."),
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="A Spark setting, such as spark.executor.memory=4g; may be repeated. Default: Spark's "
+        "own settings.",
+    ),
 ]
 
 ENGINES: Final = ("auto", "spark", "local")

@@ -45,9 +45,10 @@ def scrub(
 ) -> None:
     """Read all stored data, check it, and report every damage.
 
-    Each part is read whole: its bytes, its rows and what they sum up to, its times and keys. Each
-    rollup that is kept, with the changes after it, must come to the newest state. Logs without keys
-    have a verb of their own: tidelog log scrub. Exit status: 1 if something is damaged.
+    Reads all objects of collections, shards and keyed logs, and writes nothing. Compares checksums,
+    row counts, times and keys with the recorded state, and each stored state with the newest one.
+    A damage names the object and the remedy. Logs without keys have their own command: tidelog log
+    scrub. Exit status: 1 if something is damaged.
     """
     is_json = choose_format(None, as_json=as_json) == "json"
 

@@ -30,13 +30,38 @@ Log = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Who asks must have a token of this file: one a line, as docs/http.md."
+        metavar="FILE",
+        help="Accept only requests with a bearer token of this file (a token a line, with ' read' "
+        "after it if it may not append). Default: no token is needed.",
     ),
 ]
-TlsFile = Annotated[Path | None, typer.Option(metavar="FILE", help="In PEM.")]
-BodyBytes = Annotated[str, typer.Option(metavar="BYTES", help="What a request's body may have.")]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The server's certificate chain (PEM); needs --tls-key. Default: HTTP without TLS.",
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The private key of --tls-cert (PEM), without a password."),
+]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Accept only clients with a certificate of this authority (PEM). Default: any client.",
+    ),
+]
+BodyBytes = Annotated[
+    str,
+    typer.Option(
+        metavar="BYTES",
+        help="The largest body of a request, such as 512KiB; a larger one gets status 413.",
+    ),
+]
 Followers = Annotated[
-    int, typer.Option(min=1, metavar="N", help="How many may wait for records at a time.")
+    int, typer.Option(min=1, metavar="N", help="How many requests may wait for records at a time.")
 ]
 
 
@@ -67,13 +92,14 @@ def serve(
         str,
         typer.Option(
             metavar="durable|memory",
-            help="What reads show: what is durable, or also what is only ordered.",
+            help="The records that reads return: durable ones only, or also those in memory that "
+            "are not stored yet.",
         ),
     ] = "durable",
     token_file: TokenFile = None,
-    tls_cert: TlsFile = None,
-    tls_key: TlsFile = None,
-    tls_client_ca: TlsFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     max_body: BodyBytes = "16MiB",
     max_followers: Followers = 1_000,
     as_json: AsJson = False,
@@ -103,7 +129,10 @@ def serve(
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     tokens = Tokens() if token_file is None else load_tokens(token_file)
     if not tokens.known and host not in _HERE and tls_client_ca is None:
-        say(f"Whoever reaches {host} may read and append: see --token-file")
+        say(
+            f"warning: no authentication on {host}: anyone who can connect can read and append; "
+            "use --token-file"
+        )
     options = ServeOptions(
         host=host,
         port=port,

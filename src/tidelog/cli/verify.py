@@ -37,16 +37,29 @@ def verify(
     ] = None,
     days: Annotated[float | None, typer.Option(metavar="D", help="The same, in days.")] = None,
     writers: Annotated[
-        int, typer.Option(metavar="N", help="They take the log from each other, in turns.")
+        int,
+        typer.Option(
+            metavar="N",
+            help="How many writers append. Each takes the log over from another in turn.",
+        ),
     ] = 2,
-    readers: Annotated[int, typer.Option(metavar="N", help="They follow the log.")] = 2,
+    readers: Annotated[int, typer.Option(metavar="N", help="How many readers follow the log.")] = 2,
     streams: Annotated[
-        int, typer.Option(metavar="N", help="Sequences; the first are the most popular.")
+        int,
+        typer.Option(
+            metavar="N", help="How many sequences of records; the first get the most records."
+        ),
     ] = 64,
-    protocol: Annotated[str, typer.Option(metavar="slot|manifest", help="Of the log.")] = "slot",
+    protocol: Annotated[
+        str, typer.Option(metavar="slot|manifest", help="The protocol of the log.")
+    ] = "slot",
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of the sequences; that of a log kept before goes on."),
+        typer.Option(
+            metavar="N",
+            help="The seed of the sequences; by default random. With the seed of a log that --keep "
+            "left, the run goes on with that log.",
+        ),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the logs, for a later run with the same seed.")
