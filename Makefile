@@ -72,7 +72,7 @@ check: $(DEV)
 
 bench: $(DEV)
 	@set -e; for script in $(BENCHES); do \
-	  echo "== $$script"; PYTHONPATH=tests $(BIN)/python $$script $(BENCH_ARGS); done
+	  echo "== $$script"; PYTHONPATH=tests:. $(BIN)/python $$script $(BENCH_ARGS); done
 
 fuzz: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)

@@ -1,6 +1,6 @@
 """What appends reach beside plain puts of as many bytes, in the same run.
 
-    PYTHONPATH=tests python bench/log_throughput.py [--seconds N] [--rounds N] [--local]
+    PYTHONPATH=tests:. python bench/log_throughput.py [--seconds N] [--rounds N] [--local]
 
 64 callers append in batches of 100 records (64 KiB: of 4) that cannot be compressed, to a SeaweedFS
 of our own whose data lies in memory (``--local``: to a directory). Then obstore puts as many bytes
