@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kit.parts import REST, TESTS, is_left_out
+from kit.parts import REST, TESTS, is_left_out, summary
 
 ROOT = TESTS.parent
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)", re.MULTILINE)
@@ -49,6 +49,18 @@ def test_each_file_is_in_one_part() -> None:
 def test_each_path_that_is_left_out_exists() -> None:
     """A folder that moved would come back into `make test` without a word."""
     assert [path for path in REST if not (TESTS / path).exists()] == []
+
+
+def test_a_run_of_the_first_part_names_each_path_that_it_leaves_out() -> None:
+    """A developer must know which tests `make test` did not run, and the command that does."""
+    first: pytest.Config = _Run("test")  # type: ignore[assignment] # the two names that it reads
+    every: pytest.Config = _Run("all")  # type: ignore[assignment] # the two names that it reads
+
+    head, *lines = summary(first)
+
+    assert "make test-all" in head
+    assert [line.split()[0] for line in lines] == [f"tests/{path}" for path in sorted(REST)]
+    assert summary(every) == []
 
 
 @pytest.mark.parametrize(("lock", "extra"), [("dev", "dev"), ("demo", "demo")])

@@ -131,17 +131,20 @@ async def test_a_copy_is_another_file(tmp_path: Path) -> None:
     assert (summary.rows, summary.notes) == (1, {})
 
 
-async def test_an_object_that_may_have_been_renamed_is_taken_and_told(tmp_path: Path) -> None:
-    """Nothing was summed by which it could be known again."""
+@pytest.mark.parametrize("rows", [100, 3])
+async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
+    tmp_path: Path, rows: int
+) -> None:
+    """The ingester sums no bytes of an object: the size is its only mark, however small."""
     await made(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
-    write(a, *range(100))
+    write(a, *range(rows))
     await ingested(tmp_path, versioned=True)
     a.rename(b)
     write(a.with_name("c.jsonl"), 1)
 
     summary = await ingested(tmp_path, versioned=True)
-    assert (summary.rows, list(summary.notes)) == (101, [b.name])
+    assert (summary.rows, list(summary.notes)) == (rows + 1, [b.name])
     assert "its rows are there twice" in summary.notes[b.name]
 
 
