@@ -57,6 +57,7 @@ BAD_CSV = {
     "an open quote": '{n},"x,2024-01-02T03:04:05Z,1.25,true,2024-01-02,x',
     "a type": "x{n},user-{n},2024-01-02T03:04:05Z,1.25,true,2024-01-02,x",
     "an amount": "{n},user-{n},2024-01-02T03:04:05Z,1.255,true,2024-01-02,x",
+    "not UTF-8": "{n},\udcff,2024-01-02T03:04:05Z,1.25,true,2024-01-02,x",
 }
 BAD_PARQUET = ("a fraction", "an amount", "no text")
 

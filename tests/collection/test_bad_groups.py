@@ -13,7 +13,8 @@ import pytest
 from kit.sources import ingest, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.parquet import group_starts, pack_range, read_footer
-from tidelog.collection.formats.records import Records, row_texts
+from tidelog.collection.formats.records import Records
+from tidelog.collection.formats.row_texts import listed, row_texts
 from tidelog.collection.formats.types import plain_type, without_maps
 from tidelog.collection.source import decode
 from tidelog.collection.source.binding import FileRange
@@ -72,9 +73,9 @@ def test_the_text_of_a_bad_row_does_not_depend_on_those_beside_it() -> None:
         }
     )
 
-    together = row_texts(rows)
+    together = listed(row_texts(rows))
 
-    assert together == [text for at in range(3) for text in row_texts(rows.slice(at, 1))]
+    assert together == [text for at in range(3) for text in listed(row_texts(rows.slice(at, 1)))]
     assert "1970-01-01 00:00:00.000001000" in together[0]
 
 

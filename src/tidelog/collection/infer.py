@@ -315,7 +315,7 @@ def _settled(schema: pa.Schema, sample: bytes) -> pa.Schema:
 def _unfit(schema: pa.Schema, sample: bytes) -> set[str]:
     """Return the columns for which some line of the sample would be a bad one."""
     found = decode_json(sample, schema, base=0, counted=False)
-    unfit = set(fit(found.table, schema).misfit.values())
+    unfit = set(fit(found.table, schema).misfit)
     reasons = {misfit.reason for misfit in found.misfits}
     for field in schema:
         if any(reason.startswith(f"column {field.name!r} does not fit") for reason in reasons):

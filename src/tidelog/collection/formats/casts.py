@@ -40,11 +40,10 @@ _TOGETHER_BYTES_MAX: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table of the wanted types, which rows fit, and by row the first column that does not."""
+    """A table of the wanted types, and by column the rows of which it is the first misfit."""
 
     table: pa.Table
-    fits: Bools
-    misfit: Mapping[int, str]
+    misfit: Mapping[str, Int64s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ _ISO: Final = Formats()
 def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
     """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
-    misfit: dict[int, str] = {}
+    misfit: dict[str, Int64s] = {}
     columns = {field.name: wire.column(field.name) for field in wanted}
     others = [f for f in wanted if columns[f.name].type != f.type or _has_times(f.type)]
     pieces = {f.name: _joined(columns[f.name]).chunks for f in others}
@@ -88,9 +87,9 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
         columns[field.name] = pa.chunked_array([values for values, _ in found], field.type)
         unfit = np.concatenate([_no_values(), *(unfit for _, unfit in found)])
         if unfit.any():
-            misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
+            misfit[field.name] = np.flatnonzero(unfit & fits)
             fits &= ~unfit
-    return Fitted(pa.table(list(columns.values()), schema=wanted), fits, misfit)
+    return Fitted(pa.table(list(columns.values()), schema=wanted), misfit)
 
 
 def _has_times(dtype: pa.DataType) -> bool:
@@ -249,8 +248,8 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     def guess(rows: Int64s) -> Bools:
         return doubts.doubtful[rows]
 
-    sieve = Sieve(cast_all, [guess], asked=guess, is_sure=lambda row: bool(doubts.sure[row]))
-    sieve.take(np.arange(count, dtype=np.int64))
+    sieve = Sieve(cast_all, [guess], asked=guess)
+    sieve.take(np.flatnonzero(~doubts.sure))
     found, rows, _ = sieve.ordered()
     unfit = np.ones(count, dtype=np.bool_)
     unfit[rows] = np.concatenate([_no_values(), *(mask for _, mask in found)])

@@ -18,6 +18,12 @@ from tidelog.collection.formats.places import Bools
 
 Array: TypeAlias = "pa.Array[Any]"
 
+# Arrow matches bytes one by one, as characters of Latin-1.
+_UTF8: Final = (
+    r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
+    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*\z"
+)
 _MANTISSA_BITS: Final = {16: 11, 32: 24, 64: 53}
 
 
@@ -39,7 +45,7 @@ def doubt_cast(array: Array, dtype: Any) -> Doubts:
             sure = _lose_digits(array, dtype)
             return Doubts(_doubt_text(array, dtype) | sure, sure)
         if pa.types.is_binary(array.type):
-            no_text = np.array([not _is_text(value) for value in array.to_pylist()], np.bool_)
+            no_text = as_mask(pc.invert(are_utf8(array)))
             return Doubts(no_text, no_text)
         if pa.types.is_decimal(dtype) and not pa.types.is_decimal(array.type):
             wide = _are_wide(array, dtype)
@@ -112,11 +118,9 @@ def _lose_digits(array: Array, dtype: Any) -> Bools:
     return as_mask(pc.match_substring_regex(array, "|".join(f"(?:{one})" for one in faults)))
 
 
-def _is_text(value: bytes | None) -> bool:
-    try:
-        return value is None or value.decode("utf-8") is not None
-    except UnicodeDecodeError:
-        return False
+def are_utf8(array: Array) -> Array:
+    """Return True for bytes that are UTF-8."""
+    return pc.match_substring_regex(array, _UTF8)
 
 
 def as_mask(booleans: Array) -> Bools:

@@ -5,12 +5,14 @@ A record ends at a line end; one of csv with line ends in quotes, as `csv_ends` 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from tidelog.collection.formats.csv_ends import multiline_ends
 from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.doubt_casts import are_utf8, as_mask
 from tidelog.collection.formats.places import PIECE_BYTES, Bools, Bytes, Int64s, places_of
 
 _NEWLINE: Final = 10
@@ -75,17 +77,24 @@ def are_text(data: bytes, ends: Int64s) -> Bools:
     found = np.ones(len(ends), dtype=np.bool_)
     at = 0
     while at < len(data):
-        # In pieces: where one record is bad, what is behind it is begun anew.
+        # Only in pieces with bad records is each record looked at.
         last = min(int(np.searchsorted(ends, at + PIECE_BYTES)), len(ends) - 1)
         limit = int(ends[last]) if last >= 0 and ends[last] > at else len(data)
         try:
             str(view[at:limit], "utf-8")
             at = limit
-        except UnicodeDecodeError as error:
-            row = int(np.searchsorted(ends, at + error.start, side="right"))
-            found[row] = False
-            at = int(ends[row])
+        except UnicodeDecodeError:
+            first = int(np.searchsorted(ends, at, side="right"))
+            offsets = np.append(at, ends[first : last + 1])
+            found[first : last + 1] = as_mask(are_utf8(_spans(data, offsets)))
+            at = limit
     return found
+
+
+def _spans(data: bytes, offsets: Int64s) -> pa.Array[Any]:
+    """Return the bytes between each two offsets, without a copy."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64).tobytes()), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def trim_records(

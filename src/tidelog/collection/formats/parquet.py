@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.records import Misfit, Records, row_texts
+from tidelog.collection.formats.records import Misfit, Records
+from tidelog.collection.formats.row_texts import listed, row_texts
 from tidelog.collection.formats.types import plain_type
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
@@ -183,7 +184,7 @@ def decode_parquet(
         cut = _cut_moments(found, nanos, wide)
         bad = np.array(sorted(cut), dtype=np.int64)
         why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
-        lost = map(Misfit, numbers[bad].tolist(), why, row_texts(found.take(bad)))
+        lost = map(Misfit, numbers[bad].tolist(), why, listed(row_texts(found.take(bad))))
         kept = np.delete(np.arange(len(numbers)), bad)
         return found.take(kept), numbers[kept], list(lost)
 

@@ -27,14 +27,14 @@ class Sieve(Generic[T]):
     ``parse`` returns None if one of the rows is bad; ``guesses`` say which rows may be, the
     cheapest guess first. ``asked`` is one that is asked before anything is parsed, since it is as
     expensive to fail as to parse: the one that helped with the last block, if any. ``is_sure``
-    returns True only for a row that surely does not parse alone: where many are bad, to parse each
+    returns True only for rows that surely do not parse alone: where many are bad, to parse each
     of them takes most of the time.
     """
 
     parse: Callable[[Int64s], T | None]
     guesses: Sequence[Guess]
     asked: Guess | None = None
-    is_sure: Callable[[int], bool] | None = None
+    is_sure: Guess | None = None
     kept: list[tuple[Int64s, T]] = field(default_factory=list)
     bad: list[int] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class Sieve(Generic[T]):
         if len(rows) > 1 and self._try(rows):
             return
         if self.is_sure is not None:
-            sure = np.fromiter(map(self.is_sure, rows.tolist()), np.bool_, len(rows))
+            sure = self.is_sure(rows)
             self.bad.extend(rows[sure].tolist())
             rows = rows[~sure]
             if sure.any() and self._try(rows):

@@ -21,6 +21,7 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.places import Bools
 from tidelog.collection.formats.records import OFFSET, Misfit
+from tidelog.collection.formats.row_texts import listed
 from tidelog.collection.formats.times import format_time
 from tidelog.collection.ingest.envelope import (
     DELETE,
@@ -142,7 +143,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
         messages = pa.concat_tables([messages.schema.empty_table(), *probed])
     if out:
         texts = decoded.texts(np.array([misfit.offset for misfit in out], np.int64))
-        told = [replace(misfit, text=text) for misfit, text in zip(out, texts, strict=True)]
+        told = [replace(misfit, text=text) for misfit, text in zip(out, listed(texts), strict=True)]
         errors = pa.concat_tables([errors, errors_table(found.path, told)])
     return Shaped(messages, errors, dropped)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -29,11 +29,11 @@ from tidelog.collection.formats.lines import record_ends, split_at, white_of
 from tidelog.collection.formats.parquet import PackedGroups, decode_parquet, split_groups
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
+from tidelog.collection.formats.row_texts import Texts, listed, texts_of
 from tidelog.collection.source.binding import FileRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
 from tidelog.persist.format.part import large_rows
 
-TEXT_MAX: Final = 4_096
 # Less than a shard takes, which has a row's time beside it, and a bit of each value for null.
 ROW_BYTES_MAX: Final = 8_000_000
 _LARGE: Final = "the row is over 8 MB: keep large values elsewhere, and name them"
@@ -56,7 +56,7 @@ class Decoded:
     rows: pa.Table
     errors: pa.Table
     dropped: Mapping[str, int] = field(default_factory=dict)
-    texts: Callable[[Int64s], list[str]] = lambda offsets: [""] * len(offsets)
+    texts: Callable[[Int64s], Texts] = lambda offsets: texts_of([""] * len(offsets))
 
 
 def decode_range(
@@ -124,10 +124,12 @@ def _decode_apart(
         pa.concat_tables([one.rows for one in done]) if done else pa.table({}),
         pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
         dict(dropped),
-        lambda offsets: [
-            shown(data[starts[row] : ends[row]])
-            for row in np.searchsorted(starts, offsets - found.start).tolist()
-        ],
+        lambda offsets: texts_of(
+            [
+                shown(data[starts[row] : ends[row]])
+                for row in np.searchsorted(starts, offsets - found.start).tolist()
+            ]
+        ),
     )
 
 
@@ -155,12 +157,12 @@ def _decode_groups_apart(
     for _, one in done:
         dropped.update(one.dropped)
 
-    def texts(offsets: Int64s) -> list[str]:
+    def texts(offsets: Int64s) -> Texts:
         told: dict[int, str] = {}
         for group, one in done:
             within = offsets[group.holds(offsets)]
-            told.update(zip(within.tolist(), one.texts(within), strict=True))
-        return [told[offset] for offset in offsets.tolist()]
+            told.update(zip(within.tolist(), listed(one.texts(within)), strict=True))
+        return texts_of([told[offset] for offset in offsets.tolist()])
 
     return Decoded(
         pa.concat_tables([nothing, *(one.rows for _, one in done)]),
@@ -218,59 +220,80 @@ def fit_records(
     formats: Formats = _ISO,
 ) -> Decoded:
     """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
-    table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
+    table, places, faults = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
-    large = large_rows(table, ROW_BYTES_MAX)
-    reasons.update((int(places[row]), _LARGE) for row in large)
-    good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
+    faults.add(places[large_rows(table, ROW_BYTES_MAX)], _LARGE)
     for name in required:
-        there = np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
-        reasons.update((row, f"column {name!r} is null") for row in places[good & ~there].tolist())
-        good &= there
-    bad = np.fromiter(reasons, np.int64, len(reasons))
-    texts = records.texts(bad) if reasons else []
-    misfits = [
-        *records.misfits,
-        *map(Misfit, offsets[bad].tolist(), reasons.values(), texts),
-    ]
+        lacks = ~np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
+        missing = places[lacks]
+        faults.add(missing[faults.codes[missing] < 0], f"column {name!r} is null")
+    bad = np.flatnonzero(faults.codes >= 0)
+    errors = errors_table(path, records.misfits)
     rows = table.append_column(OFFSET, pa.array(offsets[places], pa.int64()))
-    if reasons:
-        rows = rows.filter(pa.array(good))
+    if len(bad):
+        own = _errors(path, offsets[bad], faults.reasons_of(bad), records.texts(bad))
+        errors = _in_order(pa.concat_tables([errors, own])) if errors.num_rows else own
+        rows = rows.filter(pa.array(faults.codes[places] < 0))
     return Decoded(
         rows,
-        errors_table(path, misfits),
+        errors,
         records.dropped,
         lambda some: records.texts(np.searchsorted(offsets, some)),
     )
 
 
-def _fit(
-    table: pa.Table, wanted: pa.Schema, formats: Formats
-) -> tuple[pa.Table, Int64s, dict[int, str]]:
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """The fault of each row, as a place among the few reasons that there are; -1 without one."""
+
+    codes: Int64s
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, rows: Int64s, reason: str) -> None:
+        """Set the fault of some rows."""
+        if len(rows):
+            self.codes[rows] = len(self.reasons)
+            self.reasons.append(reason)
+
+    def reasons_of(self, rows: Int64s) -> pa.Array[Any]:
+        return pa.array(self.reasons, pa.string()).take(self.codes[rows])
+
+
+def _fit(table: pa.Table, wanted: pa.Schema, formats: Formats) -> tuple[pa.Table, Int64s, _Faults]:
     """Return a table of the wanted types, its rows' places in ``table``, and why some are bad."""
     done, failed = do_apart(
         table.num_rows,
         lambda start, limit: (start, fit(table.slice(start, limit - start), wanted, formats)),
     )
-    reasons = {row: _failure(name) for row, name in failed.items()}
+    faults = _Faults(np.full(table.num_rows, -1, np.int64))
+    for row, name in failed.items():
+        faults.add(np.array([row]), _failure(name))
     for start, fitted in done:
-        for row, name in fitted.misfit.items():
-            reasons[start + row] = f"column {name!r} does not fit its type"
+        for name, rows in fitted.misfit.items():
+            faults.add(start + rows, f"column {name!r} does not fit its type")
     places = [np.arange(start, start + one.table.num_rows) for start, one in done]
     tables = [one.table for _, one in done] or [wanted.empty_table()]
     nothing = np.zeros(0, dtype=np.int64)
-    return pa.concat_tables(tables), np.concatenate([nothing, *places]), reasons
+    return pa.concat_tables(tables), np.concatenate([nothing, *places]), faults
 
 
 def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:
     """Return bad records as rows of the errors shard; their text is cut at 4,096 characters."""
     ordered = sorted(misfits, key=lambda m: m.offset)
-    return pa.table(
-        {
-            "file": [path] * len(ordered),
-            "offset": [m.offset for m in ordered],
-            "reason": [m.reason for m in ordered],
-            "text": [m.text[:TEXT_MAX] for m in ordered],
-        },
-        schema=ERRORS_SCHEMA.data,
+    return _errors(
+        path,
+        np.array([m.offset for m in ordered], np.int64),
+        pa.array([m.reason for m in ordered], pa.string()),
+        texts_of([m.text for m in ordered]),
     )
+
+
+def _errors(path: str, offsets: Int64s, reasons: pa.Array[Any], texts: Texts) -> pa.Table:
+    paths = pa.array([path], pa.string()).take(np.zeros(len(offsets), np.int64))
+    return pa.table([paths, offsets, reasons, texts], schema=ERRORS_SCHEMA.data)
+
+
+def _in_order(errors: pa.Table) -> pa.Table:
+    """Return bad records by their offsets; those of one offset stay as they are."""
+    order = np.argsort(errors.column("offset").to_numpy(), kind="stable")
+    return errors.take(order)

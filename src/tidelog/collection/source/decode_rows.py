@@ -17,7 +17,8 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.places import Int64s
-from tidelog.collection.formats.records import OFFSET, Misfit, Records, row_texts, shown
+from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
+from tidelog.collection.formats.row_texts import row_texts, texts_of
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import Decoded, decode_range, errors_table, fit_records
 from tidelog.collection.source.kind import BODY, ROWS
@@ -100,7 +101,9 @@ def _decode_records(
         good,
         errors.sort_by("offset").cast(ERRORS_SCHEMA.data),
         done.dropped,
-        lambda some: [shown(lines[row]) for row in np.searchsorted(addresses, some).tolist()],
+        lambda some: texts_of(
+            [shown(lines[row]) for row in np.searchsorted(addresses, some).tolist()]
+        ),
     )
 
 

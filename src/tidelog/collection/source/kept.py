@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.row_texts import Texts
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import SUM_BYTES, block_bounds
 from tidelog.collection.source.decode import Decoded, TextsNotKept
@@ -173,5 +174,5 @@ def _between(table: pa.Table, name: str, low: int, high: int) -> pa.Table:
     return table.slice(first, limit - first)
 
 
-def _no_texts(_: Int64s) -> list[str]:
+def _no_texts(_: Int64s) -> Texts:
     raise TextsNotKept

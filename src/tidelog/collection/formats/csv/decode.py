@@ -26,6 +26,7 @@ from tidelog.collection.formats.lines import are_text, record_ends, split_record
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.row_texts import texts_of
 from tidelog.collection.formats.sift import Sieve
 
 BLOCK_BYTES: Final = 1 << 22
@@ -99,7 +100,7 @@ def decode_csv(
     return Records(
         table,
         base + skip + starts[rows],
-        lambda some: [shown(records.record(row)) for row in rows[some].tolist()],
+        lambda some: texts_of([shown(records.record(row)) for row in rows[some].tolist()]),
         misfits,
         dropped,
     )

@@ -35,6 +35,7 @@ from tidelog.collection.formats.json.texts import (
 from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.row_texts import texts_of
 from tidelog.collection.formats.sift import Guess, Sieve
 from tidelog.collection.formats.types import is_json, json_wire
 from tidelog.collection.formats.unknown import count_unknown
@@ -70,7 +71,7 @@ def decode_json(
     def text(row: int) -> str:
         return shown(data[starts[row] : ends[row]])
 
-    sieve = Sieve(lines.parse, lines.guesses(), is_sure=lines.is_sure)
+    sieve = Sieve(lines.parse, lines.guesses(), is_sure=lines.are_sure)
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
@@ -82,7 +83,7 @@ def decode_json(
     return Records(
         table,
         base + starts[rows],
-        lambda some: [text(row) for row in rows[some].tolist()],
+        lambda some: texts_of([text(row) for row in rows[some].tolist()]),
         misfits,
         lines.dropped or {},
     )
@@ -207,8 +208,11 @@ class _Lines:
             at = place + 1
         return doubted
 
-    def is_sure(self, row: int) -> bool:
-        """Return True if the reader refuses a line, without asking it; keep the reason."""
+    def are_sure(self, rows: Int64s) -> Bools:
+        """Return True for lines that the reader surely refuses; keep their reasons."""
+        return np.fromiter(map(self._is_sure, rows.tolist()), np.bool_, len(rows))
+
+    def _is_sure(self, row: int) -> bool:
         line = self.line(row)
         found = self._finder.find(line)
         is_sure = found.is_sure or (bool(self._texts.names) and self._texts.refuses(line))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -133,7 +134,7 @@ class FaultFinder:
     def __init__(self, wanted: pa.Schema, wire: pa.Schema) -> None:
         pairs = zip(wanted, wire, strict=True)
         self._columns = [
-            (one.name, one, on_wire, _plain_values(on_wire.type))
+            (one.name, *_plain_values(on_wire.type), _judge(on_wire), *_misfits(one))
             for one, on_wire in pairs
             if not is_json(one)
         ]
@@ -150,31 +151,62 @@ class FaultFinder:
         try:
             value = self._reading.read(line)
         except UnicodeDecodeError:
-            return LineFault("the line is not UTF-8")
+            return _NOT_UTF8
         except (ValueError, RecursionError) as error:
             # Arrow's reader takes Inf, and ends at a NUL.
             is_plain = b"\0" not in line and _NOT_FINITE.search(line) is None
-            is_sure = is_plain and isinstance(error, ValueError)
-            return LineFault("the line is not one json value", is_sure)
-        if not isinstance(value, _Object):
-            return LineFault("the line is not a json object")
-        return self._fault_of(value)
+            return _NO_JSON if is_plain and isinstance(error, ValueError) else _NO_JSON_PERHAPS
+        return self._fault_of(value) if type(value) is _Object else _NO_OBJECT
 
     def _fault_of(self, value: _Object) -> LineFault:
-        for name, field, on_wire, (kinds, numbers) in self._columns:
+        for name, kinds, numbers, judge, unfit, perhaps_unfit in self._columns:
             found = value.get(name)
             if found is None or (type(found) in kinds and (not numbers or found in numbers)):
                 continue
-            fits = _fits(found, on_wire)
-            if not fits:
-                reason = f"column {name!r} does not fit its type {sql_type(field.type)}"
-                return LineFault(reason, fits is False)
+            if not (fits := judge(found)):
+                return unfit if fits is False else perhaps_unfit
         if self._reading.wide:
             is_own = any(_is_too_wide(value.get(name)) for name in self._floats)
             return LineFault(f"the number {self._reading.wide[0][:40]} is too large", is_own)
         if self._reading.has_twins:
-            return LineFault("a field is named twice", _has_known_twins(value, self._wire))
-        return LineFault("the line is not a plain json object")
+            return _TWINS if _has_known_twins(value, self._wire) else _TWINS_PERHAPS
+        return _NOT_PLAIN
+
+
+_NOT_UTF8: Final = LineFault("the line is not UTF-8")
+_NO_JSON_PERHAPS: Final = LineFault("the line is not one json value")
+_NO_JSON: Final = LineFault(_NO_JSON_PERHAPS.reason, is_sure=True)
+_NO_OBJECT: Final = LineFault("the line is not a json object")
+_TWINS_PERHAPS: Final = LineFault("a field is named twice")
+_TWINS: Final = LineFault(_TWINS_PERHAPS.reason, is_sure=True)
+_NOT_PLAIN: Final = LineFault("the line is not a plain json object")
+
+
+def _misfits(field: pa.Field[Any]) -> tuple[LineFault, LineFault]:
+    """Return the fault of a value that Arrow surely refuses, and of one that it may refuse."""
+    reason = f"column {field.name!r} does not fit its type {sql_type(field.type)}"
+    return LineFault(reason, is_sure=True), LineFault(reason)
+
+
+def _judge(field: pa.Field[Any]) -> Callable[[Any], bool | None]:
+    """Return `_fits` for a field, quicker for the digits of a decimal."""
+    dtype: Any = field.type
+    if not pa.types.is_decimal(dtype):
+        return partial(_fits, field=field)
+    whole, scale = dtype.precision - dtype.scale, max(0, dtype.scale)
+
+    def judge(value: Any) -> bool | None:
+        found = _DIGITS.fullmatch(value) if type(value) is str else None
+        if found is not None:
+            digits, fraction = found.groups("")
+            if fraction[scale:].strip("0"):
+                return False
+            # Decimals of Python have 28 digits: those of more are left to `_fits`.
+            if len(fraction) <= scale and len(digits) <= min(whole, 28 - scale):
+                return True
+        return _fits(value, field)
+
+    return judge
 
 
 def _plain_values(dtype: pa.DataType) -> tuple[tuple[type, ...], range | None]:
@@ -195,15 +227,23 @@ class _Reading:
     def __init__(self) -> None:
         self.has_twins = False
         self.wide: list[str] = []
-        self._decoder = json.JSONDecoder(
+        decoder: Any = json.JSONDecoder(
             object_pairs_hook=self._pairs, parse_float=self._number, parse_int=self._integer
         )
+        self._scan = decoder.scan_once
 
     def read(self, line: bytes) -> Any:
         """Return the value of a line; its notes replace those of the line before."""
         self.has_twins = False
         self.wide.clear()
-        return self._decoder.decode(line.decode("utf-8"))
+        text = line.decode("utf-8").strip(" \t\r\n")
+        try:
+            value, end = self._scan(text, 0)
+        except StopIteration as error:
+            raise ValueError(text) from error
+        if end < len(text):
+            raise ValueError(text)
+        return value
 
     def _pairs(self, items: list[tuple[str, Any]]) -> _Object:
         found = _Object(items)

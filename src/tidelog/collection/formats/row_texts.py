@@ -1,0 +1,220 @@
+"""Rows as text that a person reads, written column by column. Pure.
+
+Shape: the text of a row is what Python writes for a dictionary of its values, so bad rows of
+    earlier versions have the same text. The text of a row depends on that row alone.
+Invariants: whole columns are written by Arrow. Values that need Python are written one by one,
+    equal ones once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.collection.formats.doubt_casts import as_mask
+from tidelog.collection.formats.places import Bools, Int64s
+
+Array: TypeAlias = "pa.Array[Any]"
+Texts: TypeAlias = "pa.ChunkedArray[Any]"
+
+TEXT_MAX: Final = 4_096
+_join: Final[Any] = pc.binary_join_element_wise  # Its stubs take no texts next to arrays.
+_CELLS_AT_ONCE: Final = 1 << 17  # Of up to TEXT_MAX characters each, in one array of 2 GiB.
+_PLAIN: Final = r"\A[ -&(-\[\]-~]*\z"  # Python quotes such text without an escape.
+_SCALE_MAX: Final = 6  # Python writes decimals of more digits with an exponent, if they are small.
+_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+_PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e15
+_BITS: Final = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+# The years 1 to 9999, in seconds since 1970.
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
+
+
+def row_texts(rows: pa.Table) -> Texts:
+    """Return the text of each row, cut at `TEXT_MAX` characters."""
+    size = max(1, _CELLS_AT_ONCE // max(1, rows.num_columns))
+    pieces = [_texts(rows.slice(at, size)) for at in range(0, rows.num_rows, size)]
+    return pa.chunked_array(pieces, pa.string())
+
+
+def listed(texts: Texts) -> list[str]:
+    return cast("list[str]", texts.to_pylist())
+
+
+def texts_of(texts: list[str]) -> Texts:
+    """Return texts, cut at `TEXT_MAX` characters, as an array."""
+    return pa.chunked_array([pa.array([text[:TEXT_MAX] for text in texts], pa.string())])
+
+
+def _texts(rows: pa.Table) -> Array:
+    # If two columns have one name, the dictionary has the value of the last one.
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    pieces: list[Any] = []
+    lead = "{"
+    for name, column in columns.items():
+        pieces += [f"{lead}{name!r}: ", _cut(_cells(pa.concat_arrays(column.chunks)))]
+        lead = ", "
+    return _cut(_join(*pieces, "}", ""))
+
+
+def _cut(texts: Array) -> Array:
+    lengths: Any = pc.binary_length(cast("pa.StringArray", texts))
+    longest = pc.max(lengths).as_py() or 0
+    return texts if longest <= TEXT_MAX else pc.utf8_slice_codeunits(texts, 0, TEXT_MAX)
+
+
+def _cells(values: Array) -> Array:
+    """Return what Python writes for each value within a dictionary."""
+    dtype: Any = values.type
+    if pa.types.is_dictionary(dtype):
+        return _cells(values.cast(dtype.value_type))
+    if pa.types.is_integer(dtype):
+        written = values.cast(pa.string())
+    elif pa.types.is_boolean(dtype):
+        written = pc.if_else(values, "True", "False")
+    elif pa.types.is_string(dtype) or pa.types.is_binary(dtype):
+        return _quoted(values)
+    elif dtype == pa.float64():
+        return _doubles(values)
+    elif pa.types.is_decimal(dtype) and 0 <= dtype.scale <= _SCALE_MAX:
+        written = _join("Decimal('", values.cast(pa.string()), "')", "")
+    elif pa.types.is_timestamp(dtype) and dtype.tz in (None, "UTC") and _is_datetime(values):
+        written = _moments(values)
+    else:
+        return _distinct(values)
+    return written.fill_null("None")
+
+
+def _quoted(values: Array) -> Array:
+    """Return text, or bytes, as Python quotes it."""
+    plain = as_mask(pc.match_substring_regex(values, _PLAIN))
+    known = pc.if_else(pa.array(plain), values, pa.scalar("", values.type)).cast(pa.string())
+    return _with_odd(_join("'", known, "'", ""), values, ~plain)
+
+
+def _doubles(values: Array) -> Array:
+    """Return doubles as Python writes them: by the fewest digits that are exact."""
+    filled: Any = values.fill_null(0.0)
+    sizes = np.abs(filled.to_numpy())
+    written = filled.cast(pa.string())
+    # Outside of these bounds Python may write an exponent, and Arrow may within them, too.
+    is_plain = (sizes >= _PLAIN_MIN) & (sizes < _PLAIN_MAX)
+    is_plain &= ~as_mask(pc.match_substring(written, "e"))
+    point = pc.if_else(pa.array(np.trunc(sizes) == sizes), ".0", "")
+    return _with_odd(_join(written, point, ""), values, ~is_plain)
+
+
+def _with_odd(written: Array, values: Array, are_odd: Bools) -> Array:
+    """Return texts, and those of some values by Python."""
+    if not are_odd.any():
+        return written
+    odd = pa.array(are_odd)
+    found: Array = pc.replace_with_mask(written, odd, _distinct(values.filter(odd)))
+    return found
+
+
+def _is_datetime(values: Array) -> bool:
+    """Return True if Python has a datetime for each value."""
+    unit = cast("pa.TimestampType[Any]", values.type).unit
+    bounds: Any = pc.min_max(values.cast(pa.int64())).as_py()
+    if unit not in _UNITS or bounds["min"] is None:
+        return False
+    low, high = (bounds[end] // _UNITS[unit] for end in ("min", "max"))
+    return bool(low >= _FIRST_S and high <= _LAST_S)
+
+
+def _moments(values: Array) -> Array:
+    dtype = cast("pa.TimestampType[Any]", values.type)
+    epoch: Any = pa.scalar(0, dtype).as_py()
+    zone = epoch.tzinfo
+    end = ")" if zone is None else f", tzinfo={zone!r})"
+    micros: Any = values.cast(pa.timestamp("us", tz=dtype.tz)).cast(pa.int64()).fill_null(0)
+    numbers = micros.to_numpy()
+    fraction, seconds = numbers % 1_000_000, numbers // 1_000_000 % 60
+    plain = pa.array(numbers, pa.timestamp("us"))
+    parts = [part(plain) for part in (pc.year, pc.month, pc.day, pc.hour, pc.minute)]
+    minutes = _join(*[one.cast(pa.string()) for one in parts], ", ")
+    tail: Any = pc.if_else(
+        pa.array((seconds != 0) | (fraction != 0)), _after_comma(seconds), pa.scalar("")
+    )
+    tail = _join(
+        tail, pc.if_else(pa.array(fraction != 0), _after_comma(fraction), pa.scalar("")), ""
+    )
+    written = _join("datetime.datetime(", minutes, tail, end, "")
+    found: Array = pc.if_else(values.is_valid(), written, pa.scalar(None, pa.string()))
+    return found
+
+
+def _after_comma(numbers: Int64s) -> Array:
+    found: Array = _join(", ", pa.array(numbers).cast(pa.string()), "")
+    return found
+
+
+def _distinct(values: Array) -> Array:
+    """Write values by Python, equal ones once if Arrow compares their type."""
+    dtype = values.type
+    if pa.types.is_nested(dtype) or pa.types.is_null(dtype):
+        return _by_python(values)
+    try:
+        # The two zeros of floats are equal, but not their bytes.
+        bits = values.view(_BITS[dtype.bit_width]) if pa.types.is_floating(dtype) else values
+        encoded: Any = bits.dictionary_encode()
+        distinct = encoded.dictionary.view(dtype)
+    except pa.ArrowException:
+        return _by_python(values)
+    return _by_python(distinct).take(encoded.indices).fill_null("None")
+
+
+def _by_python(values: Array) -> Array:
+    return pa.array([repr(_readable(one))[:TEXT_MAX] for one in _values(values)], pa.string())
+
+
+def _values(column: Array) -> Iterator[Any]:
+    """Return a column as values of Python; a time that it does not hold is text.
+
+    Nanoseconds are text, too: Python has a type for them only with pandas.
+    """
+    if not _has_nanos(column.type):
+        with suppress(ValueError, OverflowError, KeyError):
+            return iter(column.to_pylist())
+    return (_value(scalar) for scalar in column)
+
+
+def _has_nanos(dtype: Any) -> bool:
+    if pa.types.is_nested(dtype):
+        return any(_has_nanos(dtype.field(place).type) for place in range(dtype.num_fields))
+    return pa.types.is_temporal(dtype) and getattr(dtype, "unit", "") == "ns"
+
+
+def _value(scalar: Any) -> Any:
+    dtype = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_dictionary(dtype):
+        return _value(scalar.value)
+    if pa.types.is_struct(dtype):
+        return {dtype.field(n).name: _value(scalar[n]) for n in range(dtype.num_fields)}
+    if pa.types.is_map(dtype):
+        return [(_value(entry[0]), _value(entry[1])) for entry in scalar.values]
+    if pa.types.is_nested(dtype):
+        return [_value(one) for one in scalar.values]
+    if not _has_nanos(dtype):
+        with suppress(ValueError, OverflowError, KeyError):
+            return scalar.as_py()
+    if pa.types.is_timestamp(dtype):
+        # Not by its zone's clock: for that, a database of time zones would have to be there.
+        scalar = scalar.cast(pa.timestamp(dtype.unit))
+    return scalar.cast(pa.string()).as_py()
+
+
+def _readable(value: Any) -> Any:
+    """Return a value of Python in which bytes are text, as far as they are."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, dict):
+        return {name: _readable(one) for name, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, list) else value
