@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -11,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.parquet import pack_range
 from tidelog.collection.formats.types import without_maps
 from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.errors import UsageError
+from tidelog.location import open_location
 from tidelog.persist.format.schema import canonical_type, shard_schema
 
 
@@ -215,12 +219,41 @@ def test_names_that_look_made_up_and_are_not_are_columns() -> None:
     assert sample_schema(b'{"json":3}\n').names == ["json"]
 
 
+def test_many_fields_of_one_type_are_columns() -> None:
+    """From 200 fields on, DuckDB takes an object for a map; each line has all of these."""
+    line = json.dumps({f"c{n}": n for n in range(300)}).encode()
+
+    assert sample_schema(b"{}\n" + 3 * (line + b"\n")).names == [f"c{n}" for n in range(300)]
+
+
+LONG = b"x" * (2 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("a.jsonl", b'{"a": "' + LONG + b'"}\n{"a": "b"}\n', "line"),
+        ("a.json", b'[{"a": "' + LONG + b'"}, {"a": "b"}]\n', "element"),
+        ("a.csv", b"a," + LONG + b"\n1,2\n", "line"),
+    ],
+)
+async def test_a_first_line_beyond_the_sample_is_named(
+    tmp_path: Path, name: str, data: bytes, what: str
+) -> None:
+    """It is an object of json, or a header, and only the sample ends within it."""
+    (tmp_path / name).write_bytes(data)
+    location = await open_location("memory://", create=True)
+
+    with pytest.raises(UsageError, match=rf"first {what}.* longer than 2 MiB.*--schema"):
+        await location.create_source(SourceSpec(name="c", files=str(tmp_path / name)))
+
+
 NO_COLUMNS = [
     (b"3\n[1]\n", "no json objects"),
     (b"{}\n{}\n", "have no fields"),
     (b'{"":3}\n', "has no name"),
     (b'{"":3,"b":1}\n', "has no name"),
-    (b"".join(b'{"k%d":1}\n' % n for n in range(1000)), "differ from line to line"),
+    (b"".join(b'{"k%d":1}\n' % n for n in range(1000)), "few of the 1,000 fields"),
 ]
 
 

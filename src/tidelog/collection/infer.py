@@ -23,13 +23,14 @@ from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends,
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_end
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.lines import record_ends
 from tidelog.collection.formats.names import match_names, spelled_once
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
-from tidelog.collection.source.sample import FileSample, read_sample
+from tidelog.collection.source.sample import FILE_BYTES_MAX, FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.duck import duck, quoted
-from tidelog.persist.format.schema import canonical_type, differ_by_case
+from tidelog.persist.format.schema import OWN_PREFIX, canonical_type, differ_by_case
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import without_secrets
 
@@ -40,6 +41,10 @@ _WHOLE: Final = pa.decimal128(38, 0)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENDINGS: Final = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 FILES_MAX = 8
+# Two fields of other types than all others make a line no map.
+_APART: Final = re.compile(rb"^\{\s*(\}?)", re.MULTILINE)
+_APART_NAMES: Final = (OWN_PREFIX + "list", OWN_PREFIX + "struct")
+_APART_FIELDS: Final = '{{"{}": [true], "{}": {{"a": true}}'.format(*_APART_NAMES).encode()
 
 
 async def infer_schema(
@@ -99,6 +104,8 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
             f"the array that {name!r} begins with has no objects and ends on line {line}, and "
             "other text follows it: correct the file, or give --schema to read it by lines"
         )
+    if len(sample.text) >= FILE_BYTES_MAX and not len(record_ends(sample.lines(format))):
+        return _too_long("element of the array" if is_array else "line", name)
     lines = sample.text.removeprefix(codecs.BOM_UTF8).split(b"\n")
     place = next(n for n, line in enumerate(lines) if line.strip())
     begin = lines[place].strip()[:40].decode("utf-8", errors="replace")
@@ -107,6 +114,13 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
     if told is not None:
         return f"{why}; the file's name says {told}: add --format {told}"
     return f"{why}; correct the file or --format, or give --schema"
+
+
+def _too_long(what: str, name: str) -> str:
+    return (
+        f"the first {what} of {name!r} is longer than {FILE_BYTES_MAX >> 20} MiB, the part of a "
+        "file from which a schema is inferred: give --schema 'name type, ...'"
+    )
 
 
 async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
@@ -155,6 +169,12 @@ async def infer_csv(
         raise UsageError(
             f"{entries[0].key!r} begins with an object of json: leave --format csv out"
         )
+    if (
+        columns is None
+        and len(readable[0].text) >= FILE_BYTES_MAX
+        and b"\n" not in readable[0].text
+    ):
+        raise UsageError(_too_long("line", entries[samples.index(readable[0])].key))
     found = [(one.text, one.is_cut) for one in readable]
     why: ValueError | None = None
     for place, (text, is_cut) in enumerate(found):
@@ -210,6 +230,12 @@ def sample_schema(sample: bytes) -> pa.Schema:
             file.write(sample)
         try:
             found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
+            if [name for name, *_ in found] == ["json"] and "json" not in (_names_in(sample) or ()):
+                # Of more than 200 fields of one type, DuckDB makes a map.
+                with open(path, "wb") as file:
+                    file.write(_APART.sub(_apart, sample))
+                found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
+                found = [one for one in found if one[0] not in _APART_NAMES]
             columns = ", ".join(f"{quoted(name)} {_plain(kind)}" for name, kind, *_ in found)
             connection.execute(f"CREATE OR REPLACE TEMP TABLE sampled ({columns})")
             schema = connection.sql("SELECT * FROM sampled").to_arrow_table().schema
@@ -223,6 +249,10 @@ def sample_schema(sample: bytes) -> pa.Schema:
     mixed |= {field.name for field in schema if _has_null(field.type)}
     plain = [pa.field(f.name, canonical_type(f.type)) for f in schema]
     return _settled(pa.schema([_wider(f) if f.name in mixed else f for f in plain]), sample)
+
+
+def _apart(begin: re.Match[bytes]) -> bytes:
+    return _APART_FIELDS + (begin[1] or b", ")
 
 
 def _names_in(sample: bytes) -> frozenset[str] | None:
@@ -276,8 +306,8 @@ def _why_no_columns(names: frozenset[str]) -> str:
     if "" in names:
         return "a field in the files has no name, which no column can be: give --schema without it"
     return (
-        f"the {len(names)} fields in the files differ from line to line, so no columns can be made "
-        "of them: give --schema with those that matter"
+        f"each line has few of the {len(names):,} fields in the files, so they look like data and "
+        "not like columns: give --schema with those that matter"
     )
 
 
