@@ -148,9 +148,9 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
     ("arguments", "told"),
     [
         (("collection", "retain", "s", "soon", "--yes"), "or forever"),
-        (("collection", "retain", "t", "1d", "--yes"), "there is no source 't': there are s"),
-        (("compact", "t"), "there is no collection 't': there are s"),
-        (("collect", "t"), "there is no collection 't': there are s"),
+        (("collection", "retain", "t", "1d", "--yes"), "no source named 't'; existing sources: s"),
+        (("compact", "t"), "no collection named 't'; existing collections: s"),
+        (("collect", "t"), "no collection named 't'; existing collections: s"),
         (("collect", "--after", "3"), "--after '3' is not a duration"),
         (("compact", "--follow", "--interval", "0"), "less than"),
         (("compact", "--engine", "flink"), "--engine 'flink' is not known"),

@@ -154,7 +154,7 @@ async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path
     await shard.compare_and_append(None, 0, 1)
     await location.create_log("orders")
 
-    with pytest.raises(NoSuchCollection, match="there are none yet"):
+    with pytest.raises(NoSuchCollection, match="no collection exists yet"):
         await location.collection("c")
 
 

@@ -78,7 +78,7 @@ async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
     assert done["c"].batches <= len(rendition.roles)
     again = [one async for one in tending.compact(await tending.kept(), full=True)]
     assert sum(one.done.merges for one in again) == 0
-    with pytest.raises(NoSuchCollection, match="there are c, d"):
+    with pytest.raises(NoSuchCollection, match="existing collections: c, d"):
         await tending.kept(["e"])
 
 

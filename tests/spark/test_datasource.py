@@ -257,7 +257,8 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
             "[TIDELOG_USAGE_ERROR] there is no column 'nothing': the columns are k, at, gone"
         ),
         said(spark, lake, "other"): (
-            "[TIDELOG_NO_SUCH_COLLECTION] there is no collection 'other': there are appended, keyed"
+            "[TIDELOG_NO_SUCH_COLLECTION] no collection named 'other'; "
+            "existing collections: appended, keyed"
         ),
         said(spark, lake, ""): "[TIDELOG_OPTION_MISSING] name the collection to be read",
         said(spark, str(tmp_path), "keyed"): "[TIDELOG_NO_SUCH_LOCATION] there is no location at",

@@ -61,6 +61,7 @@ _MISUSES: Final = (
 )
 _HINTS: Final = (
     ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
+    ("tidelog ingest: got unexpected extra argument", "name one source: run ingest for each"),
     ("unexpected extra argument", "put patterns and expressions in quotes"),
     ("collection: no such command 'drop'", "it goes with its source: tidelog source drop NAME"),
     ("tidelog log: no such command 'drop'", "a log is destroyed: tidelog log destroy NAME"),

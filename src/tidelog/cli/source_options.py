@@ -84,8 +84,8 @@ Lateness = Annotated[
     str,
     typer.Option(
         metavar="DURATION",
-        help="How long after newer ones rows may come and still be in time: the collection is "
-        "complete so much less far. 'ingest --final' does not wait for them.",
+        help="How long ingestion waits for rows with earlier times. Rows newer than that stay "
+        "hidden until then, or until 'ingest --final'.",
     ),
 ]
 Retain = Annotated[

@@ -77,7 +77,7 @@ def test_people_are_told_of_each_log_by_its_name(two: Cli, monkeypatch: pytest.M
 
 def test_a_name_of_nothing_is_told(two: Cli) -> None:
     """Also beside one that there is; and who takes a keyed log for a log is told."""
-    assert "there is no collection 'x'" in two("compact", "k", "x").complaint
+    assert "no collection named 'x'" in two("compact", "k", "x").complaint
     assert "'tidelog keyed scan k' reads it" in two("log", "describe", "k").complaint
     assert "'tidelog log list'" in two("log", "describe", "x").complaint
 

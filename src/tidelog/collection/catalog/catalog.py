@@ -169,8 +169,9 @@ class Catalog:
 
 def _check_known(known: Mapping[str, object], name: str, what: str) -> None:
     if name not in known:
-        names = ", ".join(sorted(known)) or "none yet"
-        raise NoSuchCollection(f"there is no {what} {name!r}: there are {names}")
+        names = ", ".join(sorted(known))
+        others = f"existing {what}s: {names}" if known else f"no {what} exists yet"
+        raise NoSuchCollection(f"no {what} named {name!r}; {others}")
 
 
 Row = tuple[str, str, str]  # kind, name, value

@@ -46,9 +46,8 @@ async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
         raise UsageError(f"the file {path!r} is skipped already: 'tidelog source status {name}'")
     if not lost:
         raise UsageError(
-            f"the file {path!r} keeps nothing from being taken, so there is nothing to skip: "
-            f"'tidelog source status {name}' says what does, with the file's name as it is to be "
-            "given"
+            f"the file {path!r} does not stop the source {name!r}, so it cannot be skipped: "
+            f"'tidelog source status {name}' names the file that does"
         )
     return await ingester.controller.skip_files(name, [former_path(found) for found in lost])
 
