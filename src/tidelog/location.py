@@ -250,6 +250,17 @@ class Location(Shelves):
 
         await skip_file(await self.ingester(name), path)
 
+    async def acknowledge(self, name: str, *paths: str) -> None:
+        """Remove a source's reports about some files, or all if there are no ``paths``.
+
+        Raises:
+            NoSuchCollection: no source has the name. UsageError: no report is about a path.
+        """
+        from tidelog.collection.ingest.notes import acknowledge
+
+        info, _ = await self.source(name)
+        await acknowledge(self.store, info.id, paths)
+
     async def source(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Find a source and the rendition that it feeds."""
         catalog = await self.controller.catalog()

@@ -264,6 +264,9 @@ class Location(Blocking[aio_location.Location]):
     def retain(self, name: str, retain_ms: int | None) -> None:
         self._portal.run(self._inner.retain(name, retain_ms))
 
+    def acknowledge(self, name: str, *paths: str) -> None:
+        self._portal.run(self._inner.acknowledge(name, *paths))
+
     def skip_file(self, name: str, path: str) -> None:
         self._portal.run(self._inner.skip_file(name, path))
 

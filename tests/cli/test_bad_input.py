@@ -291,7 +291,15 @@ def test_a_file_that_was_rewritten(ingested: Cli) -> None:
 
     assert "was rewritten" in said.objects[-1]["notes"]["1.jsonl"]
     status = ingested.done("source", "status", "events").object
-    assert "was rewritten" in status["run"]["notes"]["1.jsonl"]
+    assert "was rewritten" in status["notes"]["1.jsonl"]
+    refused(ingested("source", "acknowledge", "events", "2.jsonl"), MISUSED, "'2.jsonl'")
+    ingested.done("source", "acknowledge", "events", "1.jsonl")
+    assert ingested.done("source", "status", "events").object["notes"] == {}
+
+
+def test_one_run_ingests_one_source(ingested: Cli) -> None:
+    """The hint must not send the user to quotes."""
+    refused(ingested("ingest", "events", "others"), MISUSED, "name one source")
 
 
 def test_a_null_key_is_set_aside(events: Cli) -> None:

@@ -232,6 +232,27 @@ def skip(
         say(f"Skipped the file {path!r} of the source {name!r}: go on with tidelog ingest {name}")
 
 
+@app.command("acknowledge")
+def acknowledge(
+    context: typer.Context,
+    name: SourceName,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="The files, as the status names them."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove reports about files from the status of a source; without a PATH, all of them.
+
+    A report stays in the status until then, also after later runs.
+    """
+    on_location(context, lambda location: location.acknowledge(name, *(paths or [])))
+    if is_json(as_json=as_json):
+        print_json({"name": name, "paths": paths or [], "acknowledged": True})
+    if not as_json:
+        say(f"Removed {'the reports about those files' if paths else 'all reports'} of {name!r}.")
+
+
 @app.command("drop")
 def drop(
     context: typer.Context,

@@ -109,6 +109,7 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
         "reached": dict(found.reached),
         "late": found.late,
         "bad": found.bad,
+        "notes": dict(found.notes),
         "skipped": {path: _iso(since) for path, since in sorted(found.skipped.items())},
         "source_error": found.trouble,
         "run": run
@@ -136,6 +137,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     lag = found.trouble or "unknown"
     if found.left_bytes is not None:
         lag = bytes_text(found.left_bytes) if found.left_bytes else "nothing is left"
+    merges = {} if found.run is None else found.run.merges
     bad = f"{found.bad:,}"
     if found.bad:
         bad += f" (see them: tidelog read {found.name}_errors)"
@@ -151,7 +153,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("skipped", [f"{path} (since {_iso(at)})" for path, at in sorted(found.skipped.items())]),
         ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
         ("dropped fields", _dropped_text(found)),
-        ("noted", waiting_lines({} if found.run is None else found.run.notes)),
+        ("noted", waiting_lines({**found.notes, **merges})),
         ("last run", _run_lines(found)),
     ]
 

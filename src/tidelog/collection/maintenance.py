@@ -18,6 +18,7 @@ from tidelog.collection.catalog.lost import is_of_source
 from tidelog.collection.hold_all import move_ingest_hold
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
+from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection, UsageError
@@ -294,7 +295,11 @@ class Maintenance:
         objects = await self._objects_of_sources() if sweeps else {}
         # In this order: a source whose objects were listed before is in the catalog, or dropped.
         catalog = await self.controller.catalog()
-        living = {health_path(source.id) for source in catalog.sources.values()}
+        living = {
+            path(source.id)
+            for source in catalog.sources.values()
+            for path in (health_path, notes_path)
+        }
         stale = [key for key in status if key not in living]
         if stale:
             await self.store.delete(stale)

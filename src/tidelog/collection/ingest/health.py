@@ -19,7 +19,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was last heard of. ``error`` is what it stands at, or stopped with.
 
     Units: ``told_us`` is when this was written, ``upper`` is in milliseconds; rows are the run's,
-        and ``dropped`` counts its values of fields that the schema lacks.
+        and ``dropped`` counts its values of fields that the schema lacks. ``merges`` has why merges
+        of a shard ended.
     """
 
     engine: str
@@ -33,6 +34,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     bad: int
     waiting: dict[str, str] = {}
     notes: dict[str, str] = {}
+    merges: dict[str, str] = {}
     dropped: dict[str, int] = {}
     error: str | None = None
     error_kind: str | None = None

@@ -25,6 +25,7 @@ from tidelog.collection.ingest.engine import (
     nothing_computed,
     rows_refused,
 )
+from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.source.binding import (
     AddressRange,
@@ -111,6 +112,7 @@ class Ingester(SourceShards):
     _skipped: frozenset[str] = frozenset()
     _retain_ms: int | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
+    _noted: Mapping[str, str] = field(default_factory=dict)
 
     async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
         """Do one tick; None if there is nothing to do up to ``head``.
@@ -185,6 +187,7 @@ class Ingester(SourceShards):
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
             plan = await self.plan(head, lower)
+            await self._store_notes()
             # With times from the data, a plan without ranges lets in what was held back.
             if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
                 return None
@@ -230,6 +233,14 @@ class Ingester(SourceShards):
             dropped=computed.dropped if is_ours else {},
             computed=computed,
         )
+
+    async def _store_notes(self) -> None:
+        """Store what a plan found to report, before its rows are bound: a kill loses no report."""
+        notes = self.source.notes()
+        new = {path: note for path, note in notes.items() if self._noted.get(path) != note}
+        if new:
+            await add_notes(self.store, self.info.id, new)
+        self._noted = dict(notes)
 
     def _left_bytes(self, head: SourceHead, taken: Taken) -> int:
         """Return what a head has beyond a frontier; known where a tick of ours ended there."""

@@ -272,6 +272,7 @@ class _Run:
             bad=done.bad,
             waiting=dict(done.waiting),
             notes=dict(done.notes),
+            merges=dict(self.tending.trouble),
             dropped=dict(done.dropped),
             error=None if error is None else str(error),
             error_kind=None if error is None else error.kind,

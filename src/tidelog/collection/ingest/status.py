@@ -9,6 +9,7 @@ from typing import cast
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.ingest.health import Health, decode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.notes import load_notes
 from tidelog.collection.source.binding import FileRange, Taken
 from tidelog.collection.source.generations import names_by_path, shown_path
 from tidelog.errors import (
@@ -29,7 +30,8 @@ class SourceStatus:
     Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
         something was taken, None of a source that reads no files, which ``reached`` an address of
-        each path; ``skipped`` are files that were given up, and when; ``late`` and ``bad``
+        each path; ``notes`` are reports about files that no user has acknowledged, by path;
+        ``skipped`` are files that were given up, and when; ``late`` and ``bad``
         count rows since the beginning. What came within ``lateness_ms`` is taken, and held back: it
         lies in ``held_bytes`` of the source, beside rows that are in.
     """
@@ -45,6 +47,7 @@ class SourceStatus:
     held_bytes: int
     late: int
     bad: int
+    notes: Mapping[str, str]
     skipped: Mapping[str, int]
     trouble: str | None
     run: Health | None
@@ -78,6 +81,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         held_bytes=sum(found.weight_bytes for found in held),
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.totals.diffs,
+        notes=await load_notes(ingester.store, ingester.info.id),
         skipped={shown_path(path): at for path, at in known.skipped.items()},
         trouble=trouble,
         run=await load_health(ingester),

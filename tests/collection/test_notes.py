@@ -1,0 +1,105 @@
+"""Reports about files: they stay in the status until the user acknowledges them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kit.clocks import OneThread
+from kit.dying import DiesWriting
+from kit.sources import run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.notes import NOTES_MAX, add_notes, load_notes
+from tidelog.collection.ingest.status import SourceStatus, source_status
+from tidelog.errors import LocationError, UsageError
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing.faulty import NO_FAULT, Faulty
+
+
+async def opened(store: Store) -> Location:
+    return await open_location("memory://", clock=OneThread(), store=store)
+
+
+async def fed(folder: Path) -> MemoryStore:
+    """Return the store of a location that ingested one file."""
+    (folder / "a.jsonl").write_text('{"n": 1}\n')
+    store = MemoryStore(name="memory://")
+    location = await open_location("memory://", create=True, clock=OneThread(), store=store)
+    await location.create_source(SourceSpec(name="c", files=str(folder), schema="n bigint"))
+    await run_once(await location.ingester("c"))
+    return store
+
+
+def rewrite(folder: Path, number: int) -> None:
+    """Replace the file by another one."""
+    (folder / "new.tmp").write_text(f'{{"n": {number}, "more": "{"x" * number}"}}\n')
+    (folder / "new.tmp").rename(folder / "a.jsonl")
+
+
+async def status_of(location: Location) -> SourceStatus:
+    return await source_status(await location.ingester("c"))
+
+
+async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
+    """The run that made it may have been one of cron, and its output is gone."""
+    location = await opened(await fed(tmp_path))
+    rewrite(tmp_path, 2)
+    await run_once(await location.ingester("c"))
+    for _ in range(2):
+        assert not (await run_once(await location.ingester("c"))).notes
+        assert "was rewritten" in (await status_of(location)).notes["a.jsonl"]
+
+    with pytest.raises(UsageError, match=r"b\.jsonl"):
+        await location.acknowledge("c", "b.jsonl")
+    await location.acknowledge("c", "a.jsonl")
+    await run_once(await location.ingester("c"))
+    assert (await status_of(location)).notes == {}
+    rewrite(tmp_path, 3)
+    await run_once(await location.ingester("c"))
+    assert list((await status_of(location)).notes) == ["a.jsonl"]
+    await location.acknowledge("c")
+    assert (await status_of(location)).notes == {}
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
+async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
+    """A process may die after it bound the rows: the next one finds nothing to report."""
+    for number in range(landed, 100, 2):  # Each is half of the writes.
+        store, process = await fed(tmp_path), DiesWriting(number, landed)
+        rewrite(tmp_path, 2)
+        with suppress(LocationError):
+            await run_once(await (await opened(Faulty(store, toss=process.toss))).ingester("c"))
+        location = await opened(store)
+        summary = await run_once(await location.ingester("c"))
+
+        status = await status_of(location)
+        assert "was rewritten" in status.notes.get("a.jsonl", ""), (number, summary.notes)
+        assert (await (await location.collection("c")).snapshot()).num_rows == 2
+        if not process.died:
+            break
+    assert 3 <= number < 100
+
+
+async def test_two_ingesters_store_their_reports_at_once() -> None:
+    """Each replaces only the version that it read; the oldest reports make room."""
+    store = MemoryStore(name="memory://")
+
+    class Slow(Faulty):
+        """Lets the other ingester write between the reading and the writing."""
+
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            if "other" not in await load_notes(store, "s"):
+                await add_notes(store, "s", {"other": "theirs", "both": "theirs"})
+            return await super().put(key, data, if_absent=if_absent, if_match=if_match)
+
+    await add_notes(Slow(store, toss=lambda _: NO_FAULT), "s", {"own": "ours", "both": "ours"})
+    assert await load_notes(store, "s") == {"other": "theirs", "own": "ours", "both": "ours"}
+
+    await add_notes(store, "s", {f"file {n}": "new" for n in range(NOTES_MAX - 1)})
+    assert list(await load_notes(store, "s"))[:2] == ["both", "file 0"]
