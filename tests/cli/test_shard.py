@@ -72,6 +72,15 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     assert "already" in cli("shard", "create", "s", *SCHEMA).complaint
 
 
+def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    """A time in seconds, where the rows have milliseconds, must not look like a loss."""
+    path = cli.write_lines("1.jsonl", *ROWS)
+    made(cli).done("shard", "append", "s", path, "--time", "1709290800000")
+
+    assert contents(cli, "--as-of", "1709290800") == []
+    assert "before all data of the shard 's', which begins at 1709290800000" in caplog.text
+
+
 @pytest.mark.parametrize("format", ["json", "csv", "parquet", "arrow", "stream", "spooled"])
 def test_what_every_format_holds_is_appended(
     cli: Cli, format: str, monkeypatch: pytest.MonkeyPatch

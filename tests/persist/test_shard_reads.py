@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
-from kit.shards import SCHEMA, Place, in_memory, rows
+from kit.shards import SCHEMA, Place, contents, in_memory, rows
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     UsageError,
@@ -153,3 +153,22 @@ async def test_arguments_of_another_kind_are_told_in_a_sentence() -> None:
     for updates in others:
         with pytest.raises(UsageError, match="a pyarrow table"):
             await shard.append(updates, 1, 2)  # type: ignore[arg-type]
+
+
+async def test_a_time_before_all_data_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """No row is right there, and without a report a time in another unit looks like a loss."""
+    place = in_memory()
+    shard = place.shard(name="user.prices")
+    await shard.compare_and_append(None, 0, 5)
+    assert await contents(shard, 2) == {}
+    await shard.compare_and_append(rows(("a", 1, 1_709_290_800_000, 1)), 5, 1_709_290_800_001)
+    assert await contents(shard, 1_709_290_800_000) == {("a", 1): 1}
+    assert not caplog.messages
+
+    async with await place.shard(name="user.prices").lease() as reader:
+        await reader.snapshot(1_709_290_800)
+    expected = "before all data of the shard 'prices', which begins at 1709290800000"
+    assert expected in caplog.text
+    caplog.clear()
+    assert await contents(shard, 1_709_290_800) == {}
+    assert expected in caplog.text

@@ -45,7 +45,7 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import RowSelection, repeated
-from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
+from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced, start_after
 from tidelog.store.port import Store
 
 _log = logging.getLogger(__name__)
@@ -187,16 +187,8 @@ class Collection:
 
     def _report_time_before_data(self, asked: int) -> None:
         """Log a warning if the collection has data, and all of it is later than the time read."""
-        found = (
-            next((batch for batch in shard.state.batches if batch.rows), None)
-            for shard in self.shards
-        )
-        earliest = [batch for batch in found if batch is not None]
-        # Parts cost time to decode, and a batch that ends by the time read needs no look at them.
-        if not earliest or any(b.upper is not None and b.upper <= asked + 1 for b in earliest):
-            return
-        first = min(part.time_min for batch in earliest for part in batch.parts)
-        if first <= asked:
+        first = start_after((shard.state for shard in self.shards), asked)
+        if first is None:
             return
         _log.warning(
             "%s is before all data of %r, which begins at %s; a number counts milliseconds",

@@ -77,6 +77,7 @@ async def _snapshot(location: Location, asked: _Asked) -> None:
     shard = await opened(location, asked.name)
     wanted = asked.picked.selection().check(schema_of(shard.state))
     time = readable(shard, asked.as_of)
+    shard.report_before_data(time)
     rows = ShardRows(shard=shard, wanted=wanted, consolidated=asked.consolidated)
     written = await write_all(
         rows.contents(time),

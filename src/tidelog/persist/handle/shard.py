@@ -8,6 +8,7 @@ Source: persist, "API".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
@@ -47,7 +48,12 @@ from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.reader import PartReader, parts_until
 from tidelog.persist.read.selection import ALL_ROWS, CheckedSelection, RowSelection
-from tidelog.persist.read.snapshot import ShardSnapshot, check_readable, require_replaced
+from tidelog.persist.read.snapshot import (
+    ShardSnapshot,
+    check_readable,
+    require_replaced,
+    start_after,
+)
 from tidelog.persist.states import holding, transition
 from tidelog.persist.states.evolution import (
     Evolved,
@@ -71,6 +77,7 @@ if TYPE_CHECKING:
     from tidelog.persist.upkeep.compactor import Compacted
     from tidelog.persist.upkeep.sweeper import ShardSwept
 
+_log = logging.getLogger(__name__)
 INLINE_STATE_BYTES_MAX = 256 * 1024
 LEASE_US = 900_000_000
 
@@ -286,7 +293,21 @@ class Shard:
         checked = None if self.schema is None else asked.check(self.schema)
         state = await self.wait_for_upper(as_of, wait=wait, timeout_us=timeout_us)
         checked = checked or asked.check(served_schema(state, self.schema))
-        return self.snapshot_of(state, as_of, checked)
+        found = self.snapshot_of(state, as_of, checked)
+        self.report_before_data(as_of)
+        return found
+
+    def report_before_data(self, as_of: int) -> None:
+        """Log a warning if the shard has data, and all of it is later than the time read."""
+        first = start_after([self.state], as_of)
+        if first is not None:
+            _log.warning(
+                "the time %d is before all data of the shard %r, which begins at %d: check the "
+                "unit of the time",
+                as_of,
+                name_of(Named.SHARD, self.id) or self.id,
+                first,
+            )
 
     def snapshot_of(
         self,

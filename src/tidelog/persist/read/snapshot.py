@@ -214,6 +214,17 @@ def require_replaced(states: Iterable[State], error: PartMissing) -> None:
         raise error
 
 
+def start_after(states: Iterable[State], as_of: int) -> int | None:
+    """Return the time at which the data of shards begins, if all of it is later than ``as_of``."""
+    found = (next((batch for batch in state.batches if batch.rows), None) for state in states)
+    earliest = [batch for batch in found if batch is not None]
+    # Parts cost time to decode, and a batch that ends by the time read needs no look at them.
+    if not earliest or any(b.upper is not None and b.upper <= as_of + 1 for b in earliest):
+        return None
+    first = min(part.time_min for batch in earliest for part in batch.parts)
+    return first if as_of < first else None
+
+
 def check_readable(state: State, as_of: int) -> None:
     """Refuse a time that is below since.
 
