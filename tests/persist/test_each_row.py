@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
 from kit.shards import SCHEMA, Place, in_memory, rows
 from tidelog.errors import UsageError
+from tidelog.persist.format import parquet
 from tidelog.persist.format.schema import ShardSchema, shard_schema
-from tidelog.persist.read import decoders
+from tidelog.persist.read import contents, decoders
 from tidelog.persist.read.selection import each_row
 from tidelog.persist.read.snapshot import ShardSnapshot
 
@@ -130,3 +133,20 @@ async def test_one_column_is_decoded_without_the_others() -> None:
 
     assert decoded == [["c2"]]
     assert found.column("c2").to_pylist() == list(range(COUNT))
+
+
+async def test_row_groups_that_threads_decode_side_by_side_stay_in_order() -> None:
+    """A column of ones is one block of memory: it costs nothing beside the columns asked for."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(*[(f"{n:05}", n, 0, 1) for n in range(2_000)]), 0, 1)
+    with patch.object(parquet, "ROW_GROUP_ROWS", 100):
+        many = [(f"{n:05}", n, 1, 1) for n in range(2_000, 5_000)]
+        await shard.compare_and_append(rows(*many), 1, 2)
+
+    with patch.object(contents, "ONES_ROWS", 700):
+        table = await (await shard.snapshot(1, columns=["c1"])).to_arrow()
+    assert table.column("c1").to_pylist() == list(range(5_000))
+    assert table.column("_diff").to_pylist() == [1] * 5_000
+    chunks = table.column("_diff").chunks
+    blocks = {buffer.address for chunk in chunks if (buffer := chunk.buffers()[1]) is not None}
+    assert (len(chunks), len(blocks)) == (8, 1)

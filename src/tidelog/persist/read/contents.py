@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,8 @@ from tidelog.store.port import Store
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 PIECES_AT_ONCE: Final = 2
+GROUPS_DECODED: Final = 8  # By one thread: a part has up to some dozens.
+ONES_ROWS: Final = 65_536
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
@@ -129,18 +131,24 @@ class ContentsReader:
         opener = self._opener(())
         out = self.narrow.contents
 
-        async def read(part: Part) -> pa.Table:
+        async def decode(opened: OpenPart, groups: range) -> pa.Table:
+            names = self.selection.columns
+            work = partial(opened.read, groups, names, as_of=self.as_of, use_threads=True)
+            return await self.clock.offload(work)
+
+        async def read(part: Part) -> list[pa.Table]:
             (opened,) = await opener.open([part])
             groups = range(len(opened.groups))
-            decode = partial(
-                opened.read, groups, self.selection.columns, as_of=self.as_of, use_threads=True
-            )
-            return await self.clock.offload(decode)
+            # Arrow decodes the groups of one column one after the other.
+            starts = range(0, len(groups), GROUPS_DECODED)
+            some = [groups[start : start + GROUPS_DECODED] for start in starts]
+            work = [partial(decode, opened, each) for each in some]
+            return await run_all(work, at_once=opener.reads)
 
         found = await run_all([partial(read, part) for part in parts], at_once=opener.reads)
-        table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *found])
-        ones = int64_array(np.ones(table.num_rows, np.int64))
-        return table.append_column(out.field(DIFF), ones)
+        tables = [table for of_part in found for table in of_part]
+        table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *tables])
+        return table.append_column(out.field(DIFF), ones(table.num_rows))
 
     def _opener(self, box: Iterable[str]) -> PartOpener:
         return PartOpener(
@@ -197,6 +205,13 @@ async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) ->
 
 async def _as_it_is(piece: pa.Table) -> None:
     """Do nothing more with a piece."""
+
+
+def ones(rows: int) -> pa.ChunkedArray[Any]:
+    """Return a column of ones whose chunks share one block of memory."""
+    block = int64_array(np.ones(min(rows, ONES_ROWS), np.int64))
+    whole, left = divmod(rows, ONES_ROWS)
+    return pa.chunked_array([*[block] * whole, block.slice(0, left)], pa.int64())
 
 
 def _size_of(piece: pa.Table) -> int:
