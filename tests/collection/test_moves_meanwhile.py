@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 from kit.sources import ingested, make_source, numbers, run_once
-from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.identified import Renamed, Search, identify
+from tidelog.collection.source.identified import Renamed, Search
 from tidelog.collection.source.moves import Moves
-from tidelog.collection.source.port import Plan
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry
-from tidelog.store.urls import open_store
 
 
 def write(path: Path, *numbers: int) -> Path:
@@ -195,20 +192,6 @@ async def test_what_is_not_there_when_it_is_bound_waits(
     assert list(first.waiting) == [old.name]
     await ingested(tmp_path)
     assert await numbers(tmp_path) == [1]
-
-
-async def test_what_a_range_is_of_stays_known_though_the_file_is_elsewhere(tmp_path: Path) -> None:
-    """It goes right before it is bound: what was bound of it before says which one it is."""
-    url, clock = tmp_path.as_uri(), SystemClock()
-    gone = FileRange(path="a", start=3, limit=6, e_tag="d2")
-    before = FileRange(path="a", start=0, limit=3, e_tag="i1|d1")
-    plan, waits = await identify(
-        Plan((gone,), None), {"a": before}, url, store=open_store(url, clock=clock), clock=clock
-    )
-
-    [range_] = plan.ranges
-    assert waits == [gone]
-    assert range_ == FileRange(path="a", start=3, limit=6, e_tag="i1|d2")
 
 
 def learnt(moves: Moves, path: str, before: FileRange, *, identity: str) -> bool:

@@ -24,11 +24,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--rotation", action="store_true", help="rotate logs, on the local engine")
     parser.add_argument("--spark", action="store_true", help="rotate logs, on the Spark engine")
+    parser.add_argument("--busy", action="store_true", help="rotate logs during each run, too")
     given = parser.parse_args()
     failed = 0
-    run: Callable[[int], object] = play_rotation if given.rotation else play
-    if given.spark:
-        run = partial(play_rotation, make_engine=spark_engine)
+    run: Callable[[int], object] = play
+    if given.rotation or given.busy or given.spark:
+        engine = spark_engine if given.spark else None
+        run = partial(play_rotation, make_engine=engine, is_busy=given.busy)
     for seed in range(given.first, given.first + given.seeds):
         try:
             run(seed)

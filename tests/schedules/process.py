@@ -135,3 +135,47 @@ class ProcessStore:
 
     async def _wait_for_ever(self) -> None:
         await asyncio.Event().wait()
+
+
+class Killed(BaseException):
+    """The end of a process at a request of its store."""
+
+
+@dataclass(slots=True)
+class WatchedStore:
+    """A store that calls ``watch`` before and after each of its requests."""
+
+    inner: Store
+    watch: Callable[[], None]
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        self.watch()
+        found = await self.inner.get(key, start=start, limit=limit)
+        self.watch()
+        return found
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        self.watch()
+        return await self.inner.refresh(key, e_tag)
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        self.watch()
+        e_tag = await self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
+        self.watch()
+        return e_tag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.watch()
+        await self.inner.delete(keys)
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        self.watch()
+        async for entry in self.inner.list(prefix, after=after):
+            yield entry
+            self.watch()

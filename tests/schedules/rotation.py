@@ -3,6 +3,9 @@
 A plain list knows each line that was ever written. A tidy schedule must yield just these lines. In
 an untidy one a line may be missing or come twice, if a run reported a file that held it. So it may
 with times from the data, as a move is recorded with the next rows only.
+
+In a busy schedule, tools also work during a run: before and after each request to the store of the
+location and of the logs. There the process may be killed, too.
 """
 
 from __future__ import annotations
@@ -21,15 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from kit.sources import bind, run_once
+from schedules.process import Killed, WatchedStore
+from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
 from tidelog.location import Location, open_location
+from tidelog.store.urls import open_store
 
 LOG = "app.log"
 FIRST_NS = 1_700_000_000_000_000_000
+KNOWN_AGAIN = "and its rows were ingested before"  # A note that excuses no row that comes twice.
 MakeEngine = Callable[[Location], Engine]
 
 
@@ -54,6 +61,7 @@ class Logs:
     reported: set[int] = field(default_factory=set)
     is_settled: bool = True
     is_copied: bool = False
+    during: dict[str, set[int]] = field(default_factory=dict)
     _lines: int = 0
     _names: int = 0
     _changes: int = 0
@@ -106,8 +114,9 @@ class Logs:
 
     def rename(self) -> None:
         """Give a file another name. Only its name shows the log that a copy is of."""
-        if self.held and not (self.is_tidy and self.is_copied):
-            name = self.dice.choice(sorted(self.held))
+        names = sorted(name for name in self.held if self.is_tidy or self._is_alone(name))
+        if names and not (self.is_tidy and self.is_copied):
+            name = self.dice.choice(names)
             end = ".gz" if name.endswith(".gz") else ""
             self._rename(name, f"other-{chr(97 + self._number() % 26)}x{self._names}.log{end}")
 
@@ -221,7 +230,17 @@ class Logs:
     def note(self, names: set[str]) -> None:
         """Remember which lines the reported files hold."""
         for name in names:
-            self.reported.update(self.held.get(name, ()))
+            self.reported.update(self.held.get(name, ()), self.during.get(name, ()))
+
+    def remember(self) -> None:
+        """Remember which lines each name holds now, for the notes of a run in progress."""
+        for name, lines in self.held.items():
+            self.during.setdefault(name, set()).update(lines)
+
+    def _is_alone(self, name: str) -> bool:
+        """Return True if no other file has a line of this one, but for the first."""
+        lines = {*self.held[name]} - {0}
+        return all(other == name or not lines & {*held} for other, held in self.held.items())
 
     def _taken(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()}
@@ -296,6 +315,7 @@ class Rotation:
     location_url: str
     make_engine: MakeEngine | None
     lateness: str
+    is_busy: bool = False
 
     async def run(self) -> None:
         """Play the schedule.
@@ -314,7 +334,9 @@ class Rotation:
         for _ in range(self.dice.randrange(4, 10)):
             for _ in range(self.dice.randrange(1, 5)):
                 self.logs.act()
-            if self.dice.random() < 0.25:
+            if self.is_busy:
+                await self._work()
+            elif self.dice.random() < 0.25:
                 await self._bind()
             else:
                 await self._ingest()
@@ -323,8 +345,45 @@ class Rotation:
             await self._ingest(final=True)
         await self._compare()
 
-    async def _ingester(self, *, final: bool = False) -> Ingester:
-        location = await open_location(self.location_url)
+    async def _work(self) -> None:
+        """Ingest while tools work, and perhaps until a kill."""
+        dice, logs = self.dice, self.logs
+        acts, p_act, p_kill = 3, dice.choice([0.02, 0.05, 0.2]), dice.choice([0, 0, 0.02, 0.1])
+        is_killed = False
+
+        def watch() -> None:
+            nonlocal acts, is_killed
+            if acts and dice.random() < p_act:
+                acts -= 1
+                logs.act()
+                logs.remember()
+            if is_killed or dice.random() < p_kill:
+                is_killed = True
+                raise Killed
+
+        logs.is_settled = False
+        logs.during.clear()
+        logs.remember()
+        ingester = await self._ingester()
+        location_store = WatchedStore(open_store(self.location_url, clock=SystemClock()), watch)
+        try:
+            ingester = await self._ingester(location_store)
+            assert isinstance(ingester.source, FilesSource)
+            ingester.source.store = WatchedStore(ingester.source.store, watch)
+            await run_once(ingester)
+        except Killed:
+            pass
+        except BaseExceptionGroup as error:
+            if error.split(Killed)[0] is None:
+                raise
+        notes, waiting = ingester.source.notes(), ingester.source.waiting()
+        doubts = {name for name, why in notes.items() if KNOWN_AGAIN not in why}
+        logs.note(doubts if logs.is_tidy else {*doubts, *waiting})
+
+    async def _ingester(
+        self, store: WatchedStore | None = None, *, final: bool = False
+    ) -> Ingester:
+        location = await open_location(self.location_url, store=store)
         engine = self.make_engine(location) if self.make_engine is not None else None
         bytes_max = self.dice.choice([40, 150, 10**6])
         found = await location.ingester("c", bytes_max=bytes_max, final=final, engine=engine)
@@ -353,7 +412,7 @@ class Rotation:
         for row in table.to_pylist():
             found[row["n"]] += row["_diff"]
         missing, more = self.logs.written - found, found - self.logs.written
-        if not self.logs.is_tidy or self.logs.is_timed:
+        if self.is_busy or not self.logs.is_tidy or self.logs.is_timed:
             missing, more = (
                 Counter({n: count for n, count in some.items() if n not in self.logs.reported})
                 for some in (missing, more)
@@ -364,7 +423,9 @@ class Rotation:
         assert not errors.num_rows, errors.to_pylist()
 
 
-def play_rotation(seed: int, make_engine: MakeEngine | None = None) -> Logs:
+def play_rotation(
+    seed: int, make_engine: MakeEngine | None = None, *, is_busy: bool = False
+) -> Logs:
     """Play the schedule of a seed; return its logs.
 
     Raises:
@@ -380,5 +441,5 @@ def play_rotation(seed: int, make_engine: MakeEngine | None = None) -> Logs:
         logs = Logs(folders[0], folders[1], dice, form, is_tidy, banner, is_timed)
         lateness = dice.choice(["0s", "1s"])
         url = Path(name, "lake").as_uri()
-        asyncio.run(Rotation(dice, logs, url, make_engine, lateness).run())
+        asyncio.run(Rotation(dice, logs, url, make_engine, lateness, is_busy).run())
         return logs

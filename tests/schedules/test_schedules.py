@@ -36,6 +36,15 @@ def test_each_line_of_a_rotated_log_is_in_once_or_reported(seed: int) -> None:
     play_rotation(seed)
 
 
+@pytest.mark.parametrize("seed", [17, 19, 30, *range(4)])
+def test_each_line_of_a_log_rotated_during_a_run_is_in_once_or_reported(seed: int) -> None:
+    """While tools work, and kills happen, between the requests of a run.
+
+    200 of them: ``make schedules SCHEDULES_ARGS=--busy``, on Spark ``--busy --spark``.
+    """
+    play_rotation(seed, is_busy=True)
+
+
 def forgetful(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
     """Forget a range of a binding of several."""
     found = next_binding(updates, lower, upper, kind)

@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.collection.formats.packed.packed import PACKED_RATIO, is_packed
 from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.moves import known_identity, with_identity
 from tidelog.collection.source.surveyed import WENT, FileCandidate, FileSurvey
 from tidelog.store.port import Entry, is_version
 
@@ -44,7 +45,8 @@ class Known:
 
     def is_checked(self, entry: Entry, before: FileRange) -> bool:
         """Return True if a file is known to go on as it was taken: by its version, or a survey."""
-        return is_version(entry.e_tag, before.e_tag) or self.checked.get(entry.key) == entry.e_tag
+        bound = with_identity(before.e_tag, known_identity(before))
+        return is_version(entry.e_tag, bound) or self.checked.get(entry.key) == entry.e_tag
 
     def forget(self, sizes: Mapping[str, int], taken: Mapping[str, FileRange]) -> None:
         """Forget of files that wait, those that are gone, or were taken whole after all.

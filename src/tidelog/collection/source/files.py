@@ -37,10 +37,11 @@ from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_
 from tidelog.collection.source.generations import family_of, record_displaced
 from tidelog.collection.source.identified import (
     Search,
+    find_moved_on,
     find_others,
-    identify,
+    listed_now,
     paths_of,
-    sizes_beside,
+    replaced_since,
     sizes_now,
 )
 from tidelog.collection.source.keeping import RowsInMemory, read_kept
@@ -49,9 +50,11 @@ from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.messages import ReadData
 from tidelog.collection.source.moves import (
     Moves,
+    date_of,
     gone_by_beginning,
     kin_by_beginning,
     known_identity,
+    without_stale,
 )
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.own_location import leads_into
@@ -70,6 +73,7 @@ from tidelog.collection.source.surveyed import (
     join_pieces,
     split_candidate,
     unseen,
+    went_away,
 )
 from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
 from tidelog.persist.format.schema import ShardSchema, encode_schema
@@ -81,6 +85,7 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
 PLACES_MAX: Final = 1_000  # So many files are searched for the bytes of one that was moved.
+SEARCHES_MAX: Final = 3  # A file that is gone for good costs as many listings.
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
 # Of parquet, times are read without the rest; of json arrays, a piece is no text by itself.
@@ -134,6 +139,9 @@ class FilesSource:
             and is_asked_for(entry.key, patterns)
             and not leads_into(entry, self.own)
         }
+        if not self._has_versions():
+            entries = await listed_now([*listed.values()], self.info.url, self.clock)
+            listed = {entry.key: entry for entry in entries}
         found = {key: entry for key, entry in listed.items() if entry.size_bytes}
         # A path that is no text could not be recorded.
         nameless = {key for key in found if shown_key(key) != key}
@@ -178,15 +186,17 @@ class FilesSource:
             files, complete = _in_order(surveys, complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                plan, is_there = await self._proven(self._take(files, cut, job), standing, head)
-                if is_there:
+                plan = self._take(files, cut, job)
+                if await self._is_proven(plan, head):
                     return self._recorded(plan, taken)
                 continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
                 if not moved.ranges or job.is_timed:
                     return None
-                return self._recorded((await self._proven(moved, standing, head))[0], taken)
+                if await self._is_proven(moved, head):
+                    return self._recorded(moved, taken)
+                continue
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -240,9 +250,8 @@ class FilesSource:
         if not changed:
             return False
         compared.update(entry.key for entry in changed)
-        new = [entry for entry in head.entries if entry.key not in standing]
         others = await find_others(
-            changed, new, standing, sizes, url=self.info.url, clock=self.clock
+            changed, head, standing, sizes, url=self.info.url, clock=self.clock
         )
         for path in others.replaced:
             self._moves.replace(path, head.tags[path], taken[path], proven=True)
@@ -280,7 +289,7 @@ class FilesSource:
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, sizes)
             return False
-        sizes = await sizes_beside(new, taken, sizes, url=self.info.url, clock=self.clock)
+        sizes = without_stale(sizes, (one.candidate for one in new), taken, head.tags)
         search = Search(
             gone=gone_by_beginning(taken, sizes),
             kin=kin_by_beginning(taken, sizes, new),
@@ -288,6 +297,7 @@ class FilesSource:
             info=self.info,
             skipped=self._skipped,
             listed=head.empty | head.sizes.keys(),
+            tags=head.tags,
             is_complete=complete,
             store=self.store,
             clock=self.clock,
@@ -296,24 +306,23 @@ class FilesSource:
         self._known.stalled.update({one.path: (0, one.e_tag, WENT) for one in renamed.went})
         return renamed.found or bool(renamed.went)
 
-    async def _proven(
-        self, plan: Plan, taken: Mapping[str, FileRange], head: FilesHead
-    ) -> tuple[Plan, bool]:
-        """Return what a plan is once its files were asked for, and whether all of them are there.
+    async def _is_proven(self, plan: Plan, head: FilesHead) -> bool:
+        """Return True if the files of a plan are still those that were listed and surveyed.
 
-        Those that went since they were listed, wait.
+        The others wait.
         """
         ranges = cast("Sequence[FileRange]", plan.ranges)
         lost: Sequence[FileRange] = ()
         if not self._has_versions():
-            plan, lost = await identify(
-                plan, taken, self.info.url, store=self.store, clock=self.clock
-            )
+            lost = await find_moved_on(ranges, self.info, store=self.store, clock=self.clock)
         elif ranges and self.clock.monotonic_us() - head.listed_us >= NEW_US:
             prefixes = distinct_prefixes(self.info.patterns)
             lost = await find_lost(ranges, head, self.store, prefixes)
-        self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
-        return plan, not lost
+        for found in lost:
+            is_moved = self._moves.found.pop(found.path, None) is not None
+            start = 0 if is_moved and not found.is_read else found.start
+            self._known.stalled[found.path] = start, head.tags.get(found.path, found.e_tag), WENT
+        return not lost
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting, **self._nameless}
@@ -341,16 +350,20 @@ class FilesSource:
         try:
             return await self._read_at(found.path, found, start, limit, anew=anew)
         except (GoneError, SourceRewritten):
-            # A sum, or a version, proves the bytes wherever they are: the file may be moved.
-            for place in await self._places_of(found):
-                with suppress(GoneError, CorruptionError):
-                    return await self._read_at(place, found, start, limit, anew=True)
+            # A sum, or a version, proves the bytes wherever they are: the file may be moved, and
+            # again before it is read.
+            places: Sequence[str] = ()
+            for _ in range(SEARCHES_MAX):
+                before, places = places, await self._places_of(found)
+                for place in places if places != before else ():
+                    with suppress(GoneError, CorruptionError):
+                        return await self._read_at(place, found, start, limit, anew=True)
             raise
 
     async def _read_at(
         self, path: str, found: FileRange, start: int, limit: int, *, anew: bool
     ) -> tuple[FileRange, ReadData]:
-        version = found.e_tag if path == found.path else _date(found.e_tag)
+        version = found.e_tag if path == found.path else date_of(found.e_tag)
         file = OpenedFile(
             store=self.store,
             path=path,
@@ -358,7 +371,7 @@ class FilesSource:
             source=self.info.name,
         )
         # Another ingester may have bound another version than this one has looked at.
-        kept = sorted(self._kept.get((path, _date(found.e_tag)), ()), key=_span_start)
+        kept = sorted(self._kept.get((path, date_of(found.e_tag)), ()), key=_span_start)
         if self.rows is not None and not anew:
             rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
             if rows is not None:
@@ -392,18 +405,18 @@ class FilesSource:
 
     async def _places_of(self, found: FileRange) -> Sequence[str]:
         """Return where the file of a range may be now, the likeliest place first."""
-        entries = [entry for entry in (await self.head()).entries if entry.key != found.path]
+        entries = (await self.head()).entries
         if not found.is_summed:
-            return [one.key for one in entries if _date(one.e_tag) == _date(found.e_tag)]
+            return [one.key for one in entries if date_of(one.e_tag) == date_of(found.e_tag)]
         known = "" if self._has_versions() else known_identity(found)
-        own = await paths_of(known, entries, url=self.info.url, clock=self.clock) if known else []
+        own = paths_of(known, entries)
         kin = [one.key for one in entries if family_of(one.key) == family_of(found.path)]
         rest = [one.key for one in entries][:PLACES_MAX]
         return list(dict.fromkeys([*own, *kin, *rest]))
 
     def _keep(self, e_tag: str, path: str, start: int, data: bytes) -> None:
         if self._kept_bytes + len(data) <= self.kept_bytes_max:
-            self._kept.setdefault((path, _date(e_tag)), []).append((start, data))
+            self._kept.setdefault((path, date_of(e_tag)), []).append((start, data))
             self._kept_bytes += len(data)
 
     def _job(self, lower: int) -> SurveyJob:
@@ -434,8 +447,10 @@ class FilesSource:
         if pieces:
             flat = tuple(piece for one in pieces for piece in one)
             found = iter((await survey(msgspec.structs.replace(job, pieces=flat))).found)
+            went = await self._replaced_since(asked)
             for one, of_it in zip(asked, pieces, strict=True):
-                seen[one] = join_pieces(one, [next(found) for _ in of_it])
+                surveyed = join_pieces(one, [next(found) for _ in of_it])
+                seen[one] = went_away(one) if one.path in went else surveyed
                 if seen[one].found.waits == CHANGED:
                     continue
                 self._known.learn(seen[one])
@@ -444,6 +459,13 @@ class FilesSource:
         for one in new:
             if one not in seen:
                 seen[one] = unseen(one)
+
+    async def _replaced_since(self, asked: Sequence[FileCandidate]) -> set[str]:
+        """Return the paths whose file has gone, or was replaced, since it was listed."""
+        if self._has_versions():
+            return set()
+        tags = {one.path: one.e_tag for one in asked}
+        return await replaced_since(tags, self.info.url, self.clock)
 
     def _must_be_seen(self, asked: FileCandidate, job: SurveyJob) -> bool:
         if not job.is_light(asked.path) or asked.checked:
@@ -472,11 +494,6 @@ class FilesSource:
         if self._has_versions():
             return head.sizes
         return await sizes_now(taken, head.sizes, store=self.store)
-
-
-def _date(e_tag: str) -> str:
-    """Return what names a version in listings, too; see `is_version`."""
-    return e_tag.rpartition("|")[2]
 
 
 def _span_start(span: tuple[int, bytes]) -> int:

@@ -5,11 +5,12 @@ What is said of it is in `moves`, which is pure; here files are looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,7 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of, encode_packed, is_packed
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
+from tidelog.collection.source.files_head import FilesHead
 from tidelog.collection.source.generations import (
     family_of,
     former_path,
@@ -27,18 +29,20 @@ from tidelog.collection.source.generations import (
 from tidelog.collection.source.moves import (
     Beginning,
     Moves,
+    date_of,
+    identity_in,
     is_same_file,
     known_identity,
     named_twice,
     with_identity,
 )
 from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.port import Plan
 from tidelog.collection.source.survey import has_text_of, is_unchanged
 from tidelog.collection.source.survey_packed import read_text
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.errors import CorruptionError, GoneError, ObjectNotFound
-from tidelog.store.local.identity import identity_of, is_beside
+from tidelog.store.local.files import tag_at
+from tidelog.store.local.identity import FileState, identity_of, is_beside, state_of
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import local_path
 
@@ -73,8 +77,8 @@ class Search:
     """A search for files that were taken under other names than they have now.
 
     Shape: ``gone`` are the files that are at none of their names, and ``kin`` those that exist and
-        have the family name of a new one. ``listed`` are all names, also of files of no bytes.
-        ``is_complete``: there are no other new files.
+        have the family name of a new one. ``listed`` are all names, also of files of no bytes, and
+        ``tags`` the versions of the others. ``is_complete``: there are no other new files.
     """
 
     gone: Mapping[Beginning, Sequence[FileRange]]
@@ -83,6 +87,7 @@ class Search:
     info: SourceInfo
     skipped: Collection[str]
     listed: Collection[str]
+    tags: Mapping[str, str]
     is_complete: bool
     store: Store
     clock: Clock
@@ -112,8 +117,8 @@ class Search:
             kin = [row.path for row in like.gone if self._is_kin(row, like.one.candidate)]
             if like.gone:
                 found |= self._learn(like, kin)
-            else:
-                await self._doubt_copies(like.one, like.file, self._others(like))
+            elif not await self._doubt_copies(like.one, like.file, self._others(like)):
+                went.append(like.one.candidate)
         return Renamed(found, tuple(went))
 
     async def _alike(self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]) -> _Alike:
@@ -136,12 +141,16 @@ class Search:
             if not self._has_other_form(like, asked)
         ):
             raise file.gone()
-        identity = ""
         if gone:
-            place = local_path(self.info.url, asked.path)
-            identity = await self.clock.offload(partial(identity_of, place))
-            await file.get(0, 1)  # If the file still exists, the identity is its own.
-        return _Alike(one, file, begins, gone, identity)
+            await file.get(0, 1)
+            if not await self._is_in_place(asked.path):
+                raise file.gone()
+        return _Alike(one, file, begins, gone, identity_in(asked.e_tag))
+
+    async def _is_in_place(self, path: str) -> bool:
+        """Return False if another file, or none, is at a path than the listing shows there."""
+        gone = await replaced_since({path: self.tags.get(path, "")}, self.info.url, self.clock)
+        return not gone
 
     def _learn(self, like: _Alike, kin: Collection[str]) -> bool:
         return self.moves.learn(
@@ -209,8 +218,11 @@ class Search:
 
     async def _doubt_copies(
         self, one: FileSurvey, file: OpenedFile, others: Sequence[FileRange]
-    ) -> None:
-        """Note a file that holds the rows of one that exists and has its name but for a number."""
+    ) -> bool:
+        """Note a file that holds the rows of one that exists and has its name but for a number.
+
+        Return False if that one has gone, or was replaced, since it was listed.
+        """
         asked = one.candidate
         with suppress(GoneError):
             for before in others:
@@ -220,8 +232,11 @@ class Search:
                     is_copy = await file.get(0, limit) == await other.get(0, limit)
                 else:
                     is_copy = await self._like(before, one, file) is not None
+                if is_copy and not await self._is_in_place(before.path):
+                    return False
                 if is_copy:
                     self.moves.doubt(asked, before, is_gone=False)
+        return True
 
     async def _beginnings(
         self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
@@ -272,7 +287,7 @@ class Others:
 
 async def find_others(
     changed: Sequence[Entry],
-    new: Sequence[Entry],
+    head: FilesHead,
     taken: Mapping[str, FileRange],
     sizes: Mapping[str, int],
     *,
@@ -281,36 +296,74 @@ async def find_others(
 ) -> Others:
     """Find which changed files are others than the frontier has, by their identities."""
     names = names_by_path(taken)
+    found = {entry.key: identity_in(entry.e_tag) for entry in changed}
+    moved = {path for path in found if _is_elsewhere(path, found, names, taken, sizes)}
+    unlike = {
+        path: known
+        for path, identity in found.items()
+        if (known := known_identity(taken[path])) and identity and identity != known
+    }
+    if not unlike:
+        return Others(frozenset(moved), frozenset())
+    elsewhere = {identity_in(entry.e_tag) for entry in head.entries}
 
-    def find() -> Others:
-        found = {entry.key: identity_of(local_path(url, entry.key)) for entry in changed}
-        moved = {path for path in found if _is_elsewhere(path, found, names, taken, sizes)}
-        unlike = {
-            path: known
-            for path, identity in found.items()
-            if (known := known_identity(taken[path])) and identity and identity != known
-        }
-        if not unlike:
-            return Others(frozenset(moved), frozenset())
-        elsewhere = {known_identity(taken[path]) for path in taken.keys() & sizes.keys() - found}
-        elsewhere |= {identity_of(local_path(url, entry.key)) for entry in new}
-        elsewhere |= set(found.values())
-        replaced = {
+    def find() -> set[str]:
+        return {
             path
             for path, known in unlike.items()
             if known in elsewhere or is_beside(local_path(url, path), known)
         }
-        return Others(frozenset(moved | replaced), frozenset(unlike.keys() - replaced))
 
-    return await clock.offload(find)
+    replaced = await clock.offload(find)
+    return Others(frozenset(moved | replaced), frozenset(unlike.keys() - replaced))
 
 
-async def paths_of(identity: str, entries: Sequence[Entry], *, url: str, clock: Clock) -> list[str]:
+def paths_of(identity: str, entries: Sequence[Entry]) -> list[str]:
     """Return the listed paths at which the file of an identity is."""
+    return [entry.key for entry in entries if identity and identity_in(entry.e_tag) == identity]
 
-    def find() -> list[str]:
-        keys = (entry.key for entry in entries)
-        return [key for key in keys if identity_of(local_path(url, key)) == identity]
+
+async def listed_now(entries: Sequence[Entry], url: str, clock: Clock) -> Sequence[Entry]:
+    """Return the entries of a disk's listing as their files are now, with their identities.
+
+    A listing takes a while. A file that is renamed meanwhile may be in it twice: so the paths that
+    show one file are looked at again. Hard links stay two.
+    """
+    if not local_path(url, ""):
+        return entries
+
+    def look_again(some: Sequence[Entry]) -> list[Entry]:
+        found = ((entry, state_of(local_path(url, entry.key))) for entry in some)
+        return [
+            replace(
+                entry,
+                size_bytes=state.size_bytes,
+                e_tag=with_identity(tag_at(state.changed_ns, state.size_bytes), state.identity),
+            )
+            for entry, state in found
+            if state is not None
+        ]
+
+    def look() -> Sequence[Entry]:
+        found = {entry.key: entry for entry in look_again(entries)}
+        counts = Counter(identity_in(entry.e_tag) for entry in found.values())
+        twice = [e for e in found.values() if counts[i := identity_in(e.e_tag)] > 1 and i]
+        for entry in twice:
+            del found[entry.key]
+        return [*found.values(), *look_again(twice)]
+
+    return await clock.offload(look)
+
+
+async def replaced_since(tags: Mapping[str, str], url: str, clock: Clock) -> set[str]:
+    """Return the paths whose file is no longer that of a listed version, or is gone."""
+
+    def find() -> set[str]:
+        return {
+            path
+            for path, tag in tags.items()
+            if (identity := identity_in(tag)) and identity_of(local_path(url, path)) != identity
+        }
 
     return await clock.offload(find)
 
@@ -349,34 +402,6 @@ async def sizes_now(
     return _without(sizes, await _gone(twice, store)) if twice else sizes
 
 
-async def sizes_beside(
-    new: Sequence[FileSurvey],
-    taken: Mapping[str, FileRange],
-    sizes: Mapping[str, int],
-    *,
-    url: str,
-    clock: Clock,
-) -> Mapping[str, int]:
-    """Return the sizes of a listing, without those of taken files that are ``new`` ones by now."""
-    ours = await clock.offload(
-        lambda: {identity_of(local_path(url, one.candidate.path)) for one in new} - {""}
-    )
-    listed = {
-        path: identity
-        for path, found in taken.items()
-        if (identity := known_identity(found)) in ours and path in sizes
-    }
-
-    def renamed() -> set[str]:
-        return {
-            path
-            for path, identity in listed.items()
-            if identity_of(local_path(url, path)) != identity
-        }
-
-    return _without(sizes, await clock.offload(renamed)) if listed else sizes
-
-
 def _without(sizes: Mapping[str, int], old: set[str]) -> Mapping[str, int]:
     return {path: size for path, size in sizes.items() if path not in old} if old else sizes
 
@@ -396,27 +421,44 @@ async def _gone(paths: Iterable[str], store: Store) -> set[str]:
     return {path for path, gone in zip(asked, found, strict=True) if gone}
 
 
-async def identify(
-    plan: Plan, taken: Mapping[str, FileRange], url: str, *, store: Store, clock: Clock
-) -> tuple[Plan, list[FileRange]]:
-    """Return a plan whose ranges say which files they are of, and those whose files are not there.
-
-    What such a file is, could not be told afterwards, but by its date.
+async def find_moved_on(
+    ranges: Sequence[FileRange], source: SourceInfo, *, store: Store, clock: Clock
+) -> list[FileRange]:
+    """Return the ranges whose files are no longer at their paths, or no longer have their bytes.
 
     Raises:
         LocationError: the store failed.
     """
-    ranges = cast("Sequence[FileRange]", plan.ranges)  # The caller plans no others.
-    told = await clock.offload(lambda: [identity_of(local_path(url, r.path)) for r in ranges])
-    gone = await _gone(
-        [r.path for r, identity in zip(ranges, told, strict=True) if r.is_read and not identity],
-        store,
-    )
-    found = [
-        msgspec.structs.replace(
-            one,
-            e_tag=with_identity(one.e_tag, identity or known_identity(taken.get(one.path, one))),
-        )
-        for one, identity in zip(ranges, told, strict=True)
+
+    def look() -> list[FileState | None]:
+        return [state_of(local_path(source.url, found.path)) for found in ranges]
+
+    now = await clock.offload(look)
+    work = [
+        partial(_is_there, found, state, source, store)
+        for found, state in zip(ranges, now, strict=True)
     ]
-    return Plan(tuple(found), plan.upper), [one for one in ranges if one.path in gone]
+    there = await run_all(work, at_once=_AT_ONCE)
+    return [found for found, is_there in zip(ranges, there, strict=True) if not is_there]
+
+
+async def _is_there(
+    found: FileRange, state: FileState | None, source: SourceInfo, store: Store
+) -> bool:
+    """Return True if a path has the file of a range, and the file the range's last bytes.
+
+    A file that was not changed since it was listed is not read.
+    """
+    identity = known_identity(found)
+    if state is None and not found.is_read:
+        return not identity
+    if state is not None:
+        if identity and state.identity != identity:
+            return False
+        if not found.is_read or date_of(found.e_tag) == tag_at(state.changed_ns, state.size_bytes):
+            return True
+    file = OpenedFile(store=store, path=found.path, source=source.name)
+    try:
+        return await is_unchanged(found, file, format=source.format)
+    except GoneError:
+        return False

@@ -26,7 +26,6 @@ from tidelog.collection.source.generations import (
     shown_path,
 )
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
-from tidelog.store.port import is_version
 
 OTHER: Final = (
     "it is another file than the one that was taken under this name, or was rewritten: it is taken "
@@ -74,6 +73,7 @@ class Moves:
         for path, found in list(self.found.items()):
             # Other ingesters, whose listings are older, go on under the name that it had.
             is_known = found.moved in known and path not in known and path in sizes
+            is_known &= may_be_one(known_identity(found), identity_in(tags.get(path, "")))
             if not is_known or _last(names.get(found.moved, (found.moved,)), known).limit != (
                 found.limit
             ):
@@ -287,20 +287,56 @@ def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool
     One with the date that it had is. Of others their identities say it, where both are known; where
     not, one that has grown is.
     """
-    if asked.size_bytes == before.size_bytes and is_version(asked.e_tag, before.e_tag):
+    if asked.size_bytes == before.size_bytes and date_of(asked.e_tag) == date_of(before.e_tag):
         return True
     known = known_identity(before)
     return identity == known if identity and known else asked.size_bytes > before.size_bytes
 
 
+def may_be_one(identity: str, other: str) -> bool:
+    """Return False if two identities are known, and are those of two files."""
+    return not identity or not other or identity == other
+
+
+def identity_in(e_tag: str) -> str:
+    """Return the identity in the version of a local file; "" if it is unknown.
+
+    An older version of tidelog put the number of the device first. A later mount may change that.
+    """
+    return ".".join(e_tag.rpartition("|")[0].split(".")[-3:])
+
+
 def known_identity(found: FileRange) -> str:
-    """Return which file of its disk a range is of, as it was bound; "" where that is not known."""
-    return found.e_tag.rpartition("|")[0]  # See `identified`.
+    """Return the identity of a range's file, as it was bound; "" if it is unknown."""
+    return identity_in(found.e_tag)
+
+
+def date_of(e_tag: str) -> str:
+    """Return the part of a version that each listing shows: of a local file, time and size."""
+    return e_tag.rpartition("|")[2]
 
 
 def with_identity(e_tag: str, identity: str) -> str:
-    """Return a file's date with the identity of the file beside it, where that is known.
+    """Return the version of a local file with the identity in it, if that is known.
 
-    It stands where a store that numbers versions has the number: `is_version` knows both.
+    A store that numbers versions has the number in this place: `is_version` knows both.
     """
-    return f"{identity}|{e_tag.rpartition('|')[2]}" if identity else e_tag
+    return f"{identity}|{date_of(e_tag)}" if identity else e_tag
+
+
+def without_stale(
+    sizes: Mapping[str, int],
+    new: Iterable[FileCandidate],
+    taken: Mapping[str, FileRange],
+    tags: Mapping[str, str],
+) -> Mapping[str, int]:
+    """Return the sizes of a listing, without those of paths whose taken file is a ``new`` one."""
+    ours = {identity_in(asked.e_tag) for asked in new} - {""}
+    stale = {
+        path
+        for path, found in taken.items()
+        if path in sizes
+        and (identity := known_identity(found)) in ours
+        and identity_in(tags.get(path, "")) != identity
+    }
+    return {path: size for path, size in sizes.items() if path not in stale} if stale else sizes

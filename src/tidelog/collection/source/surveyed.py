@@ -254,3 +254,8 @@ def unseen(candidate: FileCandidate) -> FileSurvey:
     before = candidate.before
     found = Surveyed(limit=candidate.limit, header=before.header if before is not None else b"")
     return FileSurvey(candidate=candidate, found=found, limit=candidate.limit)
+
+
+def went_away(candidate: FileCandidate) -> FileSurvey:
+    """Return the survey of a candidate that is gone, or was replaced, since it was listed."""
+    return FileSurvey(candidate=candidate, found=Surveyed(waits=WENT), limit=candidate.start)

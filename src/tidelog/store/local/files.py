@@ -56,7 +56,12 @@ def tag_of(status: os.stat_result) -> str:
     time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`, to
     what `Put.date_ns` says, or later by `date_after`.
     """
-    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
+    return tag_at(status.st_mtime_ns, status.st_size)
+
+
+def tag_at(changed_ns: int, size_bytes: int) -> str:
+    """Return the e_tag of a file of this time of change and this size."""
+    return f"{changed_ns:x}-{size_bytes:x}"
 
 
 def write_temporary(path: str, data: bytes, *, now_ns: int) -> os.stat_result:

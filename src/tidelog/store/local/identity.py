@@ -9,30 +9,52 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 _AT_FDCWD: Final = -100
-_BTIME: Final = 0x800
+_BASIC, _BTIME = 0x7FF, 0x800
 _STATX_BYTES: Final = 256
-_INODE, _BIRTH, _DEVICE = 32, 80, 136  # Where they stand in what Linux returns.
+_SIZE: Final = 40  # The offsets of fields in the structure that Linux returns.
+_INODE, _BIRTH, _CHANGE = 32, 80, 112
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file at one moment: its size, its time of change, and its identity, "" if unknown."""
+
+    size_bytes: int
+    changed_ns: int
+    identity: str
+
+
+def state_of(path: str) -> FileState | None:
+    """Return the state of a file, with its links followed; None if it cannot be looked at."""
+    statx = _statx()
+    if statx is None:
+        return _state_by_python(path)
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _BASIC | _BTIME, found):
+        return None
+    (mask,) = struct.unpack_from("=I", found)
+    (size,) = struct.unpack_from("=Q", found, _SIZE)
+    (inode,) = struct.unpack_from("=Q", found, _INODE)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH)
+    changed_s, changed_ns = struct.unpack_from("=qI", found, _CHANGE)
+    is_known = mask & _BTIME and seconds
+    return FileState(
+        size_bytes=size,
+        changed_ns=changed_s * 10**9 + changed_ns,
+        # The number of the device is no part of it: it may change when a disk is mounted again.
+        identity=f"{inode:x}.{seconds:x}.{nanoseconds:x}" if is_known else "",
+    )
 
 
 def identity_of(path: str) -> str:
-    """Return the identity of a file, with its links followed; "" where that cannot be told."""
-    statx = _statx()
-    if statx is None:
-        return _told_by_python(path)
-    found = ctypes.create_string_buffer(_STATX_BYTES)
-    if statx(_AT_FDCWD, os.fsencode(path), 0, _BTIME, found):
-        return ""
-    (mask,) = struct.unpack_from("=I", found)
-    (inode,) = struct.unpack_from("=Q", found, _INODE)
-    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH)
-    major, minor = struct.unpack_from("=II", found, _DEVICE)
-    if not mask & _BTIME or not seconds:
-        return ""
-    return f"{major:x}.{minor:x}.{inode:x}.{seconds:x}.{nanoseconds:x}"
+    """Return the identity of a file, with its links followed; "" if it is unknown."""
+    found = state_of(path)
+    return "" if found is None else found.identity
 
 
 def is_beside(path: str, identity: str) -> bool:
@@ -44,20 +66,21 @@ def is_beside(path: str, identity: str) -> bool:
             names = [
                 entry.path
                 for entry in entries
-                if entry.name != name and f".{entry.inode():x}." in identity
+                if entry.name != name and identity.startswith(f"{entry.inode():x}.")
             ]
     except OSError:
         return False
     return any(identity_of(other) == identity for other in names)
 
 
-def _told_by_python(path: str) -> str:
+def _state_by_python(path: str) -> FileState | None:
     try:
         status = os.stat(path)
     except OSError:
-        return ""
+        return None
     birth = getattr(status, "st_birthtime", None)  # On macOS.
-    return "" if birth is None else f"{status.st_dev:x}.{status.st_ino:x}.{birth!r}"
+    identity = "" if birth is None else f"{status.st_ino:x}.{birth!r}"
+    return FileState(status.st_size, status.st_mtime_ns, identity)
 
 
 @lru_cache(maxsize=1)
@@ -82,7 +105,7 @@ class Root:
         """Remember the directory, unless one is remembered; raise what `os.stat` raises."""
         if self._found is None:
             status = os.stat(self._path)
-            self._birth = _birth_of(self._path)
+            self._birth = identity_of(self._path)
             self._found = status.st_dev, status.st_ino
 
     @property
@@ -96,9 +119,4 @@ class Root:
             return True
         if (status.st_dev, status.st_ino) == self._found:
             return False
-        return not self._birth or _birth_of(self._path) != self._birth
-
-
-def _birth_of(path: str) -> str:
-    """Return the inode of a file and the time of its creation; "" if that time is not known."""
-    return identity_of(path).partition(".")[2].partition(".")[2]
+        return not self._birth or identity_of(self._path) != self._birth
