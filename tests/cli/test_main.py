@@ -104,6 +104,51 @@ def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | N
 
 
 @pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("vacuum", "tidelog collect"),
+        ("collection optimize x", "tidelog compact"),
+        ("history x", "tidelog changes NAME --since TIME"),
+        ("topic create x", "tidelog log create NAME"),
+        ("log produce x", "tidelog log append NAME"),
+        ("consume x", "tidelog log follow NAME"),
+        ("restore x", "tidelog read NAME --as-of TIME"),
+        ("merge x", "tidelog source create NAME --envelope upsert"),
+        ("expire_snapshots x", "tidelog collection retain NAME DURATION"),
+        ("read x --version 3", "did you mean '--as-of'?"),
+        ("log scan x --from-beginning", "did you mean '--from'?"),
+        ("log scan x --version 3", "tidelog log scan --help"),
+    ],
+)
+def test_verbs_of_other_systems_lead_to_ours(cli: Cli, typed: str, command: str) -> None:
+    """A user of Delta, Iceberg or Kafka types the verb known from there."""
+    complaint = cli(*typed.split()).complaint
+
+    assert command in complaint.partition("; ")[2], complaint
+
+
+def test_commands_that_hints_name_exist() -> None:
+    """A hint to a command that does not exist misleads; an option goes with its command."""
+    for hint in module._FOREIGN_VERBS.values():
+        words = [word for word in hint.partition("tidelog ")[2].split() if word != ":"]
+        command = module._made(None)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        options = {name for option in command.params for name in option.opts}
+        assert not hasattr(command, "commands"), hint
+        assert {word for word in words if word.startswith("--")} <= options, hint
+
+
+def test_an_argument_too_many_is_named(cli: Cli) -> None:
+    """The message names the argument and the arguments that the command takes."""
+    complaint = cli("read", "a", "b", "c").complaint
+
+    assert "unexpected argument 'b'" in complaint
+    assert "tidelog read [OPTIONS] NAME" in complaint
+    assert "(s)" not in complaint
+
+
+@pytest.mark.parametrize(
     "command",
     ["ingest", "read", "changes", "demo", "collection list", "collection describe"]
     + [f"source {verb}" for verb in ("create", "list", "describe", "status", "drop")],

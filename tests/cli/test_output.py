@@ -91,6 +91,19 @@ def test_names_are_repeated_only_where_widths_change() -> None:
     assert max(map(cell_len, "".join(out).splitlines())) <= 20
 
 
+def test_cells_break_between_words() -> None:
+    """A sentence in a narrow column stays readable; only a word wider than the column is cut."""
+    out: list[str] = []
+    Grid(["why"], right=[False], width=12, out=out.append).write(
+        [["the file disappears before it is bound"], ["a" * 30], ["one extraordinarily long"]]
+    )
+
+    lines = [line.rstrip() for line in "".join(out).splitlines()[2:]]
+    assert lines[:4] == ["the file", "disappears", "before it is", "bound"]
+    assert lines[4:7] == ["a" * 12, "a" * 12, "a" * 6]
+    assert lines[7:] == ["one", "extraordinar", "ily long"]
+
+
 def test_times_are_whole_where_text_can_give_way() -> None:
     """A time that is cut is another time."""
     moment = datetime(2013, 1, 15, 14, 0, 0, 123_456, tzinfo=UTC)

@@ -146,10 +146,17 @@ def terminal_width() -> int | None:
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    """Return a cell's lines."""
+    """Return a cell's lines, which break after a space if they can."""
     if cell_len(cell) <= width:
         return [cell]
-    lines = chop_cells(cell, width)
+    lines: list[str] = []
+    while cell and len(lines) <= LINES_MAX:
+        line = next(filter(None, chop_cells(cell[: 4 * width], width)))
+        last_space = line.rfind(" ")
+        if len(line) < len(cell) and cell[len(line)] != " " and last_space > 0:
+            line = line[: last_space + 1]
+        lines.append(line)
+        cell = cell[len(line) :].removeprefix(" ")
     if len(lines) > LINES_MAX:
         lines = [*lines[: LINES_MAX - 1], set_cell_size(lines[LINES_MAX - 1], width - 1) + "…"]
     return lines

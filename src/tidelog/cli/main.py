@@ -60,12 +60,68 @@ _MISUSES: Final = (
     NoSuchShard,
 )
 _HINTS: Final = (
-    ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
-    ("tidelog ingest: got unexpected extra argument", "name one source: run ingest for each"),
-    ("unexpected extra argument", "put patterns and expressions in quotes"),
-    ("collection: no such command 'drop'", "it goes with its source: tidelog source drop NAME"),
-    ("tidelog log: no such command 'drop'", "a log is destroyed: tidelog log destroy NAME"),
+    ("no such option: --location", "write it before the verb: tidelog --location URL VERB ..."),
+    ("tidelog ingest: unexpected argument", "name one source: run ingest for each"),
+    ("collection: no such command 'drop'", "to drop its source as well: tidelog source drop NAME"),
+    ("tidelog log: no such command 'drop'", "to delete a log: tidelog log destroy NAME"),
 )
+# Verbs of Delta, Iceberg, Kafka and databases, with the command that does the same here.
+_COLLECT: Final = "to delete replaced objects: tidelog collect"
+_COMPACT: Final = "to merge small batches: tidelog compact"
+_RETAIN: Final = "to give up old times: tidelog collection retain NAME DURATION"
+_EARLIER: Final = "a collection keeps its earlier times: tidelog read NAME --as-of TIME"
+_UPSERT: Final = (
+    "to replace rows by their key: tidelog source create NAME --envelope upsert --key COLUMNS"
+)
+_APPEND: Final = "to append records to a log: tidelog log append NAME"
+_FOLLOW: Final = "to read records as they come: tidelog log follow NAME"
+_QUERY: Final = "to read rows on a condition: tidelog read NAME --where SQL"
+_LIST: Final = "to list the collections: tidelog collection list"
+_FOREIGN_VERBS: Final = {
+    "vacuum": _COLLECT,
+    "gc": _COLLECT,
+    "purge": _COLLECT,
+    "remove_orphan_files": "to delete objects without a reference: tidelog collect --sweep",
+    "optimize": _COMPACT,
+    "rewrite_data_files": _COMPACT,
+    "rewrite_manifests": _COMPACT,
+    "history": "to show the changes between two times: tidelog changes NAME --since TIME",
+    "versions": "to show the readable times: tidelog collection describe NAME",
+    "snapshots": "to show the readable times: tidelog collection describe NAME",
+    "expire": _RETAIN,
+    "expire_snapshots": _RETAIN,
+    "restore": _EARLIER,
+    "rollback": _EARLIER,
+    "merge": _UPSERT,
+    "upsert": _UPSERT,
+    "fsck": "to check all stored data: tidelog scrub",
+    "query": _QUERY,
+    "select": _QUERY,
+    "sql": _QUERY,
+    "tables": _LIST,
+    "ls": _LIST,
+    "topic": "a topic of Kafka is a log here: tidelog log create NAME",
+    "topics": "a topic of Kafka is a log here: tidelog log list",
+    "produce": _APPEND,
+    "producer": _APPEND,
+    "consume": _FOLLOW,
+    "consumer": _FOLLOW,
+    "subscribe": _FOLLOW,
+    "tail": _FOLLOW,
+    "offsets": "to show the positions of consumers: tidelog log cursor list NAME",
+    "groups": "to show the positions of consumers: tidelog log cursor list NAME",
+}
+_FOREIGN_OPTIONS: Final = {
+    "--version": "--as-of",
+    "--version-as-of": "--as-of",
+    "--timestamp": "--as-of",
+    "--timestamp-as-of": "--as-of",
+    "--snapshot-id": "--as-of",
+    "--offset": "--from",
+    "--from-beginning": "--from",
+    "--max-messages": "--limit",
+    "--select": "--columns",
+}
 
 # Where each verb is, and each group of them, in the order of the help.
 _VERBS: Final = (
@@ -98,6 +154,7 @@ _PLAIN: Final = (
 # The parser's own suggestions resemble the word typed too little.
 _SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible options).*")
 _UNKNOWN: Final = re.compile(r"no such (command|option):? (\S+)")
+_EXTRA: Final = re.compile(r"got unexpected extra arguments?(?:\(s\))? \((\S+).*\)")
 _ALIKE: Final = 0.7  # Of 1; 'read' and 'retain' reach 0.6.
 # What errors of several libraries say where a process may have no more: the last, where not even
 # the libraries themselves can be loaded.
@@ -272,9 +329,19 @@ def _tell_misuse(error: Exception) -> None:
     for said, plain in _PLAIN:
         told = told.replace(said, f"it is {plain}")
     told = told[:1].lower() + told[1:]
+    told = _EXTRA.sub(lambda found: f"unexpected argument {found[1]!r}", told)
     hint = next((hint for part, hint in _HINTS if part in f"{command}: {told}"), None)
-    hint = hint or _suggestion(told, context)
+    hint = hint or _suggestion(told, context) or _usage(told, context)
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")
+
+
+def _usage(told: str, context: Any) -> str | None:
+    """Return the usage of a command that got an argument too many."""
+    if not told.startswith("unexpected argument") or context is None:
+        return None
+    pieces = [context.command_path, *context.command.collect_usage_pieces(context)]
+    usage = " ".join(pieces).replace("{", "").replace("}", "")  # Some versions of typer add them.
+    return f"write {usage}, and put patterns and expressions in quotes"
 
 
 def _suggestion(told: str, context: Any) -> str | None:
@@ -286,11 +353,16 @@ def _suggestion(told: str, context: Any) -> str | None:
     if kind == "option":
         known = [name for option in context.command.params for name in option.opts]
         bare = {name.lstrip("-"): name for name in known if name.startswith("--")}
+        ours = _FOREIGN_OPTIONS.get(word)
+        if ours is not None and ours in known:
+            return _question([ours])
     else:
         bare = {name: name for name in context.command.commands}
         homes = [path for path, verbs in _verbs_by_group() if word in verbs]
         if homes:
             return _question([f"{path} {word}" for path in homes])
+        if word.lower() in _FOREIGN_VERBS:
+            return _FOREIGN_VERBS[word.lower()]
     found = get_close_matches(word.lstrip("-"), bare, n=2, cutoff=_ALIKE)
     return _question([bare[name] for name in found]) if found else None
 
