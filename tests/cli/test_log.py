@@ -586,5 +586,5 @@ def test_create_says_which_protocol_fences(cli: Cli) -> None:
     """In wal3's form two writers both go on: who wants failover must hear of it while choosing."""
     told = " ".join(cli.run("log", "create", "--help").out.split())
 
-    assert "whoever takes over ends the turn of the writer before" in told
-    assert "nobody is fenced" in told
+    assert "a new writer fences the former one" in told
+    assert "writers are not fenced" in told

@@ -43,7 +43,7 @@ def changes(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Up to this time; the default is the newest complete time."
+            metavar="TIME", help="Up to this time. The default is the newest complete time."
         ),
     ] = None,
     columns: Columns = None,
@@ -55,10 +55,10 @@ def changes(
 ) -> None:
     """Write how a collection changed between two times.
 
-    The changes come in the order of their times. Each has a _time (milliseconds since 1970; in
-    tables ISO 8601) and a _diff: how many of the row came (1) or went (-1). With what is read as of
-    --since, they make what is read as of --until. Of some columns, they are the changes of a
-    collection that has no others.
+    The changes are in the order of their times. Each has a _time (milliseconds since 1970; in
+    tables ISO 8601) and a _diff: the number of copies of the row that were added (1) or removed
+    (-1). The rows as of --since and the changes give the rows as of --until. With --columns,
+    they are the changes of a collection with these columns only.
     """
     destination = Destination(format, output, as_json=as_json)
     asked = _Asked(name, since, until, picked_by(columns, where, limit), destination)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List and describe collections, and set what they keep.",
+    help="List and describe collections, and set their retention.",
 )
 
 
@@ -84,7 +84,10 @@ def retain(
     context: typer.Context,
     name: CollectionName,
     retention: Annotated[
-        str, typer.Argument(metavar="DURATION|forever", help="How much of its past it keeps: 7d.")
+        str,
+        typer.Argument(
+            metavar="DURATION|forever", help="How long earlier times stay readable, such as 7d."
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,

@@ -26,12 +26,12 @@ SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
 
 
 def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
-    """Return the URL of the location that the command was told.
+    """Return the URL of the command's location.
 
-    ``is_lasting`` is False for a command that makes all that it needs.
+    ``is_lasting`` is False for a command that creates all that it needs.
 
     Raises:
-        UsageError: it was told none, or one that would not outlast the command.
+        UsageError: the user gave no location, or one that would end with the command.
     """
     url: str | None = context.find_root().obj
     if not url:

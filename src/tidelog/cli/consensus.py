@@ -22,7 +22,7 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """Move what decides between writers."""
+    """Move the store that resolves concurrent commits."""
 
 
 @app.command("move")
@@ -37,12 +37,11 @@ def move(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Move what decides between writers to another place, while others may be at work.
+    """Move the store that resolves concurrent commits, also while processes write.
 
-    They wait, and are told then to begin anew; none of them writes where nobody looks. If this is
-    stopped at any moment, the location stays where it is, or has moved: run it again, and it goes
-    on. Where --consensus or TIDELOG_CONSENSUS say a password, they go on doing so: of the place
-    where it is now.
+    Writers wait, and then fail with ConsensusMoved: start them again. If the command is killed, the
+    location uses the old store or the new one. Run the command again to finish the move. Give the
+    password of the present store in --consensus or TIDELOG_CONSENSUS.
     """
     from tidelog.consensus.kinds import parse_consensus
 

@@ -13,45 +13,51 @@ if TYPE_CHECKING:
 Delimiter = Annotated[
     str | None,
     typer.Option(
-        metavar="CHARACTER", help="Of csv: what stands between fields; 'tab' is a tab. Guessed."
+        metavar="CHARACTER", help="csv: the delimiter between fields, or 'tab'. By default guessed."
     ),
 ]
 Quote = Annotated[
     str | None,
     typer.Option(
-        metavar="CHARACTER", help="Of csv: what fields may stand in; 'none' is nothing. Guessed."
+        metavar="CHARACTER", help="csv: the quote character, or 'none'. By default guessed."
     ),
 ]
 Null = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",
-        help="Of csv: a field, not quoted, that is null too; may be repeated. Guessed.",
+        help="csv: an unquoted field that means null, like the empty one; may be repeated."
+        " By default guessed.",
     ),
 ]
 DateFormat = Annotated[
     str | None,
     typer.Option(
-        metavar="FORMAT", help="Of csv: dates, such as %d.%m.%Y, beside ISO 8601. Guessed."
+        metavar="FORMAT",
+        help="csv: the format of dates, such as %d.%m.%Y, in addition to ISO 8601. By "
+        "default guessed.",
     ),
 ]
 TimestampFormat = Annotated[
     str | None,
     typer.Option(
         metavar="FORMAT",
-        help="Of csv: times, such as '%d.%m.%Y %H:%M', beside ISO 8601. Guessed.",
+        help="csv: the format of times, such as '%d.%m.%Y %H:%M', in addition to ISO 8601."
+        " By default guessed.",
     ),
 ]
 Header = Annotated[
     bool | None,
     typer.Option(
-        "--header/--no-header", help="Of csv: whether files begin with column names. Guessed."
+        "--header/--no-header",
+        help="csv: files begin with column names, or not. By default guessed.",
     ),
 ]
 Multiline = Annotated[
     bool | None,
     typer.Option(
-        "--multiline/--no-multiline", help="Of csv: whether line ends stand in quotes. Guessed."
+        "--multiline/--no-multiline",
+        help="csv: quoted fields may contain line ends, or not. By default guessed.",
     ),
 ]
 

@@ -10,15 +10,18 @@ import typer
 
 def demo(
     folder: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where it works; an earlier demo there goes.")
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="The working directory. An earlier demo in it is deleted."
+        ),
     ] = Path("demo-data"),
     engine: Annotated[
         str, typer.Option(metavar="spark|local", help="local works without Java.")
     ] = "spark",
 ) -> None:
-    """See the main job done, on real flights.
+    """Ingest real flights, kill the ingester, and check the result.
 
-    Ingests them, kills the ingester, resumes, and checks what is read against the data itself.
+    The demo resumes the killed ingester, and compares the rows read with the data itself.
     """
     from tidelog.cli.engine_choice import check_engine
     from tidelog.demo import run_demo

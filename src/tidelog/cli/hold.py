@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from tidelog.persist.states.hold import Hold
     from tidelog.persist.states.state import State
 
-Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection, or a shard.")]
-HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The hold.")]
+Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection or a shard.")]
+HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The name of the hold.")]
 Token = Annotated[
     int | None,
     typer.Option(
         min=1,
         metavar="N",
-        help="The owner's number: a greater one takes the hold over, and lesser ones are refused.",
+        help="The owner's number. A greater number takes the hold over; a smaller one is refused.",
     ),
 ]
 IsShard = Annotated[
-    bool, typer.Option("--shard", help="NAME is a shard's, though a collection has it, too.")
+    bool, typer.Option("--shard", help="NAME is a shard, if a collection has the same name.")
 ]
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ app = typer.Typer(
 def list_holds(
     context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
 ) -> None:
-    """List what holds a collection or a shard, and since when it can be read."""
+    """List the holds of a collection or a shard, and since when it can be read."""
     held = on_location(context, lambda location: _held(location, name, shard))
     rows = hold_rows([one.state for one in held.shards])
     if is_json(as_json=as_json):
@@ -76,16 +76,19 @@ def place(
     *,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From when on; from the earliest time, unless told."),
+        typer.Option(
+            metavar="TIME",
+            help="The earliest time to keep readable. The default is the earliest readable time.",
+        ),
     ] = None,
     token: Token = None,
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep times from one on readable, until the hold is moved or released.
+    """Keep a time and all later ones readable, until the hold is moved or released.
 
-    One that stands already stays where it is. It keeps all that is not merged away by then: while
-    it stands, storage grows.
+    A hold of this name that exists keeps its time. A hold keeps all that is not merged yet: until
+    it moves, storage grows.
     """
 
     async def work(location: Location) -> tuple[Held, Frontier]:
@@ -104,14 +107,19 @@ def move(
     context: typer.Context,
     name: Of,
     hold: HoldName,
-    time: Annotated[str, typer.Argument(metavar="TIME", help="What is before it is given up.")],
+    time: Annotated[
+        str,
+        typer.Argument(
+            metavar="TIME", help="The new time of the hold. Earlier times may become unreadable."
+        ),
+    ],
     *,
     token: Token = None,
     shard: IsShard = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a hold up; what is before all holds cannot be read any more, for good."""
+    """Move a hold to a later time. Times before all holds become unreadable for good."""
     if not yes:
         ask_first(
             lambda: f"Give up what {hold!r} holds of {name!r} before {time}, for good?",
@@ -146,7 +154,7 @@ def release(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a hold. What it held goes once another hold is moved past it: with the next tick."""
+    """Release a hold. The next tick gives up the times that no other hold keeps."""
 
     async def work(location: Location) -> Held:
         from tidelog.collection.hold_all import holds_of, release_hold

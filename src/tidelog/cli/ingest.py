@@ -23,22 +23,21 @@ _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 Interval = Annotated[
-    float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more.")
+    float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for new data.")
 ]
 Heartbeat = Annotated[
     str,
     typer.Option(
         metavar="DURATION",
-        help="How often --follow moves the collection on where nothing comes, if times are the "
-        "clock's.",
+        help="How often --follow advances an idle collection, if its times come from the clock.",
     ),
 ]
 NothingMore = Annotated[
     bool,
     typer.Option(
         "--final",
-        help="Nothing more comes: take a file's last record though its line end is missing, and "
-        "what --lateness holds back.",
+        help="The source is complete: take a last record without a line end, and the rows "
+        "that --lateness holds back.",
     ),
 ]
 
@@ -47,7 +46,7 @@ Merges = Annotated[
     bool,
     typer.Option(
         "--compact/--no-compact",
-        help="Whether --follow merges beside its ticks what is due: see tidelog compact.",
+        help="Merge due batches in the background of --follow; see tidelog compact.",
     ),
 ]
 
@@ -57,16 +56,16 @@ def ingest(
     name: SourceName,
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Stop where the source is now. This is the default.")
+        bool, typer.Option("--once", help="Stop at the present end of the source (the default).")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what comes, until stopped.")
+        bool, typer.Option("--follow", help="Ingest new data as it comes, until stopped.")
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
             metavar="auto|spark|local",
-            help="local works in this process, without Java; auto takes spark from 1 GiB on.",
+            help="local: in this process, without Java. auto: spark for 1 GiB or more, else local.",
         ),
     ] = "auto",
     master: Master = None,
@@ -75,7 +74,7 @@ def ingest(
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="About how much a tick takes: 64MiB, or a number. 256MiB on Spark unless told.",
+            help="The approximate size of a tick, such as 64MiB. The default on Spark is 256MiB.",
         ),
     ] = None,
     interval: Interval = 5.0,
@@ -87,12 +86,12 @@ def ingest(
     merges: Merges = True,
     as_json: AsJson = False,
 ) -> None:
-    """Bring what a source holds into its collection.
+    """Bring the rows of a source into its collection.
 
-    Each row exactly once, whoever else ingests it too. May be killed at any time: what was
-    committed stands, and the next run goes on from there. On SIGTERM it stops after the tick
-    under way. With --json (or where standard error is no terminal) each tick is an object on
-    standard error, and the sum of all is one on standard output.
+    Each row comes in exactly once, also if several ingesters run. The process may be killed at any
+    time: committed rows stay, and the next run resumes after them. On SIGTERM it stops after the
+    present tick. With --json, or if standard error is not a terminal, each tick is an object on
+    standard error. Their sum is an object on standard output.
     """
     if once and follow:
         raise UsageError("--once and --follow exclude each other: give one")

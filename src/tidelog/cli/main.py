@@ -174,7 +174,7 @@ def options(
         typer.Option(
             envvar="TIDELOG_LOCATION",
             metavar="URL",
-            help="Where things lie: a path, file:///data/lake, s3://bucket/prefix, gs://, az://.",
+            help="The location: a path, file:///data/lake, s3://bucket/prefix, gs://, az://.",
         ),
     ] = None,
     consensus: Annotated[
@@ -182,8 +182,8 @@ def options(
         typer.Option(
             envvar=ENVIRONMENT,
             metavar="KIND",
-            help="What decides between writers, said when a location is made: store (itself), "
-            "sqlite:PATH, postgresql://USER@HOST/DATABASE.",
+            help="The resolver of concurrent commits, for a new location: store (the location "
+            "itself), sqlite:PATH, postgresql://USER@HOST/DATABASE.",
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001  Typer wants a parameter for what the callback does.

@@ -31,20 +31,21 @@ if TYPE_CHECKING:
 
 MaintainedNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Collections and shards; all, unless named."),
+    typer.Argument(metavar="[NAME]...", help="Collections and shards. The default is all."),
 ]
 TendedNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[NAME]...", help="Collections, shards and keyed logs; all, unless named."
+        metavar="[NAME]...", help="Collections, shards and keyed logs. The default is all."
     ),
 ]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", help="Go on, again and again, until stopped: Ctrl-C, or SIGTERM."),
+    typer.Option("--follow", help="Repeat until Ctrl-C or SIGTERM."),
 ]
 Wait = Annotated[
-    float, typer.Option(min=0.1, metavar="SECONDS", help="How long --follow waits in between.")
+    float,
+    typer.Option(min=0.1, metavar="SECONDS", help="How long --follow waits between two runs."),
 ]
 
 

@@ -55,12 +55,12 @@ def read(
 ) -> None:
     """Write the rows of a collection as of a time.
 
-    A row comes as often as its multiplicity says. Rows are in the order of their key; where they
-    are only appended, as they were written. What the columns, the condition and the limit leave
-    out is not read, where that can be told without reading it.
+    Equal rows come as often as they occur. Rows are in the order of their key; without a key, in
+    the order of writing. Data that the columns, the condition and the limit rule out by statistics
+    is not read.
 
-    JSON has dates and times in ISO 8601, bytes in base64, and as strings what its numbers cannot
-    hold: NaN, Infinity, decimals of more than 15 digits. In csv null is empty, no text is "".
+    JSON has dates and times in ISO 8601, and bytes in base64. NaN, Infinity and decimals of more
+    than 15 digits are strings. In csv, null is empty, and an empty text is "".
     """
     destination = Destination(format, output, as_json=as_json)
     picked = picked_by(columns, where, limit)

@@ -25,7 +25,7 @@ _HERE: Final = ("localhost", "127.0.0.1", "::1")
 
 Log = Annotated[
     str | None,
-    typer.Option("--log", metavar="NAME", help="The keyed log of the paths /api/v1/log/..."),
+    typer.Option("--log", metavar="NAME", help="The keyed log at the paths /api/v1/log/..."),
 ]
 TokenFile = Annotated[
     Path | None,
@@ -81,12 +81,14 @@ def serve(
     context: typer.Context,
     *,
     log: Log = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address to listen at.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, metavar="PORT", help="0: any that is free.")
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="The port; 0 is any free port.")
     ] = 8080,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse appends, and take no log over.")
+        bool, typer.Option("--read-only", help="Refuse appends, and become no log's writer.")
     ] = False,
     visibility: Annotated[
         str,

@@ -84,7 +84,8 @@ def create(
 ) -> None:
     """Create a source, and the collection that it feeds.
 
-    Fixes the schema, and how csv is read, and shows both. Makes the location if there is none.
+    The command fixes the schema and the form of csv, and shows both. It creates the location if
+    that does not exist.
     """
     from tidelog.collection.create import SourceSpec
 
@@ -167,7 +168,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Show a source: what it reads, and what becomes of the rows."""
+    """Show a source: its input and the treatment of its rows."""
 
     async def work(location: Location) -> dict[str, Any]:
         return describe_source(location, *await location.source(name))
@@ -188,15 +189,15 @@ def status(
         bool,
         typer.Option(
             "--check",
-            help="Fail (exit status 1) where the last run failed, a file waits, or the source "
-            "cannot be asked.",
+            help="Fail (exit status 1) if the last run failed, a file waits, or the source "
+            "cannot be read.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a source has come.
+    """Show the progress of a source.
 
-    And what it has left, how many rows were late or bad, and how its last run went.
+    That includes the input left, the late and the bad rows, and the result of the last run.
     """
     from tidelog.collection.ingest.status import source_status
 
@@ -217,13 +218,15 @@ def status(
 def skip(
     context: typer.Context,
     name: SourceName,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The file, as the error names it.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The path of the file, as in the error.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Go on without rows that are bound to times and whose file is gone.
+    """Continue without rows that are bound to times and whose file is gone.
 
-    Committed rows stay. The bound range becomes one bad row. A later file of the name is taken.
-    Only a file that stops the source can be skipped.
+    Committed rows stay. The bound range becomes one bad row. A later file of the same name is
+    ingested. Only a file that stops the source can be skipped.
     """
     on_location(context, lambda location: location.skip_file(name, path))
     if is_json(as_json=as_json):
@@ -263,8 +266,8 @@ def drop(
 ) -> None:
     """Drop a source, and the collection that it feeds, for good.
 
-    The files that it reads are not touched. What was written of them is readable no more, but its
-    bytes stay in the location for now.
+    The source's own files do not change. The rows become unreadable. 'tidelog collect' deletes
+    their bytes.
     """
     if not yes:
         ask_first(

@@ -21,29 +21,27 @@ Log = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|URL",
-        help="Instead of files: a log of this location, or the folder of one elsewhere.",
+        help="Instead of files: a log of this location, or the URL of a log elsewhere.",
     ),
 ]
 Generator = Annotated[
     str | None,
     typer.Option(
         metavar="counter|key-value",
-        help="Instead of files: rows that are made up, the same ones each time; see "
-        "docs/sources.md for what --set says of them.",
+        help="Instead of files: generated rows, the same in each run; --set configures "
+        "them (docs/sources.md).",
     ),
 ]
 Kind = Annotated[
     str | None,
-    typer.Option(
-        metavar="KIND", help="Instead of files: a kind of source that another package brings."
-    ),
+    typer.Option(metavar="KIND", help="Instead of files: a kind of source from another package."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Of a source that reads no files: a setting of its kind; may be repeated.",
+        help="A setting of the kind of source, if it reads no files; may be repeated.",
     ),
 ]
 Format = Annotated[
@@ -58,16 +56,21 @@ Format = Annotated[
 Envelope = Annotated[
     str,
     typer.Option(
-        metavar="none|upsert", help="none: every row counts; upsert: the newest of each key."
+        metavar="none|upsert",
+        help="none: append each row; upsert: keep the newest row of each key.",
     ),
 ]
 Key = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMNS", help="The columns that name a row: carrier,flight,day."),
+    typer.Option(metavar="COLUMNS", help="The columns of the key: carrier,flight,day."),
 ]
 TimeColumn = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="The rows' times; without it, the time they are ingested."),
+    typer.Option(
+        metavar="COLUMN",
+        help="The column of the rows' times; without it, a row's time is the time of its "
+        "ingestion.",
+    ),
 ]
 TimeUnit = Annotated[
     str, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
@@ -76,8 +79,8 @@ MaxAhead = Annotated[
     str,
     typer.Option(
         metavar="DURATION|any",
-        help="A row whose time lies further past the clock is a bad one: it would make all that "
-        "comes until then late.",
+        help="A row whose time is further ahead of the clock is a bad row: it would make "
+        "all earlier rows late.",
     ),
 ]
 Lateness = Annotated[
@@ -92,11 +95,12 @@ Retain = Annotated[
     str,
     typer.Option(
         metavar="DURATION|forever",
-        help="How much of its past the collection keeps readable; see 'collection retain'.",
+        help="How long earlier times stay readable; see 'collection retain'.",
     ),
 ]
 DeleteWhen = Annotated[
-    str | None, typer.Option(metavar="SQL", help="Rows for which this holds delete their key.")
+    str | None,
+    typer.Option(metavar="SQL", help="A condition; a row that meets it deletes its key."),
 ]
 Columns = Annotated[
     str | None,
@@ -111,7 +115,7 @@ IgnoreCase = Annotated[
         help="Ignore upper and lower case when the names of columns in files are matched.",
     ),
 ]
-Shards = Annotated[int, typer.Option(metavar="N", help="How many shards the rows are spread over.")]
+Shards = Annotated[int, typer.Option(metavar="N", help="The number of shards that share the rows.")]
 
 
 def what_is_read(

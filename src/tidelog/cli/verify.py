@@ -35,7 +35,9 @@ def verify(
     seconds: Annotated[
         float | None, typer.Option(metavar="S", help=f"How long to write; {SECONDS:g} by default.")
     ] = None,
-    days: Annotated[float | None, typer.Option(metavar="D", help="The same, in days.")] = None,
+    days: Annotated[
+        float | None, typer.Option(metavar="D", help="How long to write, in days.")
+    ] = None,
     writers: Annotated[
         int,
         typer.Option(

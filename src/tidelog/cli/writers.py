@@ -41,8 +41,9 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="table|json|csv|parquet|arrow",
-        help="By default a table on a terminal, JSON lines elsewhere, and what the file's name "
-        "ends in. arrow: the stream format on standard output, the file format in a file.",
+        help="By default the ending of the file's name; else a table on a terminal, or "
+        "JSON lines. arrow: the stream format on standard output, the file format in "
+        "a file.",
     ),
 ]
 Output = Annotated[
@@ -51,7 +52,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to a file, which is there once it is whole; - is standard output.",
+        help="Write to a file, which appears when it is complete; - is standard output.",
     ),
 ]
 # Lists, so that what is given a second time does not silently take the place of the first.
@@ -68,7 +69,7 @@ Where = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="N", help="At most N rows; of a table on a terminal 100 by default."
+        min=0, metavar="N", help="At most N rows. A table on a terminal shows 100 rows by default."
     ),
 ]
 

@@ -27,12 +27,12 @@ def append(
     name: KeyedName,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files of lines; by default standard input."),
+        typer.Argument(metavar="[FILE]...", help="Files of lines. The default is standard input."),
     ] = None,
     *,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="The key of all lines: each is a value."),
+        typer.Option("--key", metavar="KEY", help="The key of all lines; each line is a value."),
     ] = None,
     key_form: KeyForm = "text",
     format: Annotated[
@@ -45,9 +45,9 @@ def append(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append lines, and say where they are once all are durable.
+    """Append lines, and show their sequences once all are durable.
 
-    What was read is sent as it comes; whatever was acknowledged before an error stays.
+    The command sends lines as it reads them. Lines acknowledged before an error stay appended.
     """
     check_form(key_form)
     read = _reading(key, key_form, format)

@@ -14,12 +14,14 @@ from tidelog.cli.output import Column, choose_format, print_json, print_listing,
 if TYPE_CHECKING:
     from tidelog.keyed.values import CheckpointInfo
 
-CheckpointName = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's name.")]
+CheckpointName = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The name of a checkpoint.")
+]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Checkpoints: what was readable when one was made stays stored.",
+    help="Checkpoints: keep a keyed log readable as it is at one moment.",
 )
 
 
@@ -31,7 +33,7 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Keep all that is readable now under a name, until it is dropped."""
+    """Keep all records that are readable now under a name, until it is dropped."""
     _check_name(checkpoint)
     found = on_writer(context, name, lambda log: log.checkpoint(checkpoint))
     if choose_format(None, as_json=as_json) == "json":
@@ -70,7 +72,7 @@ def drop(
 ) -> None:
     """Drop a checkpoint.
 
-    What it alone kept goes with the next 'tidelog keyed collect'.
+    The next 'tidelog keyed collect' deletes the objects that only this checkpoint kept.
     """
     _check_name(checkpoint)
     on_writer(context, name, lambda log: log.drop_checkpoint(checkpoint))

@@ -10,9 +10,10 @@ from tidelog.cli.output import choose_format, count_text, print_json, say
 
 
 def collect(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Delete what nothing names any more.
+    """Delete the objects that no state and no checkpoint names.
 
-    That is compacted fragments, merged runs and retired segments, an hour after they were.
+    These are compacted fragments, merged runs and retired segments, an hour after their
+    replacement.
     """
     found = on_writer(context, name, lambda log: log.collect())
     if choose_format(None, as_json=as_json) == "json":

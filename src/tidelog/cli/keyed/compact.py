@@ -24,21 +24,23 @@ def compact(
     name: KeyedName,
     *,
     everything: Annotated[
-        bool, typer.Option("--everything", help="All that is loose, not only what is due.")
+        bool,
+        typer.Option("--everything", help="Move all records into runs, also before they are due."),
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
-            metavar="local|spark", help="spark merges large runs by tasks; local in this process."
+            metavar="local|spark",
+            help="spark: merge large runs in Spark tasks. local: in this process.",
         ),
     ] = "auto",
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring loose fragments into runs.
+    """Move records from the log into sorted runs.
 
-    Of each sealed segment it makes one. Any process may do it, at any time, beside the one that
+    Each sealed segment becomes one run. Any process may do it at any time, also while another one
     writes.
     """
     check_keyed(name)

@@ -39,10 +39,10 @@ def configure(
     retain_segments: RetainSegments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set when segments are sealed, and which are kept.
+    """Set when segments are sealed, and which ones are kept.
 
-    It holds from now on, for 'tidelog keyed retire' and for the upkeep of whoever writes. What is
-    not named stays as it is; none: no such bound.
+    The settings apply to 'tidelog keyed retire', and to the maintenance by writers. Options that
+    are left out keep their values; 'none' removes a bound.
     """
     from tidelog.keyed.values import Retention, Sealing
 

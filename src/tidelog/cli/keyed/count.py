@@ -33,11 +33,11 @@ def count(
     start: From = 0,
     to: To = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="From directories alone, with bounds.")
+        bool, typer.Option("--approximate", help="Read directories only, and show bounds.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the records of a key, perhaps between two sequences."""
+    """Count the records of a key, also between two sequences."""
     check_form(key_form)
     check_sequence_range(start, to)
     wanted = key_bytes(key, key_form, "--key")

@@ -36,7 +36,7 @@ def create(
     retain_segments: RetainSegments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a keyed log, and the location if there is none."""
+    """Create a keyed log, and the location if it does not exist."""
     from tidelog.keyed.values import Retention, Sealing
 
     check_keyed(name)

@@ -18,9 +18,9 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a keyed log with all that it has, for good.
+    """Drop a keyed log with its keys, records and checkpoints, for good.
 
-    Its keys, records and checkpoints go; its name stays taken.
+    No other keyed log can have its name.
     """
     check_keyed(name)
     if not yes:

@@ -34,7 +34,9 @@ def follow(
     prefix: Prefix = None,
     key_form: KeyForm = "text",
     start: From = 0,
-    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Only records that are appended after now.")
+    ] = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,9 +22,10 @@ NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to 
 def fork(
     context: typer.Context, source: SourceKeyed, name: NewKeyed, *, as_json: AsJson = False
 ) -> None:
-    """Make a keyed log that begins with what SOURCE has.
+    """Create a keyed log that begins with the records of SOURCE.
 
-    It shares what is stored: nothing is copied. From then on the two go their own ways.
+    The two share the stored objects; nothing is copied. Later appends to one do not change the
+    other.
     """
     check_keyed(source)
     check_keyed(name)

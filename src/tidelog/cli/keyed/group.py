@@ -26,7 +26,7 @@ from tidelog.cli.keyed.segments import segments
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Keyed logs: each key is a log of its own.",
+    help="Keyed logs: one ordered log for each key.",
 )
 app.command("create")(create)
 app.command("list")(list_keyed)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 FirstSegment = Annotated[
     int | None,
-    typer.Option("--first-segment", min=0, metavar="ID", help="Only of segments from this one on."),
+    typer.Option("--first-segment", min=0, metavar="ID", help="The first segment to read."),
 ]
 LastSegment = Annotated[
     int | None,
-    typer.Option("--last-segment", min=0, metavar="ID", help="Only of segments before this one."),
+    typer.Option("--last-segment", min=0, metavar="ID", help="Stop before this segment."),
 ]
 
 
@@ -43,7 +43,7 @@ def keys(
     *,
     prefix: Prefix = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="KEY", help="Only keys after this one.")
+        str | None, typer.Option("--after", metavar="KEY", help="Only keys after this key.")
     ] = None,
     key_form: KeyForm = "text",
     rows: RowsMax = None,
@@ -52,9 +52,9 @@ def keys(
     format: Annotated[str | None, typer.Option(metavar="table|json|csv")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the keys in order, with how many records each has.
+    """List the keys in the order of their bytes, with their counts of records.
 
-    And the least and the greatest sequence of each; the order is that of their bytes.
+    The list also has the first and the last sequence of each key.
     """
     check_form(key_form)
     check_rows(rows)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the keyed logs, and what is in them."""
+    """List the keyed logs and their contents."""
     columns: tuple[Column[KeyedInfo], ...] = (
         Column("name", lambda one: one.name),
         Column("oldest", lambda one: f"{one.oldest:,}", right=True),

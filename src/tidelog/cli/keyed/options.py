@@ -19,32 +19,35 @@ FORMS: Final = ("text", "hex", "base64")
 KeyForm = Annotated[
     str,
     typer.Option(
-        "--key-form", metavar="text|hex|base64", help="How keys are written, given and shown."
+        "--key-form",
+        metavar="text|hex|base64",
+        help="The form of keys in the input and the output.",
     ),
 ]
 Key = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="Only this key; '' is the empty one.")
+    str | None, typer.Option("--key", metavar="KEY", help="Only this key; '' is the empty key.")
 ]
-OneKey = Annotated[str, typer.Option("--key", metavar="KEY", help="The key; '' is the empty one.")]
+OneKey = Annotated[str, typer.Option("--key", metavar="KEY", help="The key; '' is the empty key.")]
 Prefix = Annotated[
-    str | None, typer.Option("--prefix", metavar="KEY", help="Only keys that begin with this.")
+    str | None, typer.Option("--prefix", metavar="KEY", help="Only keys with this prefix.")
 ]
-First = Annotated[
-    str | None, typer.Option("--first", metavar="KEY", help="Only keys from this one on.")
-]
-Last = Annotated[
-    str | None, typer.Option("--last", metavar="KEY", help="Only keys before this one.")
-]
+First = Annotated[str | None, typer.Option("--first", metavar="KEY", help="The first key to read.")]
+Last = Annotated[str | None, typer.Option("--last", metavar="KEY", help="Stop before this key.")]
 From = Annotated[
     int,
-    typer.Option("--from", "--start", metavar="SEQUENCE", help="The first; by default the oldest."),
+    typer.Option(
+        "--from",
+        "--start",
+        metavar="SEQUENCE",
+        help="The first one to read. The default is the oldest.",
+    ),
 ]
 To = Annotated[
     int | None,
-    typer.Option("--to", metavar="SEQUENCE", help="Stop before this one; by default the end."),
+    typer.Option("--to", metavar="SEQUENCE", help="Stop before this one. The default is the end."),
 ]
 RowsMax = Annotated[
-    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most so many.")
+    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most N records.")
 ]
 
 

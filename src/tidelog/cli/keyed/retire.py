@@ -32,10 +32,10 @@ def retire(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let go of the segments that are not kept, for good.
+    """Drop the segments that the retention does not keep, for good.
 
-    The active one never goes. What is kept is said by 'tidelog keyed configure', or here, for this
-    time alone.
+    The active segment stays. 'tidelog keyed configure' sets the retention; options given here apply
+    to this run only.
     """
     from tidelog.keyed.values import Retention
 

@@ -30,9 +30,9 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     from tidelog.keyed.port import KeyedReads
 
-Newest = Annotated[bool, typer.Option("--newest", help="The newest records first.")]
+Newest = Annotated[bool, typer.Option("--newest", help="Newest records first.")]
 Checkpoint = Annotated[
-    str | None, typer.Option(metavar="CHECKPOINT", help="As it was at this checkpoint.")
+    str | None, typer.Option(metavar="CHECKPOINT", help="Read the log as of this checkpoint.")
 ]
 Since = Annotated[
     str | None,

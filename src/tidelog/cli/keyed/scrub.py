@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Read all that is stored, and check it.
+    """Read all stored data, and check it.
 
-    Checkpoints are read as well, and every problem is told. Exit status: 1 if something is wrong.
+    The command reads checkpoints as well, and reports every problem. Exit status: 1 if it finds
+    one.
     """
     check_keyed(name)
 

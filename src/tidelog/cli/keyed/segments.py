@@ -26,8 +26,8 @@ def segments(
 ) -> None:
     """List the segments, in order.
 
-    The last is the active one, unless that is empty. What is not compacted is not counted:
-    'tidelog keyed compact --everything' does it.
+    The last one is the active segment, unless that is empty. Counts leave out records that are not
+    compacted: 'tidelog keyed compact --everything' compacts them.
     """
     check_sequence_range(start, to)
     columns: tuple[Column[Segment], ...] = (

@@ -26,11 +26,11 @@ SealAge = Annotated[
 ]
 RetainAge = Annotated[
     str | None,
-    typer.Option(metavar="DURATION|none", help="Keep at least what is as young as 30d, say."),
+    typer.Option(metavar="DURATION|none", help="Keep the segments younger than this, such as 30d."),
 ]
 RetainBytes = Annotated[
     str | None,
-    typer.Option(metavar="BYTES|none", help="Keep the newest segments that have so much stored."),
+    typer.Option(metavar="BYTES|none", help="Keep the newest segments, up to this size in all."),
 ]
 RetainSegments = Annotated[
     str | None, typer.Option(metavar="N|none", help="Keep the newest N segments.")

@@ -21,19 +21,22 @@ def adopt(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="PLACE", help="Where wal3 wrote a log: a path, file://, s3://, gs://, az://."
+            metavar="PLACE",
+            help="The place of a log that wal3 wrote: a path, file://, s3://, gs://, az://.",
         ),
     ],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="What to call it; by default as the place ends."),
+        typer.Argument(
+            metavar="NAME", help="The name of the copy. The default is the last part of PLACE."
+        ),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Copy a log that Chroma's wal3 wrote, and its cursors, into the location as the log NAME.
 
-    What lies at PLACE stays as it is.
+    The log at PLACE does not change.
     """
     called = _name_of(place) if name is None else name
     check_log(called)

@@ -25,7 +25,7 @@ def append(
     name: LogName,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files of lines; by default standard input."),
+        typer.Argument(metavar="[FILE]...", help="Files of lines. The default is standard input."),
     ] = None,
     *,
     whole: Annotated[
@@ -33,20 +33,24 @@ def append(
     ] = False,
     stream: Annotated[
         str | None,
-        typer.Option("--stream", metavar="STREAM", help="To this stream, which must be open."),
+        typer.Option(
+            "--stream", metavar="STREAM", help="Append to this stream, which must be open."
+        ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="With this key, which 'scan --key' asks for."),
+        typer.Option(
+            "--key", metavar="KEY", help="The key of all records; 'scan --key' selects it."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append lines, each a record, and say where they are once all are durable.
+    """Append lines, each a record, and show their positions once all are durable.
 
-    A line ends at a newline, which is not part of the record, nor is a CR right before it; --whole
-    keeps every byte.
+    A line ends at a newline. The newline, and a CR right before it, are not part of the record;
+    --whole keeps every byte.
 
-    What was read is sent as it comes; whatever was acknowledged before an error stays.
+    The command sends lines as it reads them. Lines acknowledged before an error stay appended.
     """
     if whole and not files:
         raise UsageError("--whole wants files: name them")

@@ -55,34 +55,38 @@ def collect(
     name: LogName,
     *,
     keep_from: Annotated[
-        int | None, typer.Option(metavar="POSITION", help="Keep this one, and all after it.")
+        int | None, typer.Option(metavar="POSITION", help="Keep this position and all later ones.")
     ] = None,
-    keep_records: Annotated[
-        int, typer.Option(metavar="N", help="Keep the newest so many records.")
-    ] = 0,
+    keep_records: Annotated[int, typer.Option(metavar="N", help="Keep the newest N records.")] = 0,
     keep_since: KeepSince = None,
     share_max: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Refuse to erase more than this part of it at once."),
+        typer.Option(
+            metavar="SHARE", help="Refuse to erase more than this share of the log, such as 0.9."
+        ),
     ] = 0.9,
     force: Annotated[
-        bool, typer.Option("--force", help="Erase whatever share the cursors allow.")
+        bool, typer.Option("--force", help="Erase without a limit on the share.")
     ] = False,
     grace: Grace = GRACE_SECONDS,
     deletes_per_second: Annotated[
         float | None,
-        typer.Option(metavar="N", help="Delete no more objects a second. By default all at once."),
+        typer.Option(
+            metavar="N", help="Delete at most N objects per second. The default is no limit."
+        ),
     ] = None,
     sweep: Annotated[
         bool,
-        typer.Option("--sweep", help="Then delete what dead writers and collectors left behind."),
+        typer.Option(
+            "--sweep", help="Then delete objects that killed writers and collectors left."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase the records that lie before a log's lowest cursor.
+    """Erase the records before a log's lowest cursor.
 
-    Whole objects go, so a few records before the cursor may stay, and the newest object always
-    stays. What pins hold stays readable.
+    The command deletes whole objects, so a few records before the cursor may stay. The newest
+    object always stays, and so do records that pins hold.
     """
     grace_us = grace_us_of(grace)
     if keep_from is not None and keep_from < 1:

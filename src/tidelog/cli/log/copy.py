@@ -30,15 +30,16 @@ def copy(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="slot|manifest", help="That of the copy; by default the same as the source's."
+            metavar="slot|manifest",
+            help="The protocol of the copy. The default is the protocol of SOURCE.",
         ),
     ] = None,
     start: Start = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a log to another, of the same protocol or the other; positions and times stay.
+    """Copy a log, to the same protocol or the other; positions and times stay.
 
-    Hold SOURCE by a cursor or a pin if it may be collected meanwhile.
+    Hold SOURCE by a cursor or a pin if another process may collect it during the copy.
     """
     check_start(start)
     check_log(name)

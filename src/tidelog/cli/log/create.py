@@ -22,14 +22,14 @@ def create(
         str,
         typer.Option(
             metavar="slot|manifest",
-            help="slot: one round trip an append; whoever takes over ends the turn of the writer "
-            "before. manifest: as Chroma's wal3 writes it; nobody is fenced, and the records of "
-            "two writers interleave, so for failover take slot.",
+            help="slot: one request for an append; a new writer fences the former one. "
+            "manifest: the format of Chroma's wal3; writers are not fenced, and their "
+            "records interleave. For failover use slot.",
         ),
     ] = "slot",
     as_json: AsJson = False,
 ) -> None:
-    """Make a log, and the location if there is none."""
+    """Create a log, and the location if it does not exist."""
     found = asyncio.run(_create(location_url(context), name, protocol))
     if choose_format(None, as_json=as_json) == "json":
         print_json(found.to_dict())

@@ -28,22 +28,23 @@ if TYPE_CHECKING:
     from tidelog.wal.log import Log
 
 CursorName = Annotated[
-    str, typer.Argument(metavar="CURSOR", help="A cursor's name: letters, digits and _.")
+    str, typer.Argument(metavar="CURSOR", help="The name of a cursor: letters, digits and _.")
 ]
 At = Annotated[
     str,
     typer.Option(
         "--at",
         metavar="POSITION",
-        help="A position; 'oldest': the first record that is left; 'next': after the last; or a "
-        "time, as 2013-01-15T14:00:00Z, yesterday or -7d: the first record of it or later.",
+        help="A position, oldest (the first stored record), next (after the last record), "
+        "or a time such as 2013-01-15T14:00:00Z, yesterday or -7d (the first record "
+        "since then).",
     ),
 ]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Cursors: from each one's position on, records are kept.",
+    help="Cursors: the log keeps all records since the lowest cursor.",
 )
 
 
@@ -97,7 +98,7 @@ def create(
     at: At = "oldest",
     as_json: AsJson = False,
 ) -> None:
-    """Make a cursor: what lies at its position, and after it, is kept."""
+    """Create a cursor: the log keeps the record at its position, and all later ones."""
     _check_cursor(cursor)
     _check_at(at)
 
@@ -123,11 +124,11 @@ def move(
     *,
     at: At,
     back: Annotated[
-        bool, typer.Option("--back", help="Allow a position before the one where it stands.")
+        bool, typer.Option("--back", help="Allow an earlier position than the present one.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a cursor: what lies before its position may be collected from then on."""
+    """Move a cursor: 'log collect' may then erase the records before its position."""
     _check_cursor(cursor)
     _check_at(at)
 
@@ -152,7 +153,7 @@ def move(
 def delete(
     context: typer.Context, name: LogName, cursor: CursorName, *, as_json: AsJson = False
 ) -> None:
-    """Delete a cursor: it holds nothing back any more."""
+    """Delete a cursor: it no longer holds records back."""
     _check_cursor(cursor)
 
     async def work(location: Location) -> list[str]:

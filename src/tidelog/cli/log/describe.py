@@ -47,7 +47,7 @@ def describe(
     name: LogName,
     *,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every snapshot, and draw the whole tree.")
+        bool, typer.Option("--deep", help="Read every snapshot, and show the whole tree.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -27,9 +27,9 @@ def destroy(
     grace: Grace = GRACE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy a log, with all records, cursors and pins; to do it again finishes what was begun.
+    """Destroy a log with all records, cursors and pins; a second run finishes an interrupted one.
 
-    Its name stays taken: whoever slept through it must not take another log for it.
+    No other log can have its name, so a reader cannot mistake another log for it.
     """
     grace_us = grace_us_of(grace)
     check_log(name)

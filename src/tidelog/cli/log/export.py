@@ -22,16 +22,17 @@ def export(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="PLACE", help="Where wal3 is to read it: a path, file://, s3://, gs://, az://."
+            metavar="PLACE",
+            help="The place of the exported log: a path, file://, s3://, gs://, az://.",
         ),
     ],
     *,
     start: Start = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the log NAME, of either protocol, to PLACE as Chroma's wal3 reads it.
+    """Copy the log NAME, of either protocol, to PLACE in the format of Chroma's wal3.
 
-    NAME stays as it is; what has streams cannot be exported, for wal3 has none.
+    NAME does not change. A log with streams cannot be exported, because wal3 has none.
     """
     from tidelog.store.urls import without_secrets
 

@@ -31,14 +31,16 @@ def follow(
     name: LogName,
     *,
     start: Start = 0,
-    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Only records that are appended after now.")
+    ] = False,
     stream: Stream = None,
     key: Key = None,
     control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write records as they come, until interrupted or the log is sealed."""
+    """Write records as they come, until the log is sealed or Ctrl-C."""
     check_start(start)
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")

@@ -23,10 +23,10 @@ def fork(
     start: Start = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a log that begins with what SOURCE has, and shares its objects: nothing is copied.
+    """Create a log that begins with the records of SOURCE, and shares its objects.
 
-    From then on the two go their own ways. SOURCE cannot be destroyed before its forks. NAME has
-    letters, digits and _ only.
+    Nothing is copied. Later appends to one do not change the other. SOURCE cannot be destroyed
+    before its forks. NAME has letters, digits and _ only.
     """
     from tidelog.wal.format.pin import check_pin_name
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS: Final = 60.0
 
 Start = Annotated[
-    int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
+    int,
+    typer.Option(
+        "--from", metavar="POSITION", help="The first record to read. The default is the oldest."
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -40,7 +43,7 @@ Grace = Annotated[
     typer.Option(
         "--grace",
         metavar="SECONDS",
-        help="How long those who still read have before anything is deleted.",
+        help="How long to wait for running reads before the first deletion.",
     ),
 ]
 SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing log.")]

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from tidelog.wal.format.pin import Pin
     from tidelog.wal.log import Log
 
-PinName = Annotated[str, typer.Argument(metavar="PIN", help="A pin's name: letters, digits and _.")]
+PinName = Annotated[
+    str, typer.Argument(metavar="PIN", help="The name of a pin: letters, digits and _.")
+]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Pins: what one holds can be read, whatever is collected.",
+    help="Pins: keep a range of records readable after collections.",
 )
 
 
@@ -80,11 +82,16 @@ def create(
     pin: PinName,
     *,
     start: Annotated[
-        int, typer.Option("--from", metavar="POSITION", help="The first; by default the oldest.")
+        int,
+        typer.Option(
+            "--from", metavar="POSITION", help="The first one to read. The default is the oldest."
+        ),
     ] = 0,
     limit: Annotated[
         int | None,
-        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default the end."),
+        typer.Option(
+            "--to", metavar="POSITION", help="Stop before this one. The default is the end."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,7 +121,8 @@ def release(
     pin: PinName,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Also one that a fork reads by, which is lost by it.")
+        bool,
+        typer.Option("--force", help="Release the pin of a fork as well. The fork loses records."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -25,15 +25,15 @@ def rebuild(
         int | None,
         typer.Option(
             metavar="POSITION",
-            help="Where the log is known to begin; what lies before it is taken for collected.",
+            help="The first position of the log. Earlier ones count as collected.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the lost manifest of a log again, from what its objects say of themselves.
+    """Write a lost manifest of a log again, from the objects of the log.
 
-    Only where it is missing: one that is damaged has to be moved away first. Cursors and pins stay.
-    Where the collection plan was lost as well, say by --start from where on the log is whole.
+    The manifest must be missing: move a damaged one away first. Cursors and pins stay. If the
+    collection plan is lost as well, give the first position of the whole part with --start.
     """
     check_log(name)
     if start is not None and start < 1:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 To = Annotated[
     int | None,
-    typer.Option("--to", metavar="POSITION", help="Stop before this one; by default the end."),
+    typer.Option("--to", metavar="POSITION", help="Stop before this one. The default is the end."),
 ]
 Records = Annotated[
-    int | None, typer.Option("--limit", "--records", metavar="N", help="At most so many records.")
+    int | None, typer.Option("--limit", "--records", metavar="N", help="At most N records.")
 ]
 Since = Annotated[
     str | None,
@@ -54,7 +54,7 @@ Until = Annotated[
     ),
 ]
 FromPin = Annotated[
-    str | None, typer.Option(metavar="PIN", help="The records that this pin holds, alone.")
+    str | None, typer.Option(metavar="PIN", help="Only the records that this pin holds.")
 ]
 
 
@@ -92,7 +92,7 @@ def scan(
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the records that there are now, in order."""
+    """Write the present records of a log, in order."""
     check_range(start, to)
     others = (to, records, since, until, stream, key, control or None)
     if pin is not None and (start or any(other is not None for other in others)):

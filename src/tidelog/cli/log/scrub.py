@@ -30,16 +30,19 @@ def scrub(
     start: Start = 0,
     limit: Annotated[
         int | None,
-        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default no limit."),
+        typer.Option(
+            "--to", metavar="POSITION", help="Stop before this one. The default is the end."
+        ),
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Read and check records in Spark's executors.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read all that is stored and check it; every problem is told, not the first alone.
+    """Read all stored data, check it, and report every problem.
 
-    With --from or --to only that range is read, and no cursors, and nothing the log does not name.
+    With --from or --to, the command reads only that range. It then checks no cursors, and no
+    objects that the log does not name.
     """
     check_range(start, limit)
     if spark:

@@ -21,11 +21,11 @@ def seal(
     name: LogName,
     *,
     successor: Annotated[
-        str, typer.Option(metavar="NAME", help="The log in which writers are to go on.")
+        str, typer.Option(metavar="NAME", help="The log that writers continue in.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """End a log: it takes no more records, in any process, for ever."""
+    """End a log for good: no process can append to it."""
     if successor:
         check_log(successor)
     if successor == name:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from tidelog.wal.format.streams import StreamInfo
     from tidelog.wal.log import Log
 
-StreamId = Annotated[str, typer.Argument(metavar="STREAM", help="The id of a stream.")]
-Meta = Annotated[str, typer.Option("--meta", metavar="TEXT", help="What is kept with the stream.")]
+StreamId = Annotated[str, typer.Argument(metavar="STREAM", help="The name of a stream.")]
+Meta = Annotated[
+    str, typer.Option("--meta", metavar="TEXT", help="A text that the log stores with the stream.")
+]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Streams of a log.")
 
@@ -49,7 +51,7 @@ def open_stream(
 def close_stream(
     context: typer.Context, name: LogName, stream: StreamId, *, as_json: AsJson = False
 ) -> None:
-    """Close a stream: it takes no more records, unless it is opened again."""
+    """Close a stream: it takes no records until it is opened again."""
     _change(
         context,
         name,
@@ -66,15 +68,16 @@ def meta_stream(
     name: LogName,
     stream: StreamId,
     text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="What is kept with the stream.")
+        str | None,
+        typer.Argument(metavar="TEXT", help="A text that the log stores with the stream."),
     ] = None,
     *,
     meta: Annotated[
-        str | None, typer.Option("--meta", metavar="TEXT", help="The same, as for 'open'.")
+        str | None, typer.Option("--meta", metavar="TEXT", help="The same text, as an option.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep another text with an open stream: TEXT, or --meta TEXT."""
+    """Replace the stored text of an open stream by TEXT, or by --meta TEXT."""
     texts = [given for given in (text, meta) if given is not None]
     if len(texts) != 1:
         raise UsageError("which text? write it after STREAM, or as --meta TEXT, once")

@@ -40,7 +40,7 @@ _ENDINGS: Final = {
 }
 
 Delimiter = Annotated[
-    str, typer.Option(metavar="CHARACTER", help="Of csv: what stands between fields; 'tab'.")
+    str, typer.Option(metavar="CHARACTER", help="csv: the delimiter between fields, or 'tab'.")
 ]
 
 
@@ -49,42 +49,47 @@ def append(
     name: ShardName,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files of rows; by default standard input."),
+        typer.Argument(metavar="[FILE]...", help="Files of rows. The default is standard input."),
     ] = None,
     *,
     format: Annotated[
         str | None,
         typer.Option(
-            metavar="json|csv|parquet|arrow", help="By default what names end in, else JSON lines."
+            metavar="json|csv|parquet|arrow",
+            help="By default the ending of the file's name, else JSON lines.",
         ),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Of all rows. By default the column _time has each's."),
+        typer.Option(
+            metavar="TIME", help="The time of all rows. By default the column _time has it."
+        ),
     ] = None,
     diff: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of all rows. By default the column _diff, where it is: 1."),
+        typer.Option(
+            metavar="N", help="The diff of all rows. The default is the column _diff, or 1."
+        ),
     ] = None,
     expected_upper: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="What upper must be; unless told, whatever it is."),
+        typer.Option(metavar="TIME", help="The upper that the shard must have. By default any."),
     ] = None,
     upper: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME|end", help="What upper becomes; by default past the last row's time."
+            metavar="TIME|end", help="The new upper. The default is one past the last row's time."
         ),
     ] = None,
     delimiter: Delimiter = ",",
     as_json: AsJson = False,
 ) -> None:
-    """Append rows to a shard, all or nothing, whatever their number.
+    """Append rows to a shard: all of them, or none.
 
-    They are the updates at times from upper on, up to the new upper: from then on these times are
-    complete. Without a row, upper alone moves. A row has a value for each column, and perhaps a
-    _time and a _diff: how many of it come (1) or go (-1). One that does not fit is told, and
-    nothing is appended.
+    The rows are updates at times between the present upper and the new one. Times before the new
+    upper are then complete. Without rows, only upper moves. A row has a value for each column. It
+    may have a _time and a _diff: the number of copies that it adds (1) or removes (-1). If a row
+    does not fit, the command names it and appends nothing.
     """
     check_shard_name(name)
     asked = _Asked(

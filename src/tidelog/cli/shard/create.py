@@ -25,11 +25,14 @@ def create(
     ],
     key: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="The key's columns, with commas; all, unless told."),
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns of the key, with commas between them. The default is all columns.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a shard, and the location if there is none."""
+    """Create a shard, and the location if it does not exist."""
     check_shard_name(name)
     url, shape = location_url(context), shape_of(schema, key)
     asyncio.run(_create(url, name, shape))

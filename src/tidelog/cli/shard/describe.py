@@ -28,10 +28,10 @@ BATCHES_SHOWN: Final = 12
 
 
 def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
-    """Show a shard's schema, times, batches, holds, sizes, and what it costs to read and to keep.
+    """Show a shard's schema, times, batches, holds and sizes, and the costs of reads and storage.
 
-    Batches are drawn by their level, in the order of their times: those of a level have about as
-    many updates, and those of the next several times as many.
+    The command draws the batches by level, in the order of their times. Batches of a level have
+    similar numbers of updates, and the next level has several times as many.
     """
 
     async def work(location: Location) -> dict[str, Any]:

@@ -20,17 +20,23 @@ HISTORY: Final = "history"
 def downgrade(
     context: typer.Context,
     name: ShardName,
-    time: Annotated[str, typer.Argument(metavar="TIME", help="What is before it goes.")],
+    time: Annotated[
+        str,
+        typer.Argument(
+            metavar="TIME", help="The new time of the hold. Earlier times may become unreadable."
+        ),
+    ],
     *,
     hold: Annotated[
-        str, typer.Option(metavar="HOLD", help="The hold to be moved, or made there.")
+        str,
+        typer.Option(metavar="HOLD", help="The hold to move; it is created if it does not exist."),
     ] = HISTORY,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a hold of a shard up; its since follows as far as all other holds let it.
+    """Move a hold of a shard to a later time; since follows the earliest hold.
 
-    Times before since cannot be read any more, and come back by no other call.
+    Times before since become unreadable for good.
     """
     wanted = time_of(time, "TIME")
     if not yes:

@@ -21,11 +21,10 @@ def finalize(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Finish a shard for good: nobody writes it, and nobody reads it any more.
+    """Finish a shard for good: it can be neither written nor read.
 
-    Its objects go with the next 'tidelog collect'. Its name stays taken, so that no reader is ever
-    shown something else under it. Who only wants to say that nothing more comes, and to keep what
-    is there, moves upper: tidelog shard append NAME --upper end < /dev/null.
+    The next 'tidelog collect' deletes its objects. No other shard can have its name. To end the
+    writes but keep the contents: tidelog shard append NAME --upper end < /dev/null.
     """
     if not yes:
         ask_first(

@@ -25,9 +25,9 @@ class ShardsUnreadable(TidelogError):
 
 
 def list_shards(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the shards, and what is in them. A damaged one is told, and does not hide the others.
+    """List the shards and their contents. A damaged shard does not hide the others.
 
-    Exit status: 1 if one cannot be read.
+    Exit status: 1 if a shard cannot be read.
     """
     found = on_location(context, _all)
     columns: tuple[Column[dict[str, Any]], ...] = (

@@ -46,10 +46,11 @@ def listen(
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Up to this time; by default upper - 1.")
+        str | None, typer.Option(metavar="TIME", help="Up to this time. The default is upper - 1.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what comes, until it is finished.")
+        bool,
+        typer.Option("--follow", help="Continue with new updates until the shard is finished."),
     ] = False,
     columns: Columns = None,
     where: Where = None,
@@ -60,8 +61,8 @@ def listen(
 ) -> None:
     """Write a shard's updates after a time, in the order of their times: _time, _diff, columns.
 
-    With the snapshot as of --since, they make the one as of --until. With --follow, they are
-    written as they are committed, until Ctrl-C, or until the shard is finished.
+    The snapshot as of --since and these updates give the snapshot as of --until. With --follow, the
+    command writes updates as they are committed, until Ctrl-C or the end of the shard.
     """
     destination = Destination(format, output, as_json=as_json)
     if follow and until is not None:

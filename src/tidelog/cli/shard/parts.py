@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
-    """List the parts of a shard, batch by batch; what is few rides in the state itself."""
+    """List the parts of a shard, batch by batch. Small batches are inside of the state."""
 
     async def work(location: Location) -> list[dict[str, Any]]:
         return list(_parts((await opened(location, name)).state))

@@ -21,11 +21,11 @@ def state(
     *,
     seqno: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="As it was at this seqno; by default the newest."),
+        typer.Option(min=1, metavar="N", help="The seqno of the state. The default is the newest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the whole state of a shard, as it is or was: one object."""
+    """Show the whole state of a shard at a seqno: one object."""
 
     async def work(location: Location) -> dict[str, Any]:
         from tidelog.cli.shard.plain import plain
@@ -48,13 +48,16 @@ def diffs(
     name: ShardName,
     *,
     start: Annotated[
-        int, typer.Option("--from", min=1, metavar="N", help="From this seqno on; else the oldest.")
+        int,
+        typer.Option(
+            "--from", min=1, metavar="N", help="The first seqno. The default is the oldest."
+        ),
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Show the changes of a shard's state that are kept, oldest first, an object each.
+    """Show the stored changes of a shard's state, oldest first, one object each.
 
-    Those before the oldest rollup that is kept were truncated.
+    Changes before the oldest stored rollup are deleted.
     """
 
     async def work(location: Location) -> list[dict[str, Any]]:

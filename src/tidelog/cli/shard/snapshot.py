@@ -34,7 +34,10 @@ def snapshot(
     *,
     as_of: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="By default the newest that is complete: upper - 1."),
+        typer.Option(
+            metavar="TIME",
+            help="The time to read. The default is the newest complete time, upper - 1.",
+        ),
     ] = None,
     columns: Columns = None,
     where: Where = None,

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
-    """List the objects of a shard, and count each once: they add up to what lies there.
+    """List the objects of a shard by kind. Each object counts once.
 
-    live: the state names it. gone: a merge replaced it, and it is to be deleted. young: nothing
-    names it yet. dead: nothing ever will. other: kept beside it.
+    live: the state names it. gone: a merge replaced it, and collect deletes it. young: no state
+    names it yet. dead: no state will name it. other: not of the
+    shard.
     """
 
     async def work(location: Location) -> ShardUsage:
