@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unittest.mock import patch
 
+import duckdb
 import pytest
 
 import tidelog
@@ -51,6 +52,22 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
         assert (found["lateness_ms"], found["held_bytes"]) == (7_200_000, size)
     days.ingest("days", "--final")
     assert "held back nothing" in " ".join(days.done("source", "status", "days").out.split())
+
+
+def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
+    """DuckDB writes UUIDs and INTERVALs, and the columns are bytes."""
+    columns = "uuid() AS id, INTERVAL '1 day' AS span, 1 AS n"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT {columns}) TO '{cli.folder / 'a.parquet'}'")
+
+    refused = cli("source", "create", "p", "--files", cli.folder / "*.parquet")
+    assert "add --format parquet" in refused.complaint
+    said = cli.done(
+        "source", "create", "p", "--files", cli.folder / "*.parquet", "--format", "parquet"
+    )
+
+    assert "column 'id' has UUIDs: their 16 bytes are kept as BLOB" in said.err
+    assert "column 'span' has INTERVALs" in said.err
 
 
 def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:

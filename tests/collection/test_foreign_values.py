@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.formats.parquet import pack_range
+from tidelog.collection.formats.parquet import changed_types, pack_range
 from tidelog.collection.formats.types import without_maps
 from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
@@ -130,6 +131,59 @@ def test_a_moment_of_96_bits_within_others_is_what_it_was(how: str) -> None:
     assert all(
         year in str(row) for year, row in zip(("9999", "2020"), far.rows.to_pylist(), strict=True)
     )
+
+
+def torn_texts() -> pa.Array[Any]:
+    """Return texts of which the first is not UTF-8, as writers make that do not check."""
+    made = pa.array([b"\xff", b"a", b"\xc3\xa9"], pa.binary())
+    return pa.Array.from_buffers(pa.string(), 3, made.buffers())
+
+
+TORN: dict[str, Callable[[], pa.Array[Any]]] = {
+    "text": torn_texts,
+    "large text": lambda: torn_texts().cast(pa.large_string(), safe=False),
+    "struct": lambda: pa.StructArray.from_arrays([torn_texts()], names=["x"]),
+    "list": lambda: pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), torn_texts()),
+}
+
+
+@pytest.mark.parametrize("kind", TORN)
+def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
+    """Arrow reads such text without a check, and one value stopped the whole source."""
+    column = TORN[kind]()
+    wanted = pa.schema([("n", pa.int64()), ("c", canonical_type(column.type))])
+
+    found = decoded(pa.table({"n": range(3), "c": column}), wanted)
+
+    found.rows.validate(full=True)
+    assert found.rows.column("n").to_pylist() == [1, 2]
+    assert found.errors.select(["offset", "reason"]).to_pylist() == [
+        {"offset": 0, "reason": "column 'c' does not fit its type"}
+    ]
+    assert "\ufffd" in str(found.errors.column("text")[0])
+
+
+def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
+    """DuckDB's UUID and INTERVAL become bytes, and digits of nanoseconds make a row a bad one."""
+    uuids = pa.array([b"x" * 16], pa.uuid())
+    sink = io.BytesIO()
+    table = pa.table(
+        {
+            "id": uuids,
+            "ids": pa.ListArray.from_arrays([0, 1], uuids),
+            "ns": pa.array([1], pa.timestamp("ns")),
+            "clock": pa.array([1], pa.time64("ns")),
+            "at": pa.array([1], pa.timestamp("us", tz="Asia/Tokyo")),
+            "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+            "plain": pa.array([1], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    pq.write_table(table, sink)
+
+    assert [one.split("'")[1] for one in changed_types(pq.read_metadata(sink))] == [
+        *("id", "ids.list.element", "ns", "clock"),
+        *("at", "map"),
+    ]
 
 
 WITHIN = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64())]))])

@@ -119,16 +119,13 @@ def create(
         ),
         ignore_case=ignore_case,
     )
-    found, empty = asyncio.run(_create(location_url(context), spec))
-    _tell_created(found, empty, as_json=as_json)
-
-
-def _tell_created(found: dict[str, Any], empty: list[str], *, as_json: bool) -> None:
+    found, remarks = asyncio.run(_create(location_url(context), spec))
     if is_json(as_json=as_json):
         print_json(found)
     if not as_json:
         _tell_columns(found)
-    _tell_empty(empty)
+    for remark in remarks:
+        say(remark)
 
 
 def _tell_columns(found: dict[str, Any]) -> None:
@@ -139,11 +136,6 @@ def _tell_columns(found: dict[str, Any]) -> None:
     if found["csv"] is not None:
         say(f"Its csv is read so: {csv_text(found['csv'])}")
     say(f"Fill it with: tidelog ingest {name}")
-
-
-def _tell_empty(places: list[str]) -> None:
-    for place in places:
-        say(f"There is nothing at {place} yet: if it is mistyped, drop the source and correct it")
 
 
 @app.command("list")
@@ -291,24 +283,35 @@ async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]
     resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
     info = await location.add_source(*resolved)
-    return describe_source(location, info, resolved[1]), await _empty_places(location, spec, info)
+    return describe_source(location, info, resolved[1]), await _remarks(location, spec, info)
 
 
-async def _empty_places(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
-    """Return the places of several at which there is nothing: one mistyped is easily missed."""
-    from tidelog.collection.source.files_head import FilesHead, empty_places
+async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
+    """Return what a user may miss: a place without files, and types that are not kept."""
+    from tidelog.collection.infer import parquet_remarks
+    from tidelog.collection.source.files import FilesSource
+    from tidelog.collection.source.files_head import empty_places
     from tidelog.errors import TidelogError
     from tidelog.store.urls import without_secrets
 
-    if len(spec.places) < 2:
+    is_inferred = info.format == "parquet" and spec.schema is None
+    if len(spec.places) < 2 and not is_inferred:
         return []
     try:
-        head = await (await location.ingester(spec.name)).source.head()
+        source = (await location.ingester(spec.name)).source
+        if not isinstance(source, FilesSource):
+            return []
+        entries = list((await source.head()).entries)
+        found = await parquet_remarks(entries[0], source.store) if is_inferred and entries else []
     except TidelogError:
         return []  # The source is made, and 'source status' says what ails it.
-    if not isinstance(head, FilesHead):
-        return []
-    return empty_places([*map(without_secrets, spec.places)], info.patterns, head.entries)
+    if len(spec.places) > 1:
+        places = [*map(without_secrets, spec.places)]
+        found += [
+            f"There is nothing at {place} yet: if it is mistyped, drop the source and correct it"
+            for place in empty_places(places, info.patterns, entries)
+        ]
+    return found
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:

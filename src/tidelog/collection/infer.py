@@ -15,6 +15,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
@@ -25,7 +26,7 @@ from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.lines import record_ends
 from tidelog.collection.formats.names import match_names, spelled_once
-from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.collection.formats.parquet import MAGIC, changed_types, footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FILE_BYTES_MAX, FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
@@ -204,6 +205,8 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     plain = [sample for sample in found if _why_no_text(sample.text) is None]
     if not plain:
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
+        if found[0].text.startswith(MAGIC):
+            raise UsageError(f"{first.key!r} is a file of parquet: add --format parquet")
         raise UsageError(f"{first.key!r} cannot be read: {_why_no_text(found[0].text)}")
     return plain
 
@@ -373,18 +376,30 @@ def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> se
     }
 
 
+async def parquet_remarks(entry: Entry, store: Store) -> list[str]:
+    """Return what happens to the columns of a file whose type is not kept.
+
+    Raises:
+        UsageError: the file cannot be read. LocationError: the store failed.
+    """
+    return changed_types(await _parquet_metadata(entry, store))
+
+
 async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
+    columns = (await _parquet_metadata(entry, store)).schema.to_arrow_schema()
+    types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
+    return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])
+
+
+async def _parquet_metadata(entry: Entry, store: Store) -> pq.FileMetaData:
     try:
         tail = (await store.get(entry.key, start=max(0, entry.size_bytes - 8))).data
         start = entry.size_bytes - footer_bytes(tail)
         if start < 0:
             raise CorruptionError("the footer of a parquet file is longer than the file")
-        schema = read_footer((await store.get(entry.key, start=start)).data).schema
+        return read_footer((await store.get(entry.key, start=start)).data)
     except CorruptionError as error:
         raise UsageError(
             f"{entry.key!r} cannot be read as parquet: {error.sentence}; correct the file, or "
             "--format"
         ) from error
-    columns = schema.to_arrow_schema()
-    types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
-    return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])

@@ -22,7 +22,7 @@ from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records
 from tidelog.collection.formats.row_texts import listed, row_texts
-from tidelog.collection.formats.types import plain_type
+from tidelog.collection.formats.types import bytes_type, plain_type
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
 
@@ -60,6 +60,34 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
         # Arrow aborts the process where the metadata of an encrypted column is asked for.
         raise CorruptionError(_ENCRYPTED)
     return metadata
+
+
+_OF_NANOSECONDS: Final = "nanoseconds: a value with digits past the microsecond is a bad row"
+_CHANGED: Final = {
+    "UUID": "UUIDs: their 16 bytes are kept as BLOB",
+    "INTERVAL": "INTERVALs: their 12 bytes (months, days, milliseconds) are kept as BLOB",
+    "INT96": _OF_NANOSECONDS,
+}
+
+
+def changed_types(metadata: pq.FileMetaData) -> list[str]:
+    """Return what happens to the values of each column whose type is not kept."""
+    found: list[str] = []
+    for place in range(metadata.num_columns):
+        leaf = metadata.schema.column(place)
+        kinds = (leaf.physical_type, leaf.converted_type, leaf.logical_type.type)
+        what = next((_CHANGED[kind] for kind in kinds if kind in _CHANGED), None)
+        if "nanoseconds" in leaf.logical_type.to_json():
+            what = _OF_NANOSECONDS
+        if what is not None:
+            found.append(f"column {leaf.path!r} has {what}")
+    for field in metadata.schema.to_arrow_schema():
+        zone = getattr(field.type, "tz", None)
+        if zone not in (None, "UTC"):
+            found.append(f"column {field.name!r} has the zone {zone}: its moments are kept in UTC")
+        if pa.types.is_map(field.type):
+            found.append(f"column {field.name!r} has maps: they are kept as lists of entries")
+    return found
 
 
 def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
@@ -195,7 +223,7 @@ def decode_parquet(
     ]
     misfits += [misfit for *_, lost in done for misfit in lost]
     tables = [one for one, *_ in done] or [_firsts(told.empty_table(), present)]
-    table = pa.concat_tables(tables)
+    table = _with_sound_text(pa.concat_tables(tables))
     unknown = unknown_paths(_renamed(told, own), wanted)
     return Records(
         _wanted_columns(table, spelled, wanted),
@@ -232,6 +260,22 @@ def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
         one.cast(kind) if (kind := plain_type(one.type)) != one.type else one for one in columns
     ]
     return pa.table(plain, names=list(names)) if names else table.select([])
+
+
+def _with_sound_text(table: pa.Table) -> pa.Table:
+    """Return a table that has bytes in place of each column with text that is not UTF-8.
+
+    Parquet writers need not check text, and Arrow does not check it on reading.
+    """
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        if (kind := bytes_type(column.type)) == column.type:
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            table = table.set_column(place, name, column.cast(kind))
+    return table
 
 
 def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ makes its row a bad one, whatever stands in other rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -138,6 +139,18 @@ def without_maps(dtype: pa.DataType) -> pa.DataType:
     return pa.list_(without_maps(kind.value_type)) if pa.types.is_list(kind) else dtype
 
 
+def bytes_type(dtype: Any) -> pa.DataType:
+    """Return the type with bytes in place of text."""
+    if pa.types.is_string(dtype):
+        return pa.binary()
+    if pa.types.is_large_string(dtype):
+        return pa.large_binary()
+    if pa.types.is_dictionary(dtype):
+        kind = bytes_type(dtype.value_type)
+        return kind if kind != dtype.value_type else cast("pa.DataType", dtype)
+    return _with_inner(dtype, bytes_type)
+
+
 def plain_type(dtype: Any) -> pa.DataType:
     """Return the type without views and extensions, of which Arrow cannot take single rows.
 
@@ -147,26 +160,31 @@ def plain_type(dtype: Any) -> pa.DataType:
         return plain_type(dtype.storage_type)
     if pa.types.is_string_view(dtype) or pa.types.is_binary_view(dtype):
         return pa.string() if pa.types.is_string_view(dtype) else pa.binary()
+    return _with_inner(dtype, plain_type)
+
+
+def _with_inner(dtype: Any, change: Callable[[Any], pa.DataType]) -> pa.DataType:
+    """Return a nested type with its inner types changed; other types stay."""
+
+    def changed(field: pa.Field[Any]) -> pa.Field[Any]:
+        return field.with_type(change(field.type))
+
     if pa.types.is_map(dtype):
         made: Any = pa.map_  # It takes fields, which its types do not say.
         return cast(
             "pa.DataType",
-            made(_plain_field(dtype.key_field), _plain_field(dtype.item_field), dtype.keys_sorted),
+            made(changed(dtype.key_field), changed(dtype.item_field), dtype.keys_sorted),
         )
     if pa.types.is_struct(dtype):
-        return pa.struct([_plain_field(field) for field in dtype])
+        return pa.struct([changed(field) for field in dtype])
     if pa.types.is_fixed_size_list(dtype):
         size: int = dtype.list_size
-        return pa.list_(_plain_field(dtype.value_field), size)
+        return pa.list_(changed(dtype.value_field), size)
     if pa.types.is_list(dtype):
-        return pa.list_(_plain_field(dtype.value_field))
+        return pa.list_(changed(dtype.value_field))
     if pa.types.is_large_list(dtype):
-        return pa.large_list(_plain_field(dtype.value_field))
+        return pa.large_list(changed(dtype.value_field))
     return cast("pa.DataType", dtype)
-
-
-def _plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    return field.with_type(plain_type(field.type))
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:
