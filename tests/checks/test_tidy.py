@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # A room imports from rooms of earlier lines only, and from itself.
 ROOMS = (
     ("errors",),
-    ("arguments", "clock", "frontier", "lookahead", "metrics", "portal", "setsum", "rowhash_xxh3"),
+    ("arguments", "clock", "frontier", "json_depth", "lookahead", "metrics", "portal", "setsum"),
+    ("rowhash_xxh3",),
     ("ids", "rowhash_compiled"),
     ("rowhash_kernels",),
     ("rowhash_columns",),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.wal.format.json import DEPTH_MAX, _depth_of, check_of, parse, render
+from tidelog.wal.format.json import DEPTH_MAX, check_of, parse, render
 
 
 def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
@@ -45,28 +45,6 @@ VALUES = st.recursive(
     ),
     max_leaves=30,
 )
-
-
-def depth_of(value: Any) -> int:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
-
-
-@given(value=VALUES)
-def test_the_depth_is_that_of_lists_and_objects(value: Any) -> None:
-    """Counted from the bytes; only where there are many brackets does it matter."""
-    wide = {"a": value, "b": [[]] * DEPTH_MAX}
-
-    assert _depth_of(render(wide)) == depth_of(wide)
-    assert _depth_of(b"{}") == 0
-
-
-@pytest.mark.timeout(60)  # A pattern that backtracks takes hours.
-def test_the_depth_of_an_endless_text_is_counted_once() -> None:
-    """A text without an end, a few kilobytes long, must not take minutes."""
-    for hostile in (b'"' + b'\\"' * 200_000, b'"\\' * 200_000, b'"' * 200_001):
-        assert _depth_of(b"[" * 200 + hostile) == 200
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 from tidelog.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.json_depth import depth_of
 from tidelog.setsum import Setsum
 
 U64_MAX: Final = 2**64 - 1
 DEPTH_MAX: Final = 128  # What wal3's own reader goes down to.
-# The closing quote may be missing: of what is cut off each quote would begin another search.
-_TEXT: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
-_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # An escape of half a character, or of two.
 CHECK: Final = "check"  # A field of our own: the sum of an object without it.
 
@@ -122,7 +119,8 @@ def parse(data: bytes, *, where: str) -> Fields:
     """
     try:
         text = data.decode("utf-8")
-        if _depth_of(data) > DEPTH_MAX:
+        # Python's own limit depends on its caller, so an object might be read and not be written.
+        if depth_of(data, least=DEPTH_MAX) > DEPTH_MAX:
             raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
         if _HALF.search(data) and not _is_whole(found):
@@ -181,18 +179,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _depth_of(data: bytes) -> int:
-    """Return how deep lists and objects are nested, or 0 where there are too few for it to matter.
-
-    Python's own limit depends on how deep its caller stands, and what was just read might not be
-    written again.
-    """
-    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
-        return 0
-    brackets = _TEXT.sub(b"", data).translate(None, delete=_NO_BRACKETS)
-    return max(accumulate(1 if byte in b"[{" else -1 for byte in brackets), default=0)
 
 
 def _is_whole(found: Any) -> bool:

@@ -23,6 +23,7 @@ import pyarrow.json as pj
 
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.types import is_json, sql_type
+from tidelog.json_depth import depth_of
 from tidelog.persist.format.bounds import whole_range
 
 Check = Callable[[bytes], object]
@@ -32,7 +33,6 @@ _FLOAT32_MAX: Final = 3.4e38
 # Python's parser stops at some 900 levels, fewer or more by version: the reason must not.
 _DEPTH_MAX: Final = 800
 _DIGITS: Final = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
 
 
 class _Number(float):
@@ -144,7 +144,7 @@ class FaultFinder:
 
     def find(self, line: bytes) -> LineFault:
         """Return the fault of a line, if any."""
-        if (depth := _depth_of(line)) > _DEPTH_MAX:
+        if (depth := depth_of(line, least=_DEPTH_MAX)) > _DEPTH_MAX:
             return LineFault(
                 f"the line nests arrays or objects {depth:,} deep; {_DEPTH_MAX} levels can be read"
             )
@@ -295,19 +295,6 @@ def _has_known_twins(value: Any, fields: Sequence[pa.Field[Any]]) -> bool:
         )
         for field in fields
     )
-
-
-def _depth_of(line: bytes) -> int:
-    """Return how deep brackets nest, outside of strings."""
-    if line.count(b"[") + line.count(b"{") <= _DEPTH_MAX:
-        return 0
-    depth = deepest = 0
-    for found in _BRACKETS.finditer(line):
-        sign = found.group()[:1]
-        if sign != b'"':
-            depth += 1 if sign in b"[{" else -1
-            deepest = max(deepest, depth)
-    return deepest
 
 
 def _fits(value: Any, field: pa.Field[Any]) -> bool | None:
