@@ -232,7 +232,7 @@ async def test_a_log_that_is_gone_says_so() -> None:
 
 
 async def test_records_that_were_collected_before_they_were_taken_are_an_error() -> None:
-    """Somebody deleted the cursor: nobody can say what is missing, but that it is."""
+    """The error names the lost positions, and another source takes the later records."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 6)
@@ -243,8 +243,17 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
     await log.create_cursor("x", (await log.bounds()).next)
     await log.collect(keep=ALL, grace_us=0)
 
-    with pytest.raises(PositionCollected):
+    lost = r"records 1 to 5 of the log 'l'.*from=6'"
+    with pytest.raises(PositionCollected, match=lost):
         await ingest(location, "s")
+    await location.create_source(
+        SourceSpec(name="rest", kind="log", settings={"log": "l", "from": "6"})
+    )
+    await log.append([b"later"])
+    await ingest(location, "rest")
+    rows = (await (await location.collection("rest")).snapshot()).to_pylist()
+    assert [row["position"] for row in rows] == [6, 7]
+    await location.drop_source("s")
 
 
 @pytest.mark.parametrize(

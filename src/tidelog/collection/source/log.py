@@ -11,6 +11,7 @@ Source: design page 6, "Raw sources"; docs/log.md.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -135,9 +136,9 @@ class LogRecords(SourceKind):
             if witness is not None and witness.position < position:
                 witness = await log.save_cursor(witness, position)
             self._witness = witness
-        except (CursorMoved, BusyError, UsageError):
+        except (CursorMoved, BusyError, UsageError, PositionCollected):
             # Another ingester moves it as well, or a collection looks at it: the next tick will
-            # try again. Or the log does not come to there any more, which planning says.
+            # try again. Or the log no longer has that position, which planning reports.
             self._witness = None
 
     async def _cursor(self, log: Log, position: int, *, make: bool) -> Witness | None:
@@ -174,8 +175,8 @@ class LogRecords(SourceKind):
         log = await self._log()
         try:
             found = await log.fragments(start, limit=limit)
-        except UsageError:
-            found = []  # It does not come to there.
+        except (UsageError, PositionCollected):
+            found = []  # It does not come to there, or no longer begins there.
         if found and found[0].start <= start and limit <= found[-1].limit:
             return found
         bounds = await log.bounds()
@@ -185,9 +186,12 @@ class LogRecords(SourceKind):
                 "it was set back, or made anew. Put it back as it was, or drop the source and "
                 "create it again"
             )
+        where = shlex.quote(self.where)
         raise PositionCollected(
-            f"records of the log {self.path!r} from {start} on were collected before they were "
-            "taken: drop the source and create it again, and leave its cursor alone",
+            f"records {start} to {bounds.oldest - 1} of the log {self.path!r} were collected "
+            f"before the source {self.opening.info.name!r} took them, and are lost. Its rows stay. "
+            "Take the later records into another source, and keep its cursor: "
+            f"'tidelog source create NAME --log {where} --set from={bounds.oldest}'",
             oldest=bounds.oldest,
         )
 
