@@ -37,6 +37,6 @@ def test_a_source_of_ones_own_is_one_small_file(
     change("INSERT INTO orders VALUES (8, 'rice', 1)")
     assert ingested() == "1 new rows; 4 in all\n"
     change("UPDATE orders SET price = 9 WHERE id = 8")
-    with pytest.raises(SourceRewritten, match="'orders' holds something else at 8 to 9 than was"):
+    with pytest.raises(SourceRewritten, match="'orders' has changed at 8 to 9 since"):
         ingested()
     assert len(KIND.read_text().splitlines()) < 100

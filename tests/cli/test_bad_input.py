@@ -211,7 +211,7 @@ def test_files_that_match_nothing(cli: Cli, files: str) -> None:
 def test_a_name_twice(events: Cli, unchanged: None) -> None:
     """Also a name that would hide another collection's errors."""
     files = events.folder / "events" / "*.jsonl"
-    told = {"events": "'events' exists", "events_errors": "cannot stand beside 'events'"}
+    told = {"events": "'events' exists", "events_errors": "conflicts with 'events'"}
     for name, why in told.items():
         refused(events("source", "create", name, "--files", files), MISUSED, why)
 

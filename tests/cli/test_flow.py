@@ -371,7 +371,7 @@ def test_a_location_among_its_own_files_is_refused(cli: Cli) -> None:
     cli.write_lines("1.jsonl", {"k": 1})
     said = cli("source", "create", "loop", "--files", cli.folder)
     assert said.status == 2
-    assert "the location lies among the source's own files" in said.complaint
+    assert "the location is among the source's own files" in said.complaint
     assert not (cli.folder / "lake").exists()
 
     cli.done("source", "create", "fine", "--files", cli.folder / "*.jsonl")

@@ -82,7 +82,7 @@ def test_whoever_follows_is_told_what_they_wait_for(cli: Cli) -> None:
     cli.done("log", "seal", "a")
 
     said = cli.done("log", "follow", "a", "--from", "99", "--stream", "b")
-    assert "has not come to 99, its next is 3" in said.err
+    assert "ends before 99; the next position is 3" in said.err
     assert "The stream 'b' is not open" in said.err
     assert cli.done("log", "follow", "a", "--from", "3").err == ""
 

@@ -56,7 +56,7 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
         (("--generator", "counter", "--format", "parquet"), "it is one of rows, json, csv"),
         (("--generator", "counter", "--format", "json"), "has no texts to decode"),
         (("--generator", "counter", "--delimiter", ";"), "go with --format csv"),
-        (("--kind", "kafka"), "there is no kind of source 'kafka'"),
+        (("--kind", "kafka"), "no kind of source 'kafka'"),
         (("--log", "no/../../.."), "there is no log"),
     ],
 )

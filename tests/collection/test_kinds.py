@@ -86,7 +86,7 @@ async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
     await ingest(location, "s")
     Shelf.rows["a"] = [row(2, 1), row(3, 1)]
 
-    with pytest.raises(SourceRewritten, match="'a' holds something else at 0 to 1"):
+    with pytest.raises(SourceRewritten, match="'a' has changed at 0 to 1"):
         await ingest(location, "s")
     Shelf.rows["b"] = Shelf.rows.pop("a")
     with pytest.raises(GoneError, match="'a' is gone"):
@@ -194,7 +194,7 @@ async def test_columns_are_inferred_from_texts() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"kind": "shelves"}, "there is no kind of source 'shelves': there are files, generator"),
+        ({"kind": "shelves"}, "no kind of source 'shelves'; existing kinds: files, generator"),
         ({"settings": {"deep": "1"}}, "--set deep: .* it has wide"),
         ({"schema": "k bigint, x int"}, "names 'x', which is no column .* k, at, gone, body"),
         ({"format": "parquet"}, "it is one of rows, json, csv"),
@@ -217,7 +217,7 @@ async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.M
     location = await location_with(schema=DATA)
     monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
 
-    with pytest.raises(UsageError, match="install the package that brings it"):
+    with pytest.raises(UsageError, match="Install the package that has it"):
         await location.ingester("s")
     await location.drop_source("s")
 

@@ -209,10 +209,10 @@ async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) 
     opened_again = await open_location(str(tmp_path), clock=SwiftClock())
     await log_of(opened_again.store, "l", 1)
 
-    with pytest.raises(SourceRewritten, match="was set back, or made anew"):
+    with pytest.raises(SourceRewritten, match="older copy or a new log replaced it"):
         await ingest(opened_again, "s")
     await append(location.store, "l", 5)
-    with pytest.raises(SourceRewritten, match="holds something else at 1 to"):
+    with pytest.raises(SourceRewritten, match="has changed at 1 to"):
         await ingest(location, "s")
 
 
@@ -259,8 +259,8 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"settings": {"from": "today"}}, "none of oldest, newest, a position"),
-        ({"settings": {"from": "99"}}, "cannot be taken from 99 on"),
+        ({"settings": {"from": "today"}}, "must be oldest, newest or a position"),
+        ({"settings": {"from": "99"}}, "cannot read the log from 99"),
         ({"log": ".x"}, "cannot be the name of a log"),
         ({"schema": "position bigint, offset bigint"}, "names 'offset', which is no column"),
     ],

@@ -36,7 +36,7 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     url: str | None = context.find_root().obj
     if not url:
         raise UsageError(
-            "which location? write 'tidelog --location URL ...' (file:///data/lake, "
+            "no location: write 'tidelog --location URL ...' (file:///data/lake, "
             "s3://bucket/prefix, or a path), or set TIDELOG_LOCATION"
         )
     if is_lasting and url.lower().startswith("memory:"):

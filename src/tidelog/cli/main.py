@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         os.getcwd()  # Without one, DuckDB would abort the process.
     except OSError:
-        say("tidelog: the working directory does not exist any more: change to another one (cd)")
+        say("tidelog: the working directory no longer exists: change to another one (cd)")
         return MISUSED
     told = os.environ.get(ENVIRONMENT)
     try:
@@ -389,7 +389,7 @@ def _tell_unforeseen(error: Exception) -> None:
         _tell_trace(error)
         return
     say(
-        f"tidelog: this was not foreseen, please report it with the output of {_DEBUG}=1: "
+        f"tidelog: unexpected error; please report it with the output of {_DEBUG}=1: "
         f"{type(error).__name__}{': ' if told else ''}{told}"
     )
     _tell_trace(error)

@@ -140,7 +140,7 @@ class BarReporter:
     def finish(self, summary: Summary) -> None:
         say(end_line(self._source, self._engine, summary))
         for line in waiting_lines(summary.waiting):
-            say(f"waits, and is looked at again by the next run: {line}")
+            say(f"waits until the next run: {line}")
         for line in waiting_lines(summary.notes):
             say(f"noted: {line}")
 

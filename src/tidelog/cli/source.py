@@ -134,7 +134,7 @@ def _tell_columns(found: dict[str, Any]) -> None:
     for line in schema_lines(found["schema"], found["key"]):
         say(f"  {line}")
     if found["csv"] is not None:
-        say(f"Its csv is read so: {csv_text(found['csv'])}")
+        say(f"Form of its csv: {csv_text(found['csv'])}")
     say(f"Fill it with: tidelog ingest {name}")
 
 

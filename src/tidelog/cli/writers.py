@@ -101,7 +101,7 @@ def _format_of(path: Path) -> str:
     if told is None:
         known = ", ".join(_SUFFIXES)
         raise UsageError(
-            f"a name that ends in {path.suffix!r} says no format: end it in one of {known}, or "
+            f"a name that ends in {path.suffix!r} names no format: end it in one of {known}, or "
             "give --format"
         )
     return told
@@ -137,7 +137,10 @@ class Destination:
                 raise UsageError(f"--json and --format {told} exclude each other: give one")
             self.format = told
             if self.path is None and is_terminal():
-                raise UsageError(f"{told} is nothing to look at: write it to a file, with -o FILE")
+                raise UsageError(
+                    f"{told} is binary, and standard output is a terminal: "
+                    "write it to a file with -o FILE"
+                )
         elif told is None or told in FORMATS:
             self.format = choose_format(told, as_json=as_json)
         else:

@@ -328,7 +328,7 @@ class Collection:
         self._check_since(first)
         if last < first and until is None:
             raise UsageError(
-                "nothing after that time is complete yet: ask from an earlier one, or ingest more",
+                "nothing after that time is complete yet: give an earlier --since, or ingest more",
                 since=format_time(first),
                 complete_to=format_time(last),
             )
@@ -370,8 +370,8 @@ class Collection:
     def _check_there(self) -> None:
         if self.since.is_empty:
             raise NoSuchCollection(
-                f"the collection {self.name!r} was dropped since it was opened: open it again, if "
-                "there is one of the name"
+                f"the collection {self.name!r} was dropped after this process opened it: open it "
+                "again if a new one has its name"
             )
 
     def _check_since(self, as_of: int) -> None:
@@ -379,7 +379,7 @@ class Collection:
         self._check_there()
         if as_of < since.time:
             raise AsOfBeforeSince(
-                f"{self.name!r} keeps times from {format_time(since.time)} on: ask for one of them",
+                f"{self.name!r} can be read since {format_time(since.time)}: read a later time",
                 asked=format_time(as_of),
             )
 

@@ -344,7 +344,7 @@ class Maintenance:
             found.append(self._of_user(name))
         if not found and name in await self._names(Named.TRANSACTIONS):
             raise UsageError(
-                f"{name!r} is a transaction shard: those are seen to where no name is given"
+                f"{name!r} is a transaction shard: run the command without names for it"
             )
         if not found:
             try:

@@ -192,7 +192,9 @@ class RouteHandler:
             return (
                 OutcomeUnknown("the server ended: the records may be in the log; read it back")
                 if is_write
-                else ShuttingDown("the server ended: ask another one, or this one again later")
+                else ShuttingDown(
+                    "the server ended: send the request to another one, or try again later"
+                )
             )
         _logger.error("a request failed, route=%s", self._path, exc_info=fault)
         error = unforeseen(fault, f"answering {self._path}")
@@ -211,7 +213,9 @@ class RouteHandler:
             raise self._refused(scope["method"])
         if not endpoint.is_public:
             if state.is_ending:
-                raise ShuttingDown("the server ends: ask another one, or this one again later")
+                raise ShuttingDown(
+                    "the server is shutting down: try another one, or try again later"
+                )
             state.tokens.check(headers.get("authorization"), is_write=endpoint.is_write)
             if endpoint.is_write and "origin" in headers and not state.tokens.known:
                 # A page of the web could else append to a server on its reader's own machine.
@@ -233,9 +237,9 @@ class RouteHandler:
 
     def _refused(self, method: str) -> TidelogError:
         if not self._endpoints:
-            return NoSuchRoute("there is nothing at this path: /openapi.json tells what there is")
+            return NoSuchRoute("no route has this path: /openapi.json lists the routes")
         known = ", ".join(self._endpoints)
-        return MethodNotAllowed(f"{method[:20]} is not known here, but: {known}")
+        return MethodNotAllowed(f"{method[:20]} is not allowed at this path, which allows: {known}")
 
     def _headers_of(self, error: TidelogError) -> Headers:
         self._state.metrics.count_error(error)

@@ -49,7 +49,7 @@ class Query:
             name = unquote_to_bytes(raw).decode("utf-8", "backslashreplace")
             if name not in names:
                 raise UsageError(
-                    f"there is no parameter {quoted(name)} here",
+                    f"this route has no parameter {quoted(name)}",
                     known=", ".join(names) or "none",
                 )
             if name in self._given:
@@ -86,7 +86,7 @@ class Query:
         try:
             return None if value is None else value.decode()
         except UnicodeDecodeError as error:
-            raise UsageError(f"{name} is no text in UTF-8") from error
+            raise UsageError(f"{name} must be text in UTF-8") from error
 
     def key(self, name: str) -> bytes | None:
         """Return bytes, as they are escaped in the URL, or by ``_base64`` or ``_hex``.

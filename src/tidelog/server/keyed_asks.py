@@ -39,22 +39,28 @@ def bytes_parameters(name: str, told: str) -> tuple[Parameter, ...]:
 
 KEY: Final = bytes_parameters("key", "A key")
 RANGE: Final = (
-    Parameter("start_seq", _WHOLE, "The first sequence; 0 is the oldest that is left."),
+    Parameter("start_seq", _WHOLE, "The first sequence. The default, 0, is the oldest stored one."),
     Parameter(
-        "end_seq", {**_WHOLE, "maximum": _ENDLESS}, "Stop before this one; by default the end."
+        "end_seq",
+        {**_WHOLE, "maximum": _ENDLESS},
+        "Stop before this sequence. The default is the end.",
     ),
 )
-LIMIT: Final = Parameter("limit", _COUNT, f"At most so many; by default {ROWS}.")
+LIMIT: Final = Parameter(
+    "limit", _COUNT, f"The greatest number of records or keys. The default is {ROWS}."
+)
 SCAN: Final = (
     *KEY,
-    *bytes_parameters("prefix", "What all keys begin with"),
+    *bytes_parameters("prefix", "A prefix of the keys"),
     *bytes_parameters("first", "The first key of a range"),
     *bytes_parameters("last", "Keys before this one"),
     *RANGE,
     LIMIT,
-    Parameter("newest_first", _FLAG, "The newest records first."),
-    Parameter("follow", _FLAG, "Wait for records where there are none yet."),
-    Parameter("timeout_ms", _WHOLE, f"How long to wait; by default {FOLLOW_MS}."),
+    Parameter("newest_first", _FLAG, "Newest records first."),
+    Parameter("follow", _FLAG, "Wait for records if none exists."),
+    Parameter(
+        "timeout_ms", _WHOLE, f"The greatest wait in milliseconds. The default is {FOLLOW_MS}."
+    ),
 )
 
 

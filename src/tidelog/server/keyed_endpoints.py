@@ -22,7 +22,7 @@ from tidelog.server.rooms import Endpoint, Handler, Parameter
 ERRORS: Final = (404, 409, 410)
 _ID: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 _KEYS: Final = (
-    *keyed_asks.bytes_parameters("prefix", "What all keys begin with"),
+    *keyed_asks.bytes_parameters("prefix", "A prefix of the keys"),
     *keyed_asks.bytes_parameters("after", "Keys after this one"),
     Parameter("start_segment", _ID, "The id of the first segment."),
     Parameter("end_segment", _ID, "Segments before this one."),

@@ -95,7 +95,7 @@ class KeyedRoom:
     def _name(self, ask: Ask) -> str:
         name = ask.names.get("name", self._log)
         if name is None:
-            raise NoSuchLog("this server was told no log: name one in the path")
+            raise NoSuchLog("this server has no default log: name a log in the path")
         return name
 
     def _reading(self, ask: Ask) -> AbstractAsyncContextManager[KeyedReads]:
@@ -148,7 +148,7 @@ class KeyedRoom:
     async def _followed(self, ask: Ask, log: KeyedReads, wanted: ScanAsk) -> RecordsPage:
         if self._followers >= ask.limits.followers_max:
             raise TooMany(
-                "as many wait for records as may: try again in a moment",
+                "the limit of waiting requests is reached: try again in a moment",
                 most=ask.limits.followers_max,
             )
         self._followers += 1

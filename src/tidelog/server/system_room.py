@@ -44,7 +44,7 @@ class ReadyCheck:
     async def __call__(self, ask: Ask) -> Struct:
         """Answer, or raise what keeps a room from being ready."""
         if self._served.is_ending:
-            raise ShuttingDown("the server ends: ask another one")
+            raise ShuttingDown("the server is shutting down: try another one")
         async with self._lock:
             now_us = self._served.clock.monotonic_us()
             if self._known is None or now_us - self._known[0] > self._served.limits.ready_us:

@@ -81,7 +81,7 @@ def parse_tokens(lines: Iterable[str], *, source: str) -> Tokens:
             )
         known.append(Token(digest_of(token), is_writer=not rest))
     if not known:
-        raise UsageError(f"{source} has no token: write one a line")
+        raise UsageError(f"{source} has no token: write one per line")
     return Tokens(tuple(known))
 
 

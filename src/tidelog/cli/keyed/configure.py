@@ -48,7 +48,7 @@ def configure(
 
     given = (seal_bytes, seal_age, retain_age, retain_bytes, retain_segments)
     if not any(one is not None for one in given):
-        raise UsageError("what is to be set? name one of --seal-... and --retain-...")
+        raise UsageError("no setting given: name one of --seal-... and --retain-...")
     # Before anything is opened: what is refused is refused at once.
     sealing_of(Sealing(), seal_bytes, seal_age)
     retention_of(Retention(), retain_age, retain_bytes, retain_segments)

@@ -51,7 +51,7 @@ def follow(
     async def work(log: KeyedReads) -> None:
         coming = await log.next_sequence()
         if start > coming:
-            say(f"The log {name!r} has not come to {start}, its next is {coming}: waiting ...")
+            say(f"The log {name!r} ends before {start}; the next sequence is {coming}: waiting ...")
         options = {"prefix": asked.prefix, "start": None if new else start}
         async with log.follow(asked.key, **options) as found:  # type: ignore[arg-type]
             await write_keyed(aiter(found), chosen, key_form)

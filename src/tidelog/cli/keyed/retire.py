@@ -42,15 +42,15 @@ def retire(
     retention = retention_of(Retention(), retain_age, retain_bytes, retain_segments)
     if retention.is_set and not yes:
         ask_first(
-            lambda: f"Keep {retention_text(retention)} of {name!r}, and let the rest go for good?",
-            deed="let segments go",
-            undone="Nothing was let go of.",
+            lambda: f"Keep {retention_text(retention)} of {name!r}, and drop the rest for good?",
+            deed="drop segments",
+            undone="Nothing was dropped.",
         )
 
     async def work(log: KeyedWrites) -> tuple[int, int]:
         if not retention.is_set and not (await log.describe()).retention.is_set:
             raise UsageError(
-                f"the keyed log {name!r} keeps everything: say what is to be kept, here or by "
+                f"the keyed log {name!r} has no retention: set one here, or with "
                 "'tidelog keyed configure'"
             )
         gone = await log.retire(retention if retention.is_set else None)

@@ -94,7 +94,10 @@ def say_taken_from(log: object, name: str) -> None:
     from tidelog.wal.slot_log import SlotLog
 
     if isinstance(log, SlotLog) and log.taken_from:
-        say(f"The log {name!r} was open for the writer {log.taken_from}: this command took it over")
+        say(
+            f"The log {name!r} was open for the writer {log.taken_from}: "
+            "this command fenced that writer"
+        )
 
 
 def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:

@@ -86,7 +86,7 @@ def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False)
         f"'tidelog log cursor create {name} CURSOR' makes one.",
     )
     for key in foreign:
-        say(f"{key} lies where cursors do, and is none")
+        say(f"{key} is at the place of cursors, and is not a cursor")
 
 
 @app.command("create")

@@ -50,7 +50,7 @@ def destroy(
     left = f"; {count_text(found.kept, 'object')} left, for sleepers and pins" if found.kept else ""
     say(f"The log {name!r} is destroyed: {count_text(found.deleted, 'object')} deleted{left}.")
     for key in found.foreign:
-        say(f"{key} is none of a log's, and was left.")
+        say(f"{key} does not belong to a log, and was not deleted.")
 
 
 async def _question(location: Location, name: str) -> str:

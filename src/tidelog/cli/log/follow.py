@@ -52,7 +52,10 @@ def follow(
         wanted = stream_id(stream)
         following = (await log.bounds()).next if new or start else 0
         if start > following:
-            say(f"The log {name!r} has not come to {start}, its next is {following}: waiting ...")
+            say(
+                f"The log {name!r} ends before {start}; the next position is "
+                f"{following}: waiting ..."
+            )
         found = log.follow(following if new else start, stream=wanted, key=of_key, control=control)
         if wanted is not None and all(info.id != wanted for info in await log.streams()):
             say(f"The stream {stream!r} is not open: it takes no records until it is ...")

@@ -40,4 +40,4 @@ def finalize(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"shard": name, "objects": vanished})
     else:
-        say(f"{name!r} is no more; {count_text(vanished, 'object')} will go by tidelog collect")
+        say(f"{name!r} is finalized; tidelog collect will delete {count_text(vanished, 'object')}")

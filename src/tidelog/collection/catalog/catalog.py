@@ -226,8 +226,8 @@ def plan_create(
         if taken in catalog.collections or taken in catalog.sources:
             if taken != name:
                 raise NameTaken(
-                    f"{name!r} cannot stand beside {taken!r}: one would be the other's bad rows; "
-                    "choose another name"
+                    f"{name!r} conflicts with {taken!r}: NAME_errors is the collection of the "
+                    "bad rows of NAME; choose another name"
                 )
             raise NameTaken(
                 f"{taken!r} exists already: choose another name, or drop it with "

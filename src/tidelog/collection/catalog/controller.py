@@ -134,7 +134,9 @@ class Controller:
             if done.verdict is not Verdict.MISMATCH:
                 return
             await self.clock.sleep(backoff_us(attempt, self.clock))
-        raise ContentionError("others change the catalog at every try: try again")
+        raise ContentionError(
+            "gave up, since other processes changed the catalog at every try: try again"
+        )
 
     async def _contents(self) -> Catalog:
         state = self.shard.state

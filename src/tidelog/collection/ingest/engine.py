@@ -144,13 +144,13 @@ def rows_refused(computed: Computed) -> SourceRowsRefused:
     """Return the error of rows that do not fit, where none may be."""
     if computed.first_error is not None:
         return SourceRowsRefused(
-            f"rows that do not fit were met ({computed.bad}), the first in {computed.first_error}; "
-            "correct the data, or ingest without --strict to have them in the errors collection"
+            f"{computed.bad} rows do not fit the schema, the first in {computed.first_error}: "
+            "correct the data, or ingest without --strict to store them in the errors collection"
         )
     names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
     return SourceRowsRefused(
-        f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
-        "--strict to drop them"
+        f"the data has fields outside of the schema: {names}; name them in --schema, or ingest "
+        "without --strict to drop them"
     )
 
 

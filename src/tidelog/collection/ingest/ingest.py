@@ -60,6 +60,7 @@ from tidelog.store.wrappers.metered import Usage
 
 TRIES_MAX = 100
 REST_SHARE = 1.25
+_AHEAD = f"gave up after {TRIES_MAX} tries: other ingesters committed first; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class Ingester(SourceShards):
                 seconds = (self.clock.monotonic_us() - start_us) / 1e6
                 observe_tick(self.info.name, seconds, done.rows)
             return done
-        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+        raise ContentionError(_AHEAD, source=self.info.name)
 
     async def _begin_to_hold(self) -> None:
         await self._hold(make=True)
@@ -175,7 +176,7 @@ class Ingester(SourceShards):
                 continue
             await self.source.hold(standing.needed, make=make)
             return
-        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+        raise ContentionError(_AHEAD, source=self.info.name)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         if self.remap.state.upper_frontier < self.upper:

@@ -91,7 +91,10 @@ async def _change(store: Store, source_id: str, decide: Callable[[_Notes], _Note
         except (ObjectChanged, ObjectExists):
             continue
         return
-    raise ContentionError("other ingesters replaced the notes at every try", source=source_id)
+    raise ContentionError(
+        "gave up, since other ingesters replaced the reports at every try: try again",
+        source=source_id,
+    )
 
 
 async def _load(store: Store, source_id: str) -> tuple[_Notes, str | None]:

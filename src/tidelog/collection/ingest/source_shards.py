@@ -139,8 +139,8 @@ class SourceShards:
     def dropped(self) -> SourceDropped:
         """Return the error of a source that is no longer in the catalog."""
         return SourceDropped(
-            f"the source {self.info.name!r} was dropped while it was ingested: create it again to "
-            "go on"
+            f"the source {self.info.name!r} was dropped during its ingestion: create it again to "
+            "ingest it"
         )
 
     async def catch_up(self, error: TidelogError) -> None:
@@ -240,8 +240,8 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
         ours = ours + part.t
     if ours != theirs:
         raise DataDiffers(
-            "another ingester of this source computed other data for the same times: stop both, "
-            "and compare their versions",
+            "another ingester of this source computed different rows for the same times: stop "
+            "both, and compare their versions of tidelog",
             shard=shard.id,
             lower=lower,
             upper=upper,

@@ -112,7 +112,8 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
             # An ingester went on between our reading of the output and of the bindings.
             await ingester.refresh()
     raise ContentionError(
-        "ingesters go on too fast to be read: try again", source=ingester.info.name
+        "gave up, since ingesters changed the source during every read: try again",
+        source=ingester.info.name,
     )
 
 

@@ -229,8 +229,8 @@ class AddressedSource:
         """
         if isinstance(found, RowRange) and await self._proof(found) != found.proof:
             raise SourceRewritten(
-                f"{found.path!r} holds something else at {found.start} to {found.limit} than was "
-                "taken: put it back as it was, or drop the source and create it again"
+                f"{found.path!r} has changed at {found.start} to {found.limit} since its rows "
+                "were bound: restore it, or drop the source and create it again"
             )
 
     def _job(self, lower: int) -> SurveyJob:

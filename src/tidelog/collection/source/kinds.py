@@ -53,8 +53,8 @@ def find_kind(name: str) -> type[SourceKind]:
     if found is None:
         known = ", ".join(sorted({FILES, *OWN, *_registered}))
         raise UsageError(
-            f"there is no kind of source {quoted(name)}: there are {known}; install the package "
-            "that brings it, or register it in this process with register_kind"
+            f"no kind of source {quoted(name)}; existing kinds: {known}. Install the package that "
+            "has it, or register it in this process with register_kind"
         )
     return found
 

@@ -64,7 +64,7 @@ class LogRecords(SourceKind):
             check_name(self.where, of="name of a log")
         self.begin = opening.settings.get("from", OLDEST)
         if self.begin not in (OLDEST, NEWEST) and not self.begin.isdecimal():
-            raise UsageError(f"--set from={self.begin!r} is none of {OLDEST}, {NEWEST}, a position")
+            raise UsageError(f"--set from={self.begin!r} must be {OLDEST}, {NEWEST} or a position")
         self.path = split_query(self.where)[0].rstrip("/")
         self._opened: Log | None = None
         self._witness: Witness | None = None
@@ -85,8 +85,8 @@ class LogRecords(SourceKind):
         begin = {OLDEST: bounds.oldest, NEWEST: bounds.next}.get(self.begin) or int(self.begin)
         if not bounds.oldest <= begin <= bounds.next:
             raise UsageError(
-                f"the log has the positions from {bounds.oldest} on, and comes to {bounds.next} "
-                f"next: it cannot be taken from {begin} on"
+                f"a source cannot read the log from {begin}: its oldest position is "
+                f"{bounds.oldest}, and the next is {bounds.next}"
             )
         where = log.store.url if log.store.url.startswith("file:") and self.is_url else self.where
         return {"log": where, "from": str(begin)}
@@ -182,9 +182,9 @@ class LogRecords(SourceKind):
         bounds = await log.bounds()
         if bounds.next < limit:
             raise SourceRewritten(
-                f"the log {self.path!r} was taken up to {limit}, and comes to {bounds.next} now: "
-                "it was set back, or made anew. Put it back as it was, or drop the source and "
-                "create it again"
+                f"the source has read the log {self.path!r} up to {limit}, and the log now ends at "
+                f"{bounds.next}: an older copy or a new log replaced it. Restore it, or drop the "
+                "source and create it again"
             )
         where = shlex.quote(self.where)
         raise PositionCollected(

@@ -161,8 +161,8 @@ class PendingAppends:
                 getattr(error, "outcome", None) is Outcome.NOT_APPLIED for error in lost.values()
             )
             raise LocationError(
-                "not all that was appended is known to be in the log, and nobody waited for it: "
-                "read the log, and append what is missing",
+                "some appends whose result the program did not await may be missing: read the log, "
+                "and append the missing records again",
                 outcome=Outcome.NOT_APPLIED if is_sure else Outcome.UNKNOWN,
                 appends=len(lost),
                 reason=lost[min(lost)],

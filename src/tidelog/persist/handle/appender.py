@@ -65,8 +65,8 @@ class Appender:
         is_past = not self.upper < until and (updates is not None or until < self.upper)
         if is_past and self._unsure != (updates is not None, until):
             raise UsageError(
-                f"the writer {self.name!r} is past that already: append what comes from its upper "
-                "on",
+                f"the writer {self.name!r} is past that already: append the updates after its "
+                "upper",
                 upper=self.upper,
                 asked=until,
             )
@@ -161,8 +161,8 @@ class Appender:
                 if done.verdict is Verdict.MISMATCH:
                     check_not_finalized(self.shard.state)
                     raise UpperMismatch(
-                        "another call has written these times, by this name or without it: open "
-                        "the appender again, and append from its upper",
+                        "another writer, or another call of this one, has written these times: "
+                        "open the appender again, and append from its upper",
                         upper=done.upper,
                         expected=self._durable,
                     )

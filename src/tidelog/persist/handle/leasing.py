@@ -126,7 +126,7 @@ class LeasedReader:
         """Give up all that it holds. Best effort, as its lease ends anyway."""
         await self.stop()
         self._failed = self._failed or HoldExpired(
-            "this reader was closed, and holds nothing any more: open another", hold=self.name
+            "this reader was closed, and its hold was released: open another one", hold=self.name
         )
         with suppress(LocationError):
             await self.shard.release(self.name)
@@ -156,8 +156,8 @@ class LeasedReader:
             raise self._failed
         if self.until_us is not None and wall_us(self.shard.clock) >= self.until_us:
             raise HoldExpired(
-                "the term of this reader is over, and others may have taken what it held: take a "
-                "longer one",
+                "the term of this reader is over, and a collector may have deleted the objects "
+                "that it held: open a reader with a longer term",
                 hold=self.name,
             )
 

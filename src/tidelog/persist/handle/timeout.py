@@ -38,8 +38,8 @@ async def in_time(
         return task.result()
     if writes:
         raise DeadlineExceeded(
-            "the write did not end in time, and may land yet: do it again with the same token, or "
-            "read the shard",
+            "the write did not end in time, and may still be applied: repeat it with the same "
+            "token, or read the shard",
             outcome=Outcome.UNKNOWN,
             timeout_us=timeout_us,
         )
