@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from kit.lying import LyingServer
-from kit.s3_servers import ACCESS_KEY, SECRET_KEY, MotoServer, SeaweedServer, free_ports
+from kit.s3_servers import ACCESS_KEY, KEYS, SECRET_KEY, MotoServer, SeaweedServer, free_ports
+from kit.sources import ingested, make_source, numbers
 from tidelog.clock import SystemClock
+from tidelog.collection.create import SourceSpec
 from tidelog.errors import (
     LocationError,
     ObjectNotFound,
@@ -100,10 +103,10 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
 
 
 @pytest.mark.parametrize("odd", ["b//c.jsonl", "e/../f.jsonl", "g\x07.jsonl"])
-async def test_a_key_that_no_request_can_name_is_named_in_the_error(
+async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
     moto: MotoServer, odd: str
 ) -> None:
-    """The error must not blame the store: only the owner of the object can help."""
+    """A source reports it, and takes the others. obstore drops the whole page of such a key."""
     boto3 = pytest.importorskip("boto3")
     place = CLOCK.unique()
     store = open_store(moto.url(place), clock=CLOCK)
@@ -112,10 +115,34 @@ async def test_a_key_that_no_request_can_name_is_named_in_the_error(
     raw = boto3.client("s3", endpoint_url=moto.endpoint, region_name="us-east-1", **keys)
     raw.put_object(Bucket="tide", Key=f"{place}/{odd}", Body=b"1")
 
-    with pytest.raises(StoreRefused, match="rename or delete that object") as failed:
-        await listed(store)
+    await store.put("z z+.jsonl", b"1")
 
-    assert odd.encode("unicode_escape").decode() in str(failed.value)
+    assert [entry.key async for entry in store.list("")] == ["a.jsonl", odd, "z z+.jsonl"]
+    entries = {entry.key: entry.e_tag async for entry in store.list("")}
+    assert entries["a.jsonl"] == (await store.get("a.jsonl")).e_tag
+
+
+async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
+    moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an object waits, and is reported; it must not stop the source."""
+    boto3 = pytest.importorskip("boto3")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    place = CLOCK.unique()
+    keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+    raw = boto3.client("s3", endpoint_url=moto.endpoint, region_name="us-east-1", **keys)
+    for number, name in enumerate(("a.jsonl", "b//c.jsonl", "g\x07.jsonl", "z.jsonl")):
+        raw.put_object(Bucket="tide", Key=f"{place}/{name}", Body=b'{"n": %d}\n' % number)
+
+    spec = SourceSpec(name="c", files=moto.source_url(place), schema="n bigint")
+    await make_source(tmp_path / "lake", spec)
+    found = await ingested(tmp_path)
+    assert await numbers(tmp_path) == [0, 3]
+    assert {name.removeprefix(f"{place}/") for name in found.waiting} == {
+        "b//c.jsonl",
+        "g\\x07.jsonl",
+    }
 
 
 async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:

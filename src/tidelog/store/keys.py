@@ -7,8 +7,11 @@ Does no I/O.
 
 from __future__ import annotations
 
+import re
+
 from tidelog.errors import UsageError
 
+_ODD = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|$)")
 PRIVATE = ".tidelog"  # Where the local store keeps its temporary files and its locks.
 
 
@@ -28,6 +31,11 @@ def check_key(key: str) -> str:
 def shown_key(key: str) -> str:
     """Return a key as text: what is no UTF-8 in the name of a file is escaped."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def is_odd_key(key: str) -> bool:
+    """Return True if no request to a cloud store can name a key that its listing shows."""
+    return _ODD.search(key) is not None
 
 
 def may_begin_key(prefix: str) -> bool:

@@ -77,7 +77,7 @@ from tidelog.collection.source.surveyed import (
 )
 from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
 from tidelog.persist.format.schema import ShardSchema, encode_schema
-from tidelog.store.keys import shown_key
+from tidelog.store.keys import is_odd_key, shown_key
 from tidelog.store.patterns import distinct_prefixes
 from tidelog.store.port import Store
 from tidelog.store.urls import keeps_versions
@@ -85,6 +85,10 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
 PLACES_MAX: Final = 1_000  # So many files are searched for the bytes of one that was moved.
+ODD_KEY: Final = (
+    "no request can name its key, which has an empty part, '.', '..' or a control character: "
+    "rename or delete the object"
+)
 SEARCHES_MAX: Final = 3  # A file that is gone for good costs as many listings.
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -146,6 +150,10 @@ class FilesSource:
         # A path that is no text could not be recorded.
         nameless = {key for key in found if shown_key(key) != key}
         self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
+        if keeps_versions(self.info.url):
+            odd = {key for key in found if is_odd_key(key)}
+            self._nameless |= {key.encode("unicode_escape").decode(): ODD_KEY for key in odd}
+            nameless |= odd
         named = [found[key] for key in sorted(found.keys() - nameless)]
         return FilesHead(tuple(each_once(named)), listed_us, frozenset(listed.keys() - found))
 

@@ -164,6 +164,11 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
     return None
 
 
+def has_odd_key(error: Exception) -> bool:
+    """Return True if a listing failed because obstore cannot read one of its keys."""
+    return _INVALID_PATH.search(str(error)) is not None
+
+
 def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
     unreachable = _NO_CONNECTION.search(str(error)) is not None
     # Not if it was sent before: only what is sent once can be known never to have left.

@@ -21,6 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.cloud.profile import profile_credentials
+from tidelog.store.cloud.s3_listing import S3Listing
 from tidelog.store.cloud.store import Bucket, CloudStore
 from tidelog.store.keys import check_key
 from tidelog.store.urls import SECRETS
@@ -114,6 +115,7 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
         strings=scheme == "gs"
         or (scheme == "s3" and (not endpoint or bool(_ORDERED_HOSTS.search(endpoint)))),
         by_version=scheme == "gs",
+        listing=_s3_listing(name, prefix, told, provider, endpoint) if scheme == "s3" else None,
     )
     atexit.unregister(_await_threads)
     atexit.register(_await_threads)
@@ -170,6 +172,25 @@ def _open(
         retry_config=retry_config,
         credential_provider=provider,
     )
+
+
+def _s3_listing(
+    name: str,
+    prefix: str,
+    told: dict[str, str],
+    provider: Boto3CredentialProvider | None,
+    endpoint: str,
+) -> S3Listing:
+    """Return the listing of a bucket in requests of its own: the bucket is part of their path."""
+    config = _s3_config({**told, "virtual_hosted": "false"})
+    client: ClientConfig = {"allow_http": True} if endpoint.startswith("http://") else {}
+
+    def open_query(query: str) -> S3Store:
+        return S3Store(
+            f"{name}?{query}", config=config, client_options=client, credential_provider=provider
+        )
+
+    return S3Listing(f"{prefix}/" if prefix else "", open_query)
 
 
 def _s3_config(told: dict[str, str]) -> S3Config:

@@ -7,13 +7,12 @@ with a hierarchical namespace) order them part by part, as a file system does: `
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 
+from tidelog.store.keys import is_odd_key
 from tidelog.store.port import Entry
 
 _HIGHEST = "\U0010fffd"
-_NO_PATH = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|$)")
 
 
 def listing_start(prefix: str, after: str | None, *, strings: bool) -> str | None:
@@ -23,7 +22,7 @@ def listing_start(prefix: str, after: str | None, *, strings: bool) -> str | Non
     """
     start = _start(prefix, after, strings=strings)
     # obstore takes no offset that is no path; then the listing begins at the beginning.
-    return None if start is None or _NO_PATH.search(start) else start
+    return None if start is None or is_odd_key(start) else start
 
 
 def _start(prefix: str, after: str | None, *, strings: bool) -> str | None:

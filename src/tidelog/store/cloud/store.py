@@ -24,10 +24,12 @@ from tidelog.store.cloud.mapping import (
     Condition,
     Verb,
     WriteConflict,
+    has_odd_key,
     is_past_the_end,
     to_tidelog,
 )
 from tidelog.store.cloud.order import in_key_order, is_past, listing_start
+from tidelog.store.cloud.s3_listing import S3Listing
 from tidelog.store.keys import check_key, may_begin_key
 from tidelog.store.port import Entry, Object
 
@@ -45,7 +47,8 @@ class Bucket:
 
     Shape: ``patient`` sends again what it can, ``single`` never; ``strings`` says that listings
     are known to be in the order of plain strings; ``by_version``, that it is the version (on
-    Google the generation), and not the e_tag, that a replacement is conditional on.
+    Google the generation), and not the e_tag, that a replacement is conditional on. ``listing``
+    lists objects whose keys obstore cannot read.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Bucket:
     single: ObjectStore
     strings: bool
     by_version: bool
+    listing: S3Listing | None = None
 
 
 class CloudStore:
@@ -159,22 +163,34 @@ class CloudStore:
             yield entry
 
     async def _entries(self, prefix: str, after: str | None) -> AsyncIterator[Entry]:
+        last = listing_start(prefix, after, strings=self._bucket.strings)
         try:
             pages = obstore.list(
                 self._bucket.patient,
                 prefix[: prefix.rfind("/") + 1] or None,  # obstore knows whole parts only.
-                offset=listing_start(prefix, after, strings=self._bucket.strings),
+                offset=last,
                 chunk_size=_PAGE_ENTRIES,
             )
             async for page in pages:
                 for found in page:
-                    if is_past(prefix, found["path"]):
+                    last = found["path"]
+                    if is_past(prefix, last):
                         return
-                    # Filtered here too: Azure's emulator ignores the offset.
-                    if found["path"].startswith(prefix) and (
-                        after is None or found["path"] > after
-                    ):
+                    if _is_wanted(last, prefix, after):
                         yield self._entry(found)
+        except FOREIGN as error:
+            mapped = self._mapped(error, "list", prefix)
+            if self._bucket.listing is None or not has_odd_key(error):
+                raise mapped from error
+        else:
+            return
+        folder = prefix[: prefix.rfind("/") + 1]
+        try:
+            async for entry in self._bucket.listing.entries(folder, last, clock=self._clock):
+                if is_past(prefix, entry.key):
+                    return
+                if _is_wanted(entry.key, prefix, after):
+                    yield entry
         except FOREIGN as error:
             raise self._mapped(error, "list", prefix) from error
 
@@ -256,6 +272,11 @@ class CloudStore:
         if isinstance(mapped, WriteConflict):
             return ContentionError("the store is busy with other writes", key=key, store=self.url)
         return mapped
+
+
+def _is_wanted(key: str, prefix: str, after: str | None) -> bool:
+    """Return True if a listing has a key. Azure's emulator ignores the offset."""
+    return key.startswith(prefix) and (after is None or key > after)
 
 
 def _range_options(start: int, limit: int | None) -> GetOptions:

@@ -1,0 +1,78 @@
+"""Listings of S3 with keys that obstore cannot read, which drops the whole page of such a key.
+
+obstore signs the request, whose query is part of the bucket's name: so credentials come from where
+they come for all other requests. Only a listing that failed is sent so.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+from urllib.parse import unquote_plus, urlencode
+from xml.etree import ElementTree
+
+import obstore
+from obstore.store import S3Store
+
+from tidelog.clock import Clock
+from tidelog.errors import LocationError
+from tidelog.store.port import Entry
+
+_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class S3Listing:
+    """The listing of a bucket below ``prefix``, which is empty or ends with ``/``.
+
+    ``open_query`` opens the store that signs a query.
+    """
+
+    prefix: str
+    open_query: Callable[[str], S3Store]
+
+    async def entries(
+        self, folder: str, after: str | None, *, clock: Clock
+    ) -> AsyncIterator[Entry]:
+        """Yield the objects of a folder, after a key, in the order of the store.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        asked = {"list-type": "2", "encoding-type": "url", "prefix": self.prefix + folder}
+        if after is not None:
+            asked["start-after"] = self.prefix + after
+        while True:
+            # The last parameter takes the slash that obstore writes behind the name of a bucket.
+            store = self.open_query(urlencode({**asked, "x-id": "ListObjectsV2"}))
+            data = await clock.offload(partial(_load, store))
+            page = ElementTree.fromstring(data)
+            for found in page.iterfind("{*}Contents"):
+                yield self._entry(found)
+            token = page.findtext("{*}NextContinuationToken")
+            if not token:
+                return
+            asked["continuation-token"] = token
+
+    def _entry(self, found: ElementTree.Element) -> Entry:
+        key = unquote_plus(found.findtext("{*}Key", ""))
+        modified = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
+        size = int(found.findtext("{*}Size", "0"))
+        e_tag = found.findtext("{*}ETag", "")
+        return Entry(key.removeprefix(self.prefix), size, e_tag, int(modified.timestamp() * 1e6))
+
+
+def _load(store: S3Store) -> bytes:
+    url = obstore.sign(store, "GET", "", timedelta(seconds=_TIMEOUT_S))
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            data: bytes = answer.read()
+    except OSError as error:
+        raise LocationError(
+            "the store did not answer, or failed: try again", reason=str(error)
+        ) from error
+    return data
