@@ -134,6 +134,7 @@ ONE_STEP: Final = {
     "log cursor delete": "l c",
     "log pin release": "l p",
     "source skip": "s x",
+    "source acknowledge": "s",
     "keyed seal": "k",
     "keyed configure": "k --retain-segments 2",
     "keyed retire": "k --retain-segments 1 --yes",
