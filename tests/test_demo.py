@@ -13,7 +13,6 @@ from tidelog.demo.run import DemoFailed
 from tidelog.errors import UsageError
 
 
-@pytest.mark.timeout(600)
 def test_the_demo_kills_resumes_and_finds_what_the_csv_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,7 +27,6 @@ def test_the_demo_kills_resumes_and_finds_what_the_csv_says(
     assert said.count("All checks hold") == 2
 
 
-@pytest.mark.timeout(600)
 def test_the_demo_fails_where_the_collection_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from chaos import checks, scenario
 from chaos.ingesters import start_ingest
 
 
-@pytest.mark.timeout(900)
 def test_a_run_that_is_killed_often_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
     """The shards alone say where to go on, so it does not matter when an ingester dies."""
     report = checks.run_killed(
@@ -21,7 +20,6 @@ def test_a_run_that_is_killed_often_equals_a_clean_run_and_the_replay(tmp_path: 
     assert report.ticks >= 20
 
 
-@pytest.mark.timeout(900)
 def test_a_run_on_spark_that_is_killed_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
     """Both engines compute the same, whoever begins a run and whoever ends it."""
     report = checks.run_killed(
@@ -31,7 +29,6 @@ def test_a_run_on_spark_that_is_killed_equals_a_clean_run_and_the_replay(tmp_pat
     assert report.minutes > 30
 
 
-@pytest.mark.timeout(900)
 def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) -> None:
     """Who merges, deletes and sweeps may die at any moment too, and nobody reads what is not so."""
     report = checks.run_maintained(tmp_path, kills=4, seed=6, span_s=0.5, tick_bytes=6_000)
@@ -40,7 +37,6 @@ def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) 
     assert report.kills > 8
 
 
-@pytest.mark.timeout(900)
 def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
     """Who loses a commit has computed the same as who won it, and goes on from there."""
     report = checks.run_two(tmp_path, engine="local", seed=3, tick_bytes=6_000)

@@ -91,14 +91,14 @@ def check(kind: Kind, url: str, *, seed: int) -> None:
     assert _is_enough(acknowledged.values())
 
 
-@pytest.mark.timeout(600 + SECONDS)
+@pytest.mark.timeout(1200 + SECONDS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_writers_killed_at_random_on_a_local_disk(kind: Kind, tmp_path: Path) -> None:
     """At any moment of a request, or between two."""
     check(kind, (tmp_path / "log").as_uri(), seed=1)
 
 
-@pytest.mark.timeout(600 + SECONDS)
+@pytest.mark.timeout(1200 + SECONDS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_writers_killed_at_random_on_s3(kind: Kind, seaweed: SeaweedServer) -> None:
     """Over a network, to a server with conditions of its own."""

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from chaos import checks
 from chaos.ingesters import NAME, create, start_ingest
 from chaos.scenario import write_scenario
@@ -28,7 +26,6 @@ def command(url: str, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.timeout(600)
 def test_a_server_that_is_killed_in_between_loses_nothing(
     tmp_path: Path, seaweed: SeaweedServer
 ) -> None:

@@ -70,7 +70,7 @@ async def read_all(place: Place) -> list[list[Any]]:
     return sorted([row["c1"] + 1, row["c0"].rstrip()] for row in found)
 
 
-@pytest.mark.timeout(600 + SECONDS)
+@pytest.mark.timeout(1200 + SECONDS)
 def test_t60_what_processes_at_one_shard_are_told_is_linearizable(
     fought_at: Fight,
 ) -> None:

@@ -89,7 +89,7 @@ async def read_all(place: Place) -> tuple[int, dict[str, list[list[object]]]]:
 
 
 @pytest.mark.parametrize("fought_at", ["store on local", "sqlite", "postgres"], indirect=True)
-@pytest.mark.timeout(600 + SECONDS)
+@pytest.mark.timeout(1200 + SECONDS)
 def test_t60_what_processes_are_told_of_transactions_is_linearizable(fought_at: Fight) -> None:
     """Whoever is killed between a commit and its application, or stopped; server gone or not."""
     place, where, outage = fought_at

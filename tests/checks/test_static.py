@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("src", "tests", "sim", "bench", "examples")
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "command",
     [("mypy",), ("ruff", "check", *CODE), ("ruff", "format", "--check", *CODE)],

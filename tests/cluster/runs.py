@@ -18,7 +18,7 @@ from kit.spark_cluster import StandaloneCluster, plain_python
 from tidelog.spark.java import find_launcher
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SECONDS_MAX: Final = 400
+SECONDS_MAX: Final = 1_000
 PLAIN_PYTHON: Final = str(plain_python())  # This very Python, without its packages.
 _SUBMIT: Final = re.compile(r"^## spark-submit\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # As an operator of a busy cluster has it: a task that seems slow is run twice.

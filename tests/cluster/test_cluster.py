@@ -23,7 +23,6 @@ from tidelog.location import open_location
 from tidelog.store.urls import open_store
 
 pytestmark = [
-    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc"),
 ]
 

@@ -22,7 +22,7 @@ CLOCK = SystemClock()
 KINDS = (
     *("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed", "google"),
     # The first test that asks for it may have to install it.
-    pytest.param("azurite", marks=pytest.mark.timeout(300)),
+    "azurite",
 )
 # Whatever takes a millisecond is sent twice.
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)

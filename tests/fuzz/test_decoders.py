@@ -15,7 +15,6 @@ from tidelog.errors import InvariantError, UsageError
 CASES = 300
 
 
-@pytest.mark.timeout(120)
 def test_changed_bytes_are_a_value_or_a_named_error() -> None:
     """In a process of its own, with little memory: one that dies has told by which it did."""
     done = subprocess.run(

@@ -28,7 +28,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAME = "slots ahead"
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_change_is_served_as_the_truth(share: int) -> None:
     """Each answer, and each copy, is the truth or a named error: in 1 GB, and 10 s of a core.

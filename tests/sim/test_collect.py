@@ -116,7 +116,6 @@ def test_a_broken_order_is_caught(canary: Canary) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_plan_without_an_id_is_caught_in_the_long_run() -> None:
     """It takes a store whose e-tags are hashes, and three clients at just the wrong moments."""
     found = caught_by(collector_signs_no_plan, simulate_race, seeds=range(30_000))

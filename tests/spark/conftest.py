@@ -1,4 +1,4 @@
-"""What tests of Spark share: one session for all of them, and the time to start it."""
+"""The session of Spark that these tests share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from tidelog.spark.datasource import register
 from tidelog.spark.session import session, stop
 
 HERE = Path(__file__).parent
-SECONDS_MAX = 600  # The first test waits for the session, on a machine that others use as well.
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow each test here the longer time, unless it carries its own."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,6 @@ def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_session_starts_from_the_archive_once_there_is_one(tmp_path: Path) -> None:
     """The JVM ignores an archive in silence; so what is checked is that it maps this one."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}

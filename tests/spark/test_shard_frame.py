@@ -73,7 +73,6 @@ def all_kinds(draw: st.DrawFn) -> tuple[ShardSchema, pa.Table]:
     return schema, draw(updates(schema, list(kinds), max_size=10))
 
 
-@pytest.mark.timeout(600)
 @settings(max_examples=3, phases=[Phase.generate], suppress_health_check=QUIET)
 @given(drawn=all_kinds(), as_of=st.integers(1, 5), inline=st.sampled_from([0, 4_096]))
 async def test_rows_of_all_types_are_the_same_by_every_engine(

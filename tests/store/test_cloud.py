@@ -159,7 +159,6 @@ async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
     assert (await store.get("large", start=len(data) - 3)).data == data[-3:]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
     """Neither at once, since servers restart, nor after minutes, since somebody waits for it."""

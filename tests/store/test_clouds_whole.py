@@ -26,7 +26,7 @@ with Azurite(pathlib.Path(sys.argv[1]), installed_azurite()) as server:
 """
 
 
-@pytest.fixture(params=["google", pytest.param("azurite", marks=pytest.mark.timeout(300))])
+@pytest.fixture(params=["google", "azurite"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Return the URL of a folder of the test's own."""
     server = request.getfixturevalue(request.param)
@@ -78,7 +78,6 @@ def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
         assert found == [b"one", b"two", b"three"]
 
 
-@pytest.mark.timeout(300)
 def test_azurite_ends_with_the_tests_even_if_they_are_killed(
     azurite: object, tmp_path: Path
 ) -> None:
