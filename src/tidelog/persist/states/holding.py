@@ -210,8 +210,8 @@ def decide_watch(
         if is_over or (name, hold.beat) in overdue:
             over.append(name)
         elif known is None:
-            at_us, monotonic_us = watch.at_us, watch.monotonic_us
-            seen[name] = Sighting(hold.beat, at_us, boot=watch.boot, monotonic_us=monotonic_us)
+            since = {"boot": watch.boot, "monotonic_us": watch.monotonic_us}
+            seen[name] = Sighting(hold.beat, watch.at_us, since if watch.boot else {})
     if not over and not seen:
         return Decision(0)
     return Decision(len(over), Diff(released=tuple(over), sightings=seen))

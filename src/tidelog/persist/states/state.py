@@ -49,13 +49,20 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True):
     """The beat of a lease that a collector saw, and when it first saw it.
 
     Units: ``at_us`` is the collector's wall time, ``monotonic_us`` its time since ``boot``.
+    Shape: the last two are in ``extra``, which an earlier version keeps as it found it.
     """
 
     beat: int
     at_us: int
     extra: dict[str, Any] = {}
-    boot: str = ""
-    monotonic_us: int = 0
+
+    @property
+    def boot(self) -> str:
+        return str(self.extra.get("boot", ""))
+
+    @property
+    def monotonic_us(self) -> int:
+        return int(self.extra.get("monotonic_us", 0))
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True):
