@@ -74,7 +74,7 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
     ("arguments", "status", "message"),
     [
         (("list", "nobody"), 2, "nor is there a shard 'nobody': there are s"),
-        (("place", "s", "h", "--at", "soon"), 2, "is no time of a shard"),
+        (("place", "s", "h", "--at", "soon"), 2, "is not a time of a shard"),
         (("place", "s", "h", "--at", "99"), 2, "past upper"),
         (("place", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
         (("move", "s", "nothing", "5", "--yes"), 1, "there is no hold 'nothing'"),

@@ -155,8 +155,8 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
         (("compact", "--follow", "--interval", "0"), "less than"),
         (("compact", "--engine", "flink"), "--engine 'flink' is not known"),
         (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
-        (("compact", "--master", "flink://x"), "is no master of Spark's"),
-        (("compact", "--conf", "memory=4g"), "is no setting of Spark's"),
+        (("compact", "--master", "flink://x"), "is not a master of Spark"),
+        (("compact", "--conf", "memory=4g"), "is not a setting of Spark"),
         (("source", "create", "t", "--files", "x", "--retain", "1"), "--retain '1' is not"),
     ],
 )

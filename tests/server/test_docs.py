@@ -132,7 +132,7 @@ def test_a_process_ends_with_what_was_appended(
         (["--tls-cert", "x.pem"], "TLS needs both"),
         (["--tls-cert", "no.pem", "--tls-key", "no.key"], "the files for TLS"),
         (["--token-file", "no-file"], "cannot be read"),
-        (["--max-body", "much"], "no number of bytes"),
+        (["--max-body", "much"], "not a number of bytes"),
         (["--port", "70000"], "port"),
     ],
 )

@@ -283,7 +283,7 @@ async def test_a_negative_start_is_a_mistake_and_not_a_loss(protocol: str) -> No
     log = await shelf_on(store).open("a")
 
     for read in (log.scan, log.follow):
-        with pytest.raises(UsageError, match="-1 is no position: they count from 1"):
+        with pytest.raises(UsageError, match="-1 is not a position: positions begin at 1"):
             await anext(aiter(read(-1)))
 
 

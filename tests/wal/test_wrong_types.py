@@ -59,7 +59,7 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
     held = await log.create_cursor("c", 2)
     with pytest.raises(UsageError, match="whole number"):
         await log.save_cursor(held, wrong)
-    with pytest.raises(UsageError, match="0 is no position: they count from 1"):
+    with pytest.raises(UsageError, match="0 is not a position: positions begin at 1"):
         await log.create_cursor("d", 0)
     assert (await log.load_cursor("c")).position == 2
 
@@ -81,7 +81,7 @@ async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong:
         lambda: log.create_pin("p", limit=wrong),
         lambda: log.collect(grace_us=wrong),
     ):
-        with pytest.raises(UsageError, match=r"whole number|is no position"):
+        with pytest.raises(UsageError, match=r"whole number|is not a position"):
             await call()
 
 

@@ -59,7 +59,7 @@ def check_engine(engine: str, *, master: str | None, conf: Sequence[str]) -> str
         raise UsageError(f"spark-submit runs this: give {option} to spark-submit instead")
     if master is not None and _MASTER.fullmatch(master) is None:
         raise UsageError(
-            f"--master {master!r} is no master of Spark's: write spark://HOST:7077, yarn, "
+            f"--master {master!r} is not a master of Spark: write spark://HOST:7077, yarn, "
             "k8s://https://HOST:PORT, or local[4]"
         )
     if engine == "auto" and (option is not None or submitted):
@@ -87,7 +87,7 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (equals and name.strip().startswith("spark.")):
             raise UsageError(
-                f"--conf {text!r} is no setting of Spark's: write spark.executor.memory=4g"
+                f"--conf {text!r} is not a setting of Spark: write spark.executor.memory=4g"
             )
         found[name.strip()] = value
     return found

@@ -179,7 +179,9 @@ def parse_size(text: str, what: str = "--max-bytes-per-tick") -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or not int(found.group(1)):
-        raise UsageError(f"{what} {text[:200]!r} is no number of bytes: write 64MiB, or 67108864")
+        raise UsageError(
+            f"{what} {text[:200]!r} is not a number of bytes: write 64MiB, or 67108864"
+        )
     unit, binary = found.group(2), found.group(3)
     decimal = unit is not None and not binary and text.strip().lower().endswith("b")
     size: int = int(found.group(1))

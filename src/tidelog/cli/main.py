@@ -142,14 +142,14 @@ _GROUPS: Final = {
 
 # What the parser of options says, in words that one need not know pydantic for.
 _PLAIN: Final = (
-    ("Input should be a valid integer, unable to parse string as an integer", "no whole number"),
+    ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
     (
         "Unable to parse input string as an integer, exceeded maximum size",
         "a number of too many digits",
     ),
     ("Input should be greater than or equal to", "less than"),
     ("Input should be less than or equal to", "more than"),
-    ("Input should be a valid number, unable to parse string as a number", "no number"),
+    ("Input should be a valid number, unable to parse string as a number", "not a number"),
 )
 # The parser's own suggestions resemble the word typed too little.
 _SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible options).*")

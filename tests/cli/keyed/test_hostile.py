@@ -100,7 +100,7 @@ def test_a_line_that_is_no_record_is_named(keyed: Cli, line: bytes) -> None:
 def test_a_value_that_is_no_text_is_told_how_to_be_one(keyed: Cli) -> None:
     """Numbers and objects are what a newcomer's JSON has first."""
     said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=b'{"value": 3}\n')
-    assert "value is no text: put it in quotes" in said.err
+    assert "value is not text: put it in quotes" in said.err
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,16 @@ def _record(line: bytes, key: bytes | None, form: str) -> tuple[bytes, bytes]:
     try:
         told: Any = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"it is no JSON: {error}") from error
+        raise UsageError(f"not JSON: {error}") from error
     if not isinstance(told, dict):
-        raise UsageError('it is no object such as {"key": "a", "value": "b"}')
+        raise UsageError('not an object such as {"key": "a", "value": "b"}')
     if strange := [name for name in told if name not in _KNOWN]:
-        raise UsageError(f"there is no field {quoted(strange[0])}: it has key and value")
+        raise UsageError(f"unknown field {quoted(strange[0])}: the fields are key and value")
     value = _bytes(told, "value", "text")
     if key is None:
         return _checked(_bytes(told, "key", form)), value
     if "key" in told or "key_base64" in told:
-        raise UsageError("it has a key, and --key is given: leave one out")
+        raise UsageError("the line has a key, and --key is given: leave one out")
     return key, value
 
 
@@ -72,12 +72,12 @@ def _bytes(told: dict[str, Any], name: str, form: str) -> bytes:
     given = [one for one in (name, f"{name}_base64") if one in told]
     if len(given) != 1:
         missing = f"no {name}" if not given else f"{given[0]} and {given[1]}"
-        raise UsageError(f"it has {missing}: give one of {name} and {name}_base64")
+        raise UsageError(f"the line has {missing}: give one of {name} and {name}_base64")
     text = told[given[0]]
     if not isinstance(text, str):
         raise UsageError(
-            f'{given[0]} is no text: put it in quotes, as "3", and a backslash before each quote '
-            "in it; or give lines that are values as they stand, with --key"
+            f'{given[0]} is not text: put it in quotes, as "3", and a backslash before each quote '
+            "in it; or give plain values, one per line, with --key"
         )
     if given[0] == name:
         return read_key(text, form, name)

@@ -170,9 +170,9 @@ def check_sequence_range(start: int, limit: int | None) -> None:
 
     for option, value in (("--from", start), ("--to", limit)):
         if value is not None and not 0 <= value <= SEQUENCE_MAX:
-            raise UsageError(f"{option} {quoted(value)} is no sequence: they count from 1")
+            raise UsageError(f"{option} {quoted(value)} is not a sequence: sequences begin at 1")
     if limit is not None and limit <= start:
-        raise UsageError(f"--to {limit} leaves no sequence from {start} on")
+        raise UsageError(f"--to {limit} selects no sequence: the range begins at {start}")
 
 
 def check_rows(rows: int | None) -> None:
@@ -182,4 +182,4 @@ def check_rows(rows: int | None) -> None:
         UsageError: so it is.
     """
     if rows is not None and rows < 0:
-        raise UsageError(f"--limit {rows} is no number of rows")
+        raise UsageError(f"--limit {rows} is not a number of rows")

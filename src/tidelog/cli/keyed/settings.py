@@ -90,7 +90,7 @@ def _age_us(text: str, what: str) -> int | None:
         return None
     found = parse_duration_ms(text, what=what) * 1_000
     if found < 1:
-        raise UsageError(f"{what} {text!r} is no time to wait: write 1h, or none")
+        raise UsageError(f"{what} {text!r} is not a duration: write 1h, or none")
     return found
 
 
@@ -98,7 +98,7 @@ def _whole(text: str, what: str) -> int | None:
     if text == NONE:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < len(text) < 10 or not int(text):
-        raise UsageError(f"{what} {text[:200]!r} is no number from 1 on: write 5, or none")
+        raise UsageError(f"{what} {text[:200]!r} must be 1 or more: write 5, or none")
     return int(text)
 
 

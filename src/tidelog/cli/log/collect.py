@@ -90,11 +90,11 @@ def collect(
     """
     grace_us = grace_us_of(grace)
     if keep_from is not None and keep_from < 1:
-        raise UsageError(f"--keep-from {keep_from} is no position: they count from 1")
+        raise UsageError(f"--keep-from {keep_from} is not a position: positions begin at 1")
     if keep_records < 0:
-        raise UsageError(f"--keep-records {keep_records} is no number of records")
+        raise UsageError(f"--keep-records {keep_records} is not a number of records")
     if not 0 < share_max <= 1:
-        raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
+        raise UsageError(f"--share-max {share_max:g} must be above 0, and at most 1")
     pace = pace_of(deletes_per_second)
     since_us = None if keep_since is None else time_us_of(keep_since, "--keep-since")
 

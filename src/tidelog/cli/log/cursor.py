@@ -226,8 +226,8 @@ def _is_number(at: str) -> bool:
 
 def _no_place(at: str) -> UsageError:
     return UsageError(
-        f"--at {at} is no position: they count from 1; or write oldest, or next, or a time such "
-        "as 2013-01-15T14:00:00Z"
+        f"--at {at} is not a position: positions begin at 1; or write oldest, next, or a time "
+        "such as 2013-01-15T14:00:00Z"
     )
 
 

@@ -57,7 +57,7 @@ def check_start(start: int) -> None:
         UsageError: it is none.
     """
     if start < 0:
-        raise UsageError(f"--from {quoted(start)} is no position: they count from 1")
+        raise UsageError(f"--from {quoted(start)} is not a position: positions begin at 1")
 
 
 def check_range(start: int, limit: int | None) -> None:
@@ -68,9 +68,9 @@ def check_range(start: int, limit: int | None) -> None:
     """
     check_start(start)
     if limit is not None and limit < 0:
-        raise UsageError(f"--to {quoted(limit)} is no position: they count from 1")
+        raise UsageError(f"--to {quoted(limit)} is not a position: positions begin at 1")
     if limit is not None and limit <= (first := max(start, 1)):
-        raise UsageError(f"--to {limit} leaves no position from {quoted(first)} on")
+        raise UsageError(f"--to {limit} selects no position: the range begins at {quoted(first)}")
 
 
 def choose_record_format(format: str | None, *, as_json: bool) -> str:
@@ -122,9 +122,7 @@ def check_protocol(protocol: str | None) -> None:
     from tidelog.wal.opening import PROTOCOLS
 
     if protocol is not None and protocol not in PROTOCOLS:
-        raise UsageError(
-            f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
-        )
+        raise UsageError(f"no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}")
 
 
 def check_place(url: str) -> None:
@@ -164,7 +162,7 @@ def pace_of(per_second: float | None) -> Pace:
         return Pace(per_second=per_second)
     except UsageError as error:
         raise UsageError(
-            f"--deletes-per-second {per_second:g} is no pace: {error.sentence}"
+            f"--deletes-per-second {per_second:g} is not a rate: {error.sentence}"
         ) from error
 
 

@@ -37,7 +37,7 @@ def rebuild(
     """
     check_log(name)
     if start is not None and start < 1:
-        raise UsageError(f"--start {start} is no position: they count from 1")
+        raise UsageError(f"--start {start} is not a position: positions begin at 1")
 
     async def work(location: Location) -> LogInfo:
         return await (await location.rebuild_log(name, start=start)).describe()

@@ -100,7 +100,7 @@ def scan(
     if start and since is not None:
         raise UsageError("--from and --since exclude each other: give one")
     if records is not None and records < 0:
-        raise UsageError(f"--records {records} is no number of records")
+        raise UsageError(f"--records {records} is not a number of records")
     chosen = choose_record_format(format, as_json=as_json)
     wanted = key_of(key)
     within = ScanRange(

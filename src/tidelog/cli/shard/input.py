@@ -90,7 +90,7 @@ class UpdatesInput:
                 yield self._decoded(held[:cut], name, at, header, is_csv=is_csv)
             held, at = held[cut:], at + cut
             if len(held) > RECORD_BYTES_MAX:
-                raise UsageError(f"{name}: a record does not end: is it of another format?")
+                raise UsageError(f"{name}: a record has no end: check --format")
 
     def _names(self, header: bytes, name: str) -> list[str]:
         try:
@@ -157,8 +157,8 @@ class UpdatesInput:
     def _unknown(self, names: Sequence[str], name: str) -> UsageError:
         told = ", ".join(map(repr, names[:5]))
         return UsageError(
-            f"{name}: {told} is no column of the shard, which has {', '.join(self.wanted.names)}: "
-            "leave it out; nothing was appended"
+            f"{name}: {told} is not a column of the shard, which has "
+            f"{', '.join(self.wanted.names)}: leave it out; nothing was appended"
         )
 
     def _fitted(self, table: pa.Table, name: str) -> pa.Table:

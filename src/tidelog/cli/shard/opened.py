@@ -86,7 +86,7 @@ def time_of(text: str, what: str) -> int:
 
     plain = text.strip()
     if len(plain) > DIGITS_MAX or not (plain.isascii() and plain.isdecimal()):
-        raise UsageError(f"{what} {quoted(text)} is no time of a shard: write {TIME_HELP}")
+        raise UsageError(f"{what} {quoted(text)} is not a time of a shard: write {TIME_HELP}")
     if int(plain) > TIME_MAX:
         raise UsageError(f"{what} {plain} is past the last time, which is {TIME_MAX}")
     return int(plain)

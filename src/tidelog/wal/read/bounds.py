@@ -41,7 +41,7 @@ def check_position(position: int) -> None:
     """
     check_whole(position, "a position")
     if position < FIRST_POSITION:
-        raise UsageError(f"{position} is no position: they count from 1")
+        raise UsageError(f"{position} is not a position: positions begin at 1")
 
 
 def check_range(start: int, limit: int | None = None) -> None:
@@ -52,7 +52,7 @@ def check_range(start: int, limit: int | None = None) -> None:
     """
     for value in (start,) if limit is None else (start, limit):
         if type(value) is int and value < 0:
-            raise UsageError(f"{quoted(value)} is no position: they count from 1")
+            raise UsageError(f"{quoted(value)} is not a position: positions begin at 1")
         check_whole(value, "a position")
     if limit is not None and limit < start:
         raise UsageError(
