@@ -61,6 +61,7 @@ class Logs:
     reported: set[int] = field(default_factory=set)
     is_settled: bool = True
     is_copied: bool = False
+    is_edited: bool = False  # Nothing links the copy of a log to it that was edited since a run.
     during: dict[str, set[int]] = field(default_factory=dict)
     _lines: int = 0
     _names: int = 0
@@ -121,7 +122,7 @@ class Logs:
             self._rename(name, f"other-{chr(97 + self._number() % 26)}x{self._names}.log{end}")
 
     def copy_and_truncate(self) -> None:
-        if LOG in self.held and not (self.is_tidy and self.is_copied):
+        if LOG in self.held and not self.is_edited and not (self.is_tidy and self.is_copied):
             self._shift()
             self.is_settled, self.is_copied = False, True
             shutil.copy(self.folder / LOG, self.folder / f"{LOG}.1")
@@ -208,6 +209,7 @@ class Logs:
     def edit(self) -> None:
         """Write a log again in place, without its first line, once all of it is in."""
         if self.is_settled and len(self.held.get(LOG, ())) > 2:
+            self.is_edited = True
             self.held[LOG] = self.held[LOG][1:]
             (self.folder / LOG).write_bytes(self._header() + self._text(self.held[LOG]))
             self._touch(LOG)
@@ -394,7 +396,7 @@ class Rotation:
     async def _ingest(self, *, final: bool = False) -> None:
         done: Summary = await run_once(await self._ingester(final=final))
         self.logs.note({*done.notes, *done.waiting})
-        self.logs.is_copied = False
+        self.logs.is_copied = self.logs.is_edited = False
         self.logs.is_settled = not (self.logs.is_timed and self.lateness != "0s")
 
     async def _bind(self) -> None:

@@ -36,7 +36,7 @@ def test_each_line_of_a_rotated_log_is_in_once_or_reported(seed: int) -> None:
     play_rotation(seed)
 
 
-@pytest.mark.parametrize("seed", [17, 19, 30, *range(4)])
+@pytest.mark.parametrize("seed", [17, 19, 30, 194])
 def test_each_line_of_a_log_rotated_during_a_run_is_in_once_or_reported(seed: int) -> None:
     """While tools work, and kills happen, between the requests of a run.
 

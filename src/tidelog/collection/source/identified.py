@@ -173,8 +173,15 @@ class Search:
         return [
             row
             for row in others
-            if row.path not in self.moves.found and shown_path(row.moved) != path
+            if shown_path(row.moved) != path
+            and (row.path not in self.moves.found or self._is_whole_in(row, like.one.candidate))
         ]
+
+    def _is_whole_in(self, before: FileRange, asked: FileCandidate) -> bool:
+        """Return True if a new file can hold all of another: more than a first record."""
+        if self._has_other_form(before, asked):
+            return True
+        return before.head_bytes < before.limit <= asked.size_bytes
 
     async def _like(self, before: FileRange, one: FileSurvey, file: OpenedFile) -> FileRange | None:
         """Return a row in the form of a new file that goes on as the row's file did; else None."""
