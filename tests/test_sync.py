@@ -46,7 +46,8 @@ SCHEMA = pa.schema(COLUMNS)
 # What the awaited handles have for engines and other handles of ours, not for callers.
 INNER: dict[str, set[str]] = {
     "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
-              "wait_for_upper", "may_inline", "check_replaced", "written_schema"},
+              "wait_for_upper", "may_inline", "check_replaced", "written_schema",
+              "report_before_data"},
     "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},
@@ -54,7 +55,7 @@ INNER: dict[str, set[str]] = {
     "KeyedLog": set(),
     "KeyedReader": set(),
     "Transactions": {
-        "applied", "catch_up", "forget_id", "raise_epoch", "refresh", "seen", "shard",
+        "applied", "catch_up", "commit", "forget_id", "raise_epoch", "refresh", "seen", "shard",
     },
 }  # fmt: skip
 
