@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from tidelog.collection.ingest.engine import Computed, LocalEngine
 from tidelog.collection.maintenance import CollectedOne
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource
-from tidelog.errors import SourceDropped
+from tidelog.errors import SourceDropped, TidelogError
+from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import Retention
 from tidelog.location import Location, open_location
 from tidelog.persist.upkeep.compactor import merge
 from tidelog.persist.upkeep.merging import plan_full_merge
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
+from tidelog.testing import Fault, Faulty, Request
 
 SECRET = "xqzv"  # In no name, path or reason.
 MANY = 400  # Rows of a tick that are stored as an object.
@@ -395,3 +398,52 @@ async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) 
 
     assert found_in(store) == []
     assert bool(found_in(store, "stays")) != is_dropped
+
+
+@asynccontextmanager
+async def closed(log: KeyedLog) -> AsyncGenerator[KeyedLog, None]:
+    """Close a log at the end, also if its store is dead."""
+    try:
+        yield log
+    finally:
+        with suppress(TidelogError):
+            await log.close()
+
+
+@pytest.mark.parametrize("happens", [False, True])
+async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: bool) -> None:
+    """Also if it dies after the record that raises the floor, before it truncates the records."""
+    for last in range(200):
+        store, asked = MemoryStore(), list[str]()
+        location = await open_location("memory://lake", create=True, store=store)
+        async with closed(await location.create_keyed("o", retention=Retention(segments=1))) as log:
+            await log.append([(f"{SECRET}{n}".encode(), b"v") for n in range(2)])
+            await log.compact(everything=True)
+            await log.seal()
+            await log.append([(b"k", b"stays")])
+            await log.compact(everything=True)
+            assert await log.retire() == 1
+
+        def toss(request: Request, last: int = last, asked: Any = asked) -> Fault:
+            # A dead process sends nothing more; it dies at a request to the records of the state.
+            if not request.key.startswith("consensus/") and len(asked) <= last:
+                return Fault()
+            asked.append(request.op)
+            is_last = len(asked) == last + 1
+            return Fault(happened=len(asked) <= last or (happens and is_last), told=not is_last)
+
+        with suppress(TidelogError):
+            killed = await open_location("memory://lake", store=Faulty(store, toss=toss))
+            async with closed(await killed.keyed("o")) as log:
+                await log.collect(after_us=0)
+        is_whole = len(asked) <= last
+        for _ in range(2):
+            other = await open_location("memory://lake", store=store)
+            async with closed(await other.keyed("o")) as log:
+                await log.collect(after_us=0)
+
+        assert found_in(store) == [], last
+        assert found_in(store, "stays")
+        if is_whole:
+            return
+    raise AssertionError("a collection has fewer requests")

@@ -130,6 +130,16 @@ class Machine(Generic[S, D]):
             await self._catch_up()
             return await self.upkeep.collect(self.vanished_us if after_us is None else after_us)
 
+    async def clear(self) -> int:
+        """Delete what a killed `collect` or `settle` left; return how many rollups that were.
+
+        Raises:
+            LocationError: the store failed; call again.
+        """
+        async with self._lock:
+            await self._catch_up()
+            return await self.upkeep.clear()
+
     async def settle(self, *, after_us: int | None = None) -> int:
         """Collect, and delete the past of the state, too; return how many objects that were.
 

@@ -98,9 +98,12 @@ class Upkeep(Generic[S, D]):
 
         A collector that died after it raised the floor leaves both.
         """
-        machine = self.machine
         deleted = await self.collect(after_us)
-        history = machine.history
+        return deleted + await self.clear()
+
+    async def clear(self) -> int:
+        """Delete records up to the floor, and rollups that no record will name."""
+        machine, history = self.machine, self.machine.history
         if history.floor:
             # The rollup at the floor has the change of that record; a later one raised the floor.
             await machine.consensus.truncate(machine.key, SeqNo(history.floor + 1))
@@ -113,7 +116,7 @@ class Upkeep(Generic[S, D]):
         ]
         if dead:
             await machine.store.delete(dead)
-        return deleted + len(dead)
+        return len(dead)
 
     async def _sweep(self) -> int:
         """Delete rollups of ours that no record names, nor can: others were named instead."""

@@ -57,6 +57,9 @@ class KeyedCollector:
         if machine.history.erased > machine.history.rolled_up:
             # Older records and rollups have the first and last keys of the runs that were deleted.
             deleted += await machine.settle(after_us=self.after_us)
+        else:
+            # A killed collector may have raised the floor without deleting the records below it.
+            deleted += await machine.clear()
         deleted += await self._sweep()
         await self._leave_origin()
         await Forks(source=self.standing, writer=self.writer).settle()
