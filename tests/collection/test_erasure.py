@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.clocks import OneThread
 from kit.sources import run_once
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.create import SourceSpec
@@ -425,15 +426,16 @@ async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: boo
             assert await log.retire() == 1
 
         def toss(request: Request, last: int = last, asked: Any = asked) -> Fault:
-            # A dead process sends nothing more; it dies at a request to the records of the state.
-            if not request.key.startswith("consensus/") and len(asked) <= last:
+            # A dead process sends nothing more; it dies at a write of the records of the state.
+            if (request.op != "put" or "consensus/" not in request.key) and len(asked) <= last:
                 return Fault()
             asked.append(request.op)
             is_last = len(asked) == last + 1
             return Fault(happened=len(asked) <= last or (happens and is_last), told=not is_last)
 
         with suppress(TidelogError):
-            killed = await open_location("memory://lake", store=Faulty(store, toss=toss))
+            dead = Faulty(store, toss=toss)
+            killed = await open_location("memory://lake", store=dead, clock=OneThread())
             async with closed(await killed.keyed("o")) as log:
                 await log.collect(after_us=0)
         is_whole = len(asked) <= last
