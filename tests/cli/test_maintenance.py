@@ -96,6 +96,13 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
     assert {one["hold"]: one["since"] for one in holds["holds"]}["history"] == holds["since"] == 0
 
 
+def test_a_retention_of_no_time_says_what_it_keeps(cli: Cli) -> None:
+    """'The last 0d' would read as if nothing were kept."""
+    fed(cli, 1)
+    told = cli.done("collection", "retain", "s", "0s", "--yes").err
+    assert "'s' keeps only its newest contents: it can be read from " in told
+
+
 def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> None:
     """No tick follows, so the command that moves it must be the one that the message names."""
     fed(cli, 1)

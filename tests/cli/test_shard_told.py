@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator
 
+import pyarrow as pa
 import pytest
 
 import tidelog
 from cli.conftest import Cli
+from kit.shards import in_memory
 from tidelog.cli.output import dollars_text
+from tidelog.cli.shard.feed import Timed, feed
+from tidelog.errors import UsageError
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
     assert "the shard was finalized" in lake.done("shard", "describe", "s").out
     assert lake.done("shard", "describe", "s", "--json").object["finalized"] is True
     for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
-        assert "it was finalized" in lake("shard", *verb).complaint
+        assert "was finalized" in lake("shard", *verb).complaint
     before = lake.contents()
     for given in ((), ("--upper", "9"), ("--expected-upper", "1"), ("--time", "3")):
         assert "was finalized" in lake("shard", "append", "s", *given).complaint
@@ -76,7 +81,7 @@ def test_what_is_not_there_is_told_with_what_there_is(lake: Cli) -> None:
         location.transactions("bank").register(location.shard("s"))
     for verb in ("inspect", "scrub", "compact", "collect"):
         said = lake(verb, "bank")
-        assert (said.status, "no name is given" in said.complaint) == (2, True)
+        assert (said.status, "without names" in said.complaint) == (2, True)
         assert lake.done(verb).status == 0
 
 
@@ -107,3 +112,17 @@ def test_an_account_that_is_not_told_is_asked_for(
 def test_dollars_are_told_one_way(dollars: float, told: str) -> None:
     """A sum of a few requests is not nothing, and what is nothing needs no places."""
     assert dollars_text(dollars) == told
+
+
+async def test_an_append_that_a_finalize_overtakes_says_that_the_shard_is_finalized() -> None:
+    """A message about another upper would send the user to a retry that can never succeed."""
+    place = in_memory()
+    shard, other = place.shard(), place.shard()
+    await shard.refresh()
+
+    async def tables() -> AsyncGenerator[pa.Table, None]:
+        yield pa.table({"c0": ["a"], "c1": pa.array([1], pa.int64())})
+        await other.finalize()
+
+    with pytest.raises(UsageError, match="the shard was finalized"):
+        await feed(shard, tables(), Timed(time=3, diff=1), expected=None, upper=None)

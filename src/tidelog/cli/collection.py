@@ -179,7 +179,9 @@ def kept_text(retain_ms: int | None) -> str:
     """Say how much of its past a collection keeps."""
     from tidelog.collection.catalog.retention import retention_text
 
-    return "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
+    if not retain_ms:
+        return "all its past" if retain_ms is None else "only its newest contents"
+    return f"the last {retention_text(retain_ms)}"
 
 
 async def _describe(location: Location, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.transition import Verdict
+from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,7 @@ async def feed(
         raise
     if done.verdict is Verdict.MISMATCH:
         await writing.drop()
+        check_not_finalized(shard.state)
         raise _mismatch(done.upper, lower)
     return Fed(writing.rows, len(parts), lower, until)
 
