@@ -95,17 +95,20 @@ _HOMES = {
     "Split": "tidelog.persist.read.reader",
 }
 
+_MODULES = {"aio", "errors", "http_client", "metrics"}
+
 
 def __dir__() -> list[str]:
-    # What is loaded when it is first used is there before.
-    return sorted({*__all__, "__version__", "aio"})
+    # This includes the names that are loaded at their first use. It leaves out spark, which is
+    # loaded in the same way, because tools that read each name fail without PySpark.
+    return sorted({*__all__, "__version__", *_MODULES})
 
 
 def __getattr__(name: str) -> object:
     # Loaded when first used: a command line that only prints its help needs neither Arrow nor
     # DuckDB.
-    if name == "aio":
-        return importlib.import_module("tidelog.aio")
+    if name in _MODULES or name == "spark":
+        return importlib.import_module(f"tidelog.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
