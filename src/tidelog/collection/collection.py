@@ -182,19 +182,20 @@ class Collection:
                 "up to then, or ingest more",
                 asked=format_time(asked),
             )
-        self._report_time_before_data(asked)
+        self._report_time_before_data(asked, as_of)
         return asked
 
-    def _report_time_before_data(self, asked: int) -> None:
+    def _report_time_before_data(self, asked: int, as_of: When | None) -> None:
         """Log a warning if the collection has data, and all of it is later than the time read."""
         first = start_after((shard.state for shard in self.shards), asked)
         if first is None:
             return
         _log.warning(
-            "%s is before all data of %r, which begins at %s; a number counts milliseconds",
+            "%s is before all data of %r, which begins at %s%s",
             format_time(asked),
             self.name,
             format_time(first),
+            "; a number counts milliseconds" if str(as_of).strip().isdigit() else "",
         )
 
     def _time(self, when: When, what: str) -> int:
