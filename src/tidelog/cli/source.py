@@ -120,6 +120,10 @@ def create(
         ignore_case=ignore_case,
     )
     found, remarks = asyncio.run(_create(location_url(context), spec))
+    _show_created(found, remarks, as_json=as_json)
+
+
+def _show_created(found: dict[str, Any], remarks: list[str], *, as_json: bool) -> None:
     if is_json(as_json=as_json):
         print_json(found)
     if not as_json:

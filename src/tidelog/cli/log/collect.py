@@ -50,6 +50,16 @@ class CollectedInfo:
         }
 
 
+DeletesPerSecond = Annotated[
+    float | None,
+    typer.Option(metavar="N", help="Delete at most N objects per second. The default is no limit."),
+]
+Sweep = Annotated[
+    bool,
+    typer.Option("--sweep", help="Then delete objects that killed writers and collectors left."),
+]
+
+
 def collect(
     context: typer.Context,
     name: LogName,
@@ -69,18 +79,8 @@ def collect(
         bool, typer.Option("--force", help="Erase without a limit on the share.")
     ] = False,
     grace: Grace = GRACE_SECONDS,
-    deletes_per_second: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Delete at most N objects per second. The default is no limit."
-        ),
-    ] = None,
-    sweep: Annotated[
-        bool,
-        typer.Option(
-            "--sweep", help="Then delete objects that killed writers and collectors left."
-        ),
-    ] = False,
+    deletes_per_second: DeletesPerSecond = None,
+    sweep: Sweep = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase the records before a log's lowest cursor.

@@ -42,6 +42,13 @@ _ENDINGS: Final = {
 Delimiter = Annotated[
     str, typer.Option(metavar="CHARACTER", help="csv: the delimiter between fields, or 'tab'.")
 ]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="json|csv|parquet|arrow",
+        help="By default the ending of the file's name, else JSON lines.",
+    ),
+]
 
 
 def append(
@@ -52,13 +59,7 @@ def append(
         typer.Argument(metavar="[FILE]...", help="Files of rows. The default is standard input."),
     ] = None,
     *,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="json|csv|parquet|arrow",
-            help="By default the ending of the file's name, else JSON lines.",
-        ),
-    ] = None,
+    format: Format = None,
     time: Annotated[
         str | None,
         typer.Option(
