@@ -106,10 +106,13 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
         (("changes", "days", "--since", "2030-01-01"), "nothing after that time is complete yet"),
         (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
-        (("source", "create", "days_errors", "--generator", "counter"), "beside 'days'"),
+        (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
         (("read", "days", "--limit", "-1"), "'--limit': it is less than 0; see"),
-        (("collection", "drop", "days"), "no such command 'drop'; it goes with its source"),
-        (("log", "drop", "days"), "no such command 'drop'; a log is destroyed"),
+        (
+            ("collection", "drop", "days"),
+            "no such command 'drop'; to drop its source as well: tidelog source drop",
+        ),
+        (("log", "drop", "days"), "no such command 'drop'; to delete a log: tidelog log destroy"),
     ],
 )
 def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:
