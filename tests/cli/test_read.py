@@ -327,7 +327,7 @@ def test_a_terminal_is_shown_no_binary(rows: Cli, monkeypatch: pytest.MonkeyPatc
     said = rows("read", "rows", "--format", "parquet")
 
     assert said.status == 2
-    assert "write it to a file, with -o FILE" in said.complaint
+    assert "write it to a file with -o FILE" in said.complaint
 
 
 def test_rows_go_to_devices_as_they_are(rows: Cli) -> None:
