@@ -64,7 +64,13 @@ def units_of(data: bytes) -> list[Unit]:
 
 def job_of() -> SurveyJob:
     info = SourceInfo(
-        id="s", name="s", rendition="r", url="u", patterns=("*",), format="json", time_column="at"
+        id="s",
+        name="s",
+        rendition="r",
+        url="memory://u",
+        patterns=("*",),
+        format="json",
+        time_column="at",
     )
     schema = shard_schema(pa.schema([("at", pa.int64())]), key=[])
     return SurveyJob(

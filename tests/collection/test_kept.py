@@ -48,7 +48,7 @@ class Timed:
             id="s",
             name="s",
             rendition="r",
-            url="u",
+            url="memory://u",
             patterns=("**",),
             format="json",
             time_column="at",

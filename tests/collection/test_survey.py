@@ -52,7 +52,7 @@ class Lake:
 
     def opened(self) -> FilesSource:
         info = SourceInfo(
-            id="s", name="s", rendition="r", url="u", patterns=("**",), format=self.format
+            id="s", name="s", rendition="r", url="memory://u", patterns=("**",), format=self.format
         )
         return FilesSource(
             store=self.store,
