@@ -263,7 +263,10 @@ class FilesSource:
         )
         for path in others.replaced:
             self._moves.replace(path, head.tags[path], taken[path], proven=True)
-        self._unlike = others.unlike | (self._unlike - compared)
+        # A copy with the date and size of a file that is nowhere else counts as that file.
+        same = {e.key: e.e_tag for e in changed if date_of(e.e_tag) == date_of(taken[e.key].e_tag)}
+        self._known.checked.update({path: same[path] for path in others.unlike & same.keys()})
+        self._unlike = (others.unlike - same.keys()) | (self._unlike - compared)
         return bool(others.replaced)
 
     def _leave_changed(self, surveys: Sequence[FileSurvey], taken: Mapping[str, FileRange]) -> bool:
