@@ -154,10 +154,10 @@ async def test_a_call_ends_in_its_time() -> None:
     limited = shard.within(1_000_000)
     calls: list[tuple[Coroutine[Any, Any, object], str, Outcome]] = [
         (limited.upper(), "did not end in time", Outcome.NOT_APPLIED),
-        (limited.hold("h"), "may land yet", Outcome.UNKNOWN),
+        (limited.hold("h"), "may still be applied", Outcome.UNKNOWN),
         (
             limited.compare_and_append(rows(("a", 1, 0, 1)), 0, 1),
-            "may land yet",
+            "may still be applied",
             Outcome.UNKNOWN,
         ),
     ]
