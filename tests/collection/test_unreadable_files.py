@@ -73,6 +73,33 @@ async def test_an_encrypted_parquet_file_is_named_as_one(
         )
 
 
+def write_wide_integers(path: Path) -> None:
+    """Write a column of integers of 128 bits, as polars writes them."""
+    schema, narrow = (
+        pa.schema([("n", kind)]).serialize().to_pybytes() for kind in (pa.int64(), pa.int32())
+    )
+    wide = bytes(a if a == b else 128 for a, b in zip(schema, narrow, strict=True))
+    stored = {"ARROW:schema": base64.b64encode(wide)}
+    fields = pa.schema([("n", pa.binary(16))], metadata=stored)
+    pq.write_table(pa.table({"n": [bytes(16)]}, schema=fields), path)
+
+
+async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path: Path) -> None:
+    location = await location_of(tmp_path, format="parquet")
+    write_wide_integers(tmp_path / "in" / "a.parquet")
+    pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
+
+    done = await ingest_files(location)
+
+    assert (done.rows, done.bad) == (1, 0)
+    cause = r"a type that cannot be read \(Integers with more than 64 bits.*write"
+    assert re.search(cause, done.waiting["a.parquet"])
+    with pytest.raises(UsageError, match=cause):
+        await location.create_source(
+            SourceSpec(name="d", files=str(tmp_path / "in"), format="parquet")
+        )
+
+
 async def waits(folder: Path, table: pa.Table, **more: Any) -> Summary:
     location = await location_of(folder, format="parquet")
     pq.write_table(table, folder / "in" / "a.parquet")

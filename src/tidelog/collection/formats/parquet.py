@@ -50,12 +50,16 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
     """Read a file's metadata from its footer alone.
 
     Raises:
-        CorruptionError: it cannot be read, or some columns are encrypted.
+        CorruptionError: it cannot be read, some columns are encrypted, or have an unknown type.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError("the footer of a parquet file cannot be read") from error
+    except pa.ArrowNotImplementedError as error:
+        raise CorruptionError(
+            f"the parquet file has a type that cannot be read ({error}): write it with another type"
+        ) from error
     if len(footer) - 8 - metadata.serialized_size == _SIGNATURE_BYTES:
         # Arrow aborts the process where the metadata of an encrypted column is asked for.
         raise CorruptionError(_ENCRYPTED)
