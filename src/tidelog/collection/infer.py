@@ -233,7 +233,8 @@ def sample_schema(sample: bytes) -> pa.Schema:
             file.write(sample)
         try:
             found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
-            if [name for name, *_ in found] == ["json"] and "json" not in (_names_in(sample) or ()):
+            names = _names_in(sample)
+            if [name for name, *_ in found] == ["json"] and names and "json" not in names:
                 # Of more than 200 fields of one type, DuckDB makes a map.
                 with open(path, "wb") as file:
                     file.write(_APART.sub(_apart, sample))
@@ -247,7 +248,7 @@ def sample_schema(sample: bytes) -> pa.Schema:
             raise UsageError(
                 f"the files cannot be read as json: {why}; correct --format, or give --schema"
             ) from error
-    _check_names(found, _names_in(sample))
+    _check_names(found, names)
     mixed = {name for name, kind, *_ in found if _is_mixed(kind)}
     mixed |= {field.name for field in schema if _has_null(field.type)}
     plain = [pa.field(f.name, canonical_type(f.type)) for f in schema]
