@@ -13,6 +13,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 REST = {
     "chaos": "processes under kill -9",
+    "cli/keyed/test_follow.py": "commands that follow keyed logs",
     "cli/test_interrupted.py": "each command killed at its requests",
     "cli/test_maintenance.py": "commands that follow",
     "cluster": "a Spark cluster",
@@ -23,6 +24,7 @@ REST = {
     "collection/test_moving.py": "moves of consensus, killed at each request",
     "conformance/test_ambiguous.py": "lost answers, on each store",
     "conformance/test_copy.py": "copies of logs, on each store",
+    "conformance/test_init_open.py": "logs made and opened by many at once, on each store",
     "fuzz": "hostile bytes",
     "http_client/test_model.py": "the HTTP client against a model",
     "keyed/test_arrow_tables.py": "tables of more than 2 GiB",
@@ -35,6 +37,8 @@ REST = {
     "schedules": "random schedules of files that change",
     "sim": "simulation, crash points, canaries",
     "spark": "Spark",
+    "store/test_wrapped_sim.py": "simulation on wrapped stores",
+    "test_demo.py": "the demo, whose ingester is killed",
     "test_iterators.py": "loops left early, of each kind",
     "wal/read/test_damaged_tree.py": "each object of a log's tree damaged",
     "wal/test_slot_damage.py": "each byte of a slot damaged",
