@@ -186,6 +186,18 @@ def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["legacyDateTime", "legacyINT96"])
+def test_the_legacy_calendar_of_spark_is_named(mode: str) -> None:
+    """Arrow reads such dates by another calendar, and they change by days."""
+    sink = io.BytesIO()
+    table = pa.table({"n": [1]})
+    pq.write_table(table.replace_schema_metadata({f"org.apache.spark.{mode}": ""}), sink)
+
+    (change,) = changed_types(pq.read_metadata(sink))
+
+    assert "legacy calendar" in change
+
+
 WITHIN = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64())]))])
 
 

@@ -73,10 +73,19 @@ _CHANGED: Final = {
     "INT96": _OF_NANOSECONDS,
 }
 
+# Keys of a file's metadata: Spark wrote dates before 1582-10-15 in the Julian calendar.
+_LEGACY_CALENDAR: Final = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+
 
 def changed_types(metadata: pq.FileMetaData) -> list[str]:
     """Return what happens to the values of each column whose type is not kept."""
     found: list[str] = []
+    if _LEGACY_CALENDAR & (metadata.metadata or {}).keys():
+        found.append(
+            "Spark wrote the file in its legacy calendar: dates and times before 1582-10-15 change "
+            "by some days; write it with datetimeRebaseModeInWrite and int96RebaseModeInWrite "
+            "CORRECTED to keep them"
+        )
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)
         kinds = (leaf.physical_type, leaf.converted_type, leaf.logical_type.type)
