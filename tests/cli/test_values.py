@@ -69,6 +69,15 @@ def test_times_that_python_has_not() -> None:
     assert json_values(pa.array([2**30], pa.int32()).cast(pa.date32())) == [str(2**30)]
 
 
+def test_infinite_dates_and_moments_are_written_as_sql_writes_them() -> None:
+    """A number of microseconds would look like a fault, and SQL reads 'infinity' back."""
+    days = pa.array([2**31 - 1, 1 - 2**31, 0], pa.int32()).cast(pa.date32())
+    for dtype in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        moments = pa.array([2**63 - 1, 1 - 2**63], pa.int64()).cast(dtype)
+        assert json_values(moments) == ["infinity", "-infinity"]
+    assert json_values(days) == ["infinity", "-infinity", "1970-01-01"]
+
+
 def test_text_is_json_but_for_strings_and_decimals() -> None:
     """Csv and tables have no quotes of their own, and show a decimal in full."""
     assert text_values(pa.array(["a", None, ""])) == ["a", None, ""]

@@ -80,6 +80,12 @@ def _structs(column: pa.StructArray) -> list[Any]:
     ]
 
 
+# Infinite dates (32 bits) and moments (64 bits), as DuckDB and Postgres store them.
+_INFINITE: Final = {
+    sign + str(2**bits - 1): f"{sign}infinity" for sign in ("", "-") for bits in (31, 63)
+}
+
+
 def iso_text(column: pa.Array[Any]) -> pa.StringArray:
     """Return a column of dates or times as text; see the module."""
     # Arrow's own text: it holds years that Python's datetime does not, and is far quicker.
@@ -98,6 +104,8 @@ def iso_text(column: pa.Array[Any]) -> pa.StringArray:
         text = pc.if_else(
             pc.starts_with(text, "<"), pc.replace_substring_regex(text, "[^0-9-]+", ""), text
         )
+        for number, name in _INFINITE.items():
+            text = pc.if_else(pc.equal(text, number), name, text)
     return cast("pa.StringArray", text)
 
 
