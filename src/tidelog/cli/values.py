@@ -105,7 +105,7 @@ def iso_text(column: pa.Array[Any]) -> pa.StringArray:
             pc.starts_with(text, "<"), pc.replace_substring_regex(text, "[^0-9-]+", ""), text
         )
         for number, name in _INFINITE.items():
-            text = pc.if_else(pc.equal(text, number), name, text)
+            text = pc.if_else(pc.is_in(text, pa.array([number])), name, text)
     return cast("pa.StringArray", text)
 
 
