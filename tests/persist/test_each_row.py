@@ -109,6 +109,21 @@ async def test_a_negative_count_keeps_its_sign() -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [3, COUNT], ids=["in the state", "an object"])
+async def test_a_column_that_no_stored_part_has_comes_as_nulls(count: int) -> None:
+    """Parts from before the column was added keep all their rows in a read of it alone."""
+    place = in_memory()
+    shard = place.shard(schema=KEYLESS)
+    await shard.compare_and_append(rows(*((f"{n}", n, 0, 1) for n in range(count))), 0, 1)
+    await shard.evolve_schema(KEYLESS.data.append(pa.field("c2", pa.int64())))
+
+    snapshot = await place.shard(schema=None).snapshot(0, columns=["c2"])
+
+    table = await snapshot.to_arrow()
+    batches = pa.Table.from_batches([batch async for batch in snapshot.to_batches()])
+    assert table.to_pylist() == batches.to_pylist() == [{"c2": None, "_diff": 1}] * count
+
+
 async def test_one_column_is_decoded_without_the_others() -> None:
     """Most of the time of a narrow read would go into columns that the reader left out."""
     place = in_memory()

@@ -21,7 +21,7 @@ from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.format.part import Part, check_bytes, decode_part, missing_part
-from tidelog.persist.format.schema import TIME, ShardSchema, fitted
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.read.decoders import Decoders
 from tidelog.store.port import Store
 from tidelog.store.wrappers.checked import read_checked
@@ -77,7 +77,8 @@ class OpenPart:
     def _decode(self, groups: Sequence[int], names: Sequence[str], use_threads: bool) -> pa.Table:
         updates = self.schema.updates
         own = self.schema.of_part(self.part.schema_id).updates
-        there = [name for name in names if name in own.names]
+        # A table without columns has no rows, so one column is decoded to count them.
+        there = [name for name in names if name in own.names] or [DIFF]
         schema = pa.schema([own.field(name) for name in there])
         if isinstance(self.source, pa.Table):
             some = self.source if groups else self.source.slice(0, 0)
