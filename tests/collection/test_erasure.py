@@ -242,6 +242,29 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
     assert set(left.column("k").to_pylist()) == {"a", "b"}, "the late row is known as late"
 
 
+@pytest.mark.parametrize(("first", "retain"), [(-9 * DAY_MS, "forever"), (9 * DAY_MS, "1d")])
+async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
+    tmp_path: Path, first: int, retain: str
+) -> None:
+    """Deletions of old times may come late, or be from before 1970: since has not passed them."""
+    location = await fed(
+        tmp_path,
+        MemoryStore(),
+        [row("a", "v", first)],
+        [row("b", None, first - 5 * DAY_MS, gone=True)],
+        [row("c", None, first - 5 * DAY_MS, gone=True)],
+        time_column="at",
+        retain=retain,
+    )
+    tending = location.maintenance
+
+    async for _ in tending.compact(await tending.kept(), full=True):
+        pass
+
+    async for one in tending.scrub(await tending.kept()):
+        assert one.found.is_clean, one
+
+
 @pytest.mark.parametrize("again", [None, row("x", "v", 5), row("x", None, 5, gone=True)])
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None

@@ -29,8 +29,14 @@ def expiries_of(rendition: RenditionInfo, source: SourceInfo) -> dict[str, Expir
     if rendition.errors is not None:
         found[rendition.errors] = Expiry(_has_passed, by_time=True)
     if source.time_column is not None:
-        # Each later tick begins after since, so it ignores these deletions.
-        forgotten = Expiry(lambda rows, since: are_forgotten(rows, source, before=since))
+        # Each later tick begins after since, so it ignores these deletions. Those at since or later
+        # stay: a scrub compares their sum with that of the appends.
+        forgotten = Expiry(
+            lambda rows, since: (
+                _has_passed(rows, since) & are_forgotten(rows, source, before=since)
+            ),
+            by_time=True,
+        )
         found |= dict.fromkeys(rendition.deletions, forgotten)
     return found
 
