@@ -127,8 +127,10 @@ def plan_next(
     if full:
         return plan_full_merge(state, expiry)
     found = plan_merge(state, now_us=now_us)
-    keeps_times = found is not None and expiry is not None and expiry.by_time
-    return replace(found, since=0) if found is not None and keeps_times else found
+    if found is None or expiry is None or not expiry.by_time:
+        return found
+    # One batch whose times stay is the same after a merge, which would be due again without end.
+    return replace(found, since=0) if len(found.batches) > 1 else None
 
 
 def is_advanced(batch: Batch, since: int) -> bool:
