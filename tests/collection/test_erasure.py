@@ -265,6 +265,20 @@ async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
         assert one.found.is_clean, one
 
 
+async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path: Path) -> None:
+    """A merge that kept their times cancelled none of them, and was due again at once."""
+    versions = [row("a", None if n % 2 else "v", n, gone=bool(n % 2)) for n in range(1, 13)]
+    ticks = [[version] for version in versions]
+    location = await fed(tmp_path, MemoryStore(), *ticks, time_column="at", retain="0s")
+    tending = location.maintenance
+
+    merges = [one.done.merges async for one in tending.compact(await tending.kept())]
+    again = [one.done.merges async for one in tending.compact(await tending.kept())]
+
+    assert 0 < sum(merges) < len(ticks)
+    assert sum(again) == 0
+
+
 @pytest.mark.parametrize("again", [None, row("x", "v", 5), row("x", None, 5, gone=True)])
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None

@@ -32,10 +32,7 @@ def expiries_of(rendition: RenditionInfo, source: SourceInfo) -> dict[str, Expir
         # Each later tick begins after since, so it ignores these deletions. Those at since or later
         # stay: a scrub compares their sum with that of the appends.
         forgotten = Expiry(
-            lambda rows, since: (
-                _has_passed(rows, since) & are_forgotten(rows, source, before=since)
-            ),
-            by_time=True,
+            lambda rows, since: _has_passed(rows, since) & are_forgotten(rows, source, before=since)
         )
         found |= dict.fromkeys(rendition.deletions, forgotten)
     return found

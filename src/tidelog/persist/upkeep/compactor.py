@@ -140,7 +140,7 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
         [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
         lower=request.lower,
         upper=request.upper,
-        # Of what expires, since may go on past the last time.
+        # Since may pass the last time of a batch, and more of its updates expire then.
         since=request.advanced_to if request.is_expired is None else request.since,
         runs=written.runs,
     )

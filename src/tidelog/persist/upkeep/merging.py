@@ -43,8 +43,10 @@ IsExpired = Callable[[pa.Table, int], "np.ndarray[Any, np.dtype[np.bool_]]"]
 class Expiry:
     """The updates that a full merge leaves out, though no other update takes them back.
 
-    Whatever ``is_expired`` of one state must be so of every later one. ``by_time``: it depends on
-    ``_time``, so other merges keep the times of updates.
+    An update that ``is_expired`` names for one state must be expired for each later one, too. With
+    ``by_time``, other merges keep the times of updates, for the sake of an idle shard: an update
+    that was moved to since would not expire before since moves on. Nothing may take back an update
+    of such a shard, because only updates at one time cancel.
     """
 
     is_expired: IsExpired
@@ -127,10 +129,8 @@ def plan_next(
     if full:
         return plan_full_merge(state, expiry)
     found = plan_merge(state, now_us=now_us)
-    if found is None or expiry is None or not expiry.by_time:
-        return found
-    # One batch whose times stay is the same after a merge, which would be due again without end.
-    return replace(found, since=0) if len(found.batches) > 1 else None
+    keeps_times = found is not None and expiry is not None and expiry.by_time
+    return replace(found, since=0) if found is not None and keeps_times else found
 
 
 def is_advanced(batch: Batch, since: int) -> bool:
