@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.arguments import check_kind, check_names, quoted
@@ -207,12 +208,17 @@ def each_row(contents: pa.Table) -> Iterator[pa.Table]:
     if np.maximum(diffs, 1).sum(dtype=float) >= COUNT_MAX:
         raise UsageError("equal rows are too many to come one by one: use consolidated=True")
     position = contents.schema.get_field_index(DIFF)
-    ends = np.cumsum(np.maximum(diffs, 1))
-    for start in range(0, int(ends[-1]), BLOCK_ROWS):
-        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
-        rows = np.searchsorted(ends, places, side="right")
+    for rows in _repeats(np.maximum(diffs, 1)):
         ones = int64_array(np.minimum(diffs[rows], 1))
         yield contents.take(rows).set_column(position, contents.schema.field(position), ones)
+
+
+def _repeats(counts: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.intp]]:
+    """Yield the place of each row as often as ``counts`` has it, in blocks of `BLOCK_ROWS`."""
+    ends = np.cumsum(counts)
+    for start in range(0, int(ends[-1]), BLOCK_ROWS):
+        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
+        yield np.searchsorted(ends, places, side="right")
 
 
 def check_rows_count(tables: Sequence[pa.Table]) -> None:
@@ -241,7 +247,5 @@ def repeated(contents: pa.Table) -> Iterator[pa.Table]:
     if (diffs == 1).all():
         yield rows
         return
-    ends = np.cumsum(diffs)
-    for start in range(0, int(ends[-1]), BLOCK_ROWS):
-        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
-        yield rows.take(np.searchsorted(ends, places, side="right"))
+    for places in _repeats(diffs):
+        yield rows.take(places)
