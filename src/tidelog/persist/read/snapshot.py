@@ -197,10 +197,9 @@ async def _at_once(snapshot: ShardSnapshot) -> pa.Table:
 
 async def _as_written(snapshot: ShardSnapshot) -> pa.Table:
     """Return the columns asked for as parts have them, and decode no others."""
-    found = await snapshot._contents(MEMORY_BYTES).as_written(snapshot.parts)
-    if not all(part.plain for part in snapshot.parts):  # Planned again, after a merge.
-        return snapshot._each_row([await snapshot._consolidated()])
-    return found
+    if not snapshot._is_as_written:  # Planned again, after a merge.
+        return await snapshot.to_arrow()
+    return await snapshot._contents(MEMORY_BYTES).as_written(snapshot.parts)
 
 
 def require_replaced(states: Iterable[State], error: PartMissing) -> None:
