@@ -192,7 +192,7 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
 
 
 async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
-    """Merges alone drop none: the text of a bad row is its only copy for who repairs it."""
+    """Merges alone drop none: the text of a bad row is its only copy, and a user may repair it."""
     ticks: list[list[dict[str, Any] | str]] = [[row("y", "v", n), f"{{ {n}"] for n in range(1, 40)]
     location = await fed(
         tmp_path,
@@ -268,7 +268,7 @@ async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
 async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path: Path) -> None:
     """A merge that kept their times cancelled none of them, and was due again at once."""
     versions = [row("a", None if n % 2 else "v", n, gone=bool(n % 2)) for n in range(1, 13)]
-    ticks = [[version] for version in versions]
+    ticks: list[list[dict[str, Any] | str]] = [[version] for version in versions]
     location = await fed(tmp_path, MemoryStore(), *ticks, time_column="at", retain="0s")
     tending = location.maintenance
 
@@ -283,7 +283,7 @@ async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path:
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None
 ) -> None:
-    """Two ingesters, of which one has read the merged state, must compute the same."""
+    """Two ingesters compute the same rows, though only one has read the merged state."""
     ticks: list[list[dict[str, Any] | str]] = [
         [row("x", "v", 1)],
         [row("x", None, 2, gone=True)],

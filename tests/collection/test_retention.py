@@ -59,7 +59,7 @@ def wanted(day: int) -> list[tuple[int, int]]:
 
 
 async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
-    """And what is not stays as it was, merged and collected; so do bad rows since then."""
+    """Newer rows stay as they are after merges and collection, and so do newer bad rows."""
     location = await fed(tmp_path, 20, retain="5s")
     tending = location.maintenance
     async for _ in tending.compact(await tending.kept(), full=True):

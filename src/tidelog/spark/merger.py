@@ -51,9 +51,10 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 class SparkMerger:
     """Does large merges in the executors of a Spark session, which must reach the location.
 
-    Merges that leave out expired updates are done in this process.
-    Units: those of less than ``least_bytes`` of parts are, too. Of what a task
-        sorts, ``memory_bytes`` are in memory at most; the rest lies in files.
+    This process does merges of less than ``least_bytes`` of parts, and those that leave out expired
+    updates.
+    Units: a task has at most ``memory_bytes`` of the rows that it sorts in memory, and spills the
+        others to files.
     """
 
     spark: SparkSession

@@ -51,7 +51,7 @@ async def add_notes(store: Store, source_id: str, new: Mapping[str, str]) -> Non
 
 
 async def acknowledge(store: Store, source_id: str, paths: Collection[str]) -> Collection[str]:
-    """Remove the notes of some paths, or of all if there are none; return the paths removed.
+    """Remove the notes of some paths, and without a path all notes; return the paths removed.
 
     Raises:
         UsageError: a path has no note. ContentionError, LocationError: see `add_notes`.
