@@ -264,6 +264,7 @@ async def test_a_merge_by_tasks_of_spark(tmp_path: Path, spark: SparkSession) ->
     await check(on_disk(tmp_path, KEYED), model, 3, 6)
 
     keyless = schema_of(["string"], keys=0)
+    (tmp_path / "plain").mkdir()
     plain = on_disk(tmp_path / "plain", keyless)
     await plain.hold("h", 0)
     for time in range(4):
