@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -257,6 +258,51 @@ async def test_truncation_takes_spills_with_it() -> None:
     assert await on(store).scan("k", SeqNo(1)) == records(300, 300)
 
 
+async def test_a_sweep_deletes_the_spill_that_a_killed_truncation_left() -> None:
+    """The records in it may be rows that a user erased."""
+    store = MemoryStore()
+    await fill(on(store), "k", 300)
+    await fill(on(store), "k/other", 300)
+
+    class Killed(MemoryStore):
+        async def delete(self, keys: Sequence[str]) -> None:
+            raise asyncio.CancelledError
+
+    killed = Killed(objects=store.objects)
+    with pytest.raises(asyncio.CancelledError):
+        await on(killed).truncate("k", SeqNo(300))
+    left = [key for key in store.objects if key.startswith("consensus-spill/k/0")]
+    others = [key for key in store.objects if key.startswith("consensus-spill/k/other/")]
+    store.objects["consensus-spill/k/notes.txt"] = store.objects[left[0]]
+
+    assert await on(store).sweep("k") == len(left) > 1
+    spills = [key for key in store.objects if "spill" in key]
+    assert sorted(spills) == sorted([*others, "consensus-spill/k/notes.txt"])
+    assert await on(store).scan("k", SeqNo(1)) == records(300, 300)
+    assert await on(store).scan("k/other", SeqNo(1)) == records(1, 300)
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtaken: bool) -> None:
+    """If another append wins the race, the spill of the first one is dead."""
+    store, swept = MemoryStore(), list[int]()
+    newest = box.RECORDS_MAX + 1
+    await fill(on(store), "k", box.RECORDS_MAX)
+
+    class Late(StoreConsensus):
+        async def _replace(self, key: str, held: Any, body: box.Box) -> None:
+            if overtaken:
+                assert await on(store).compare_and_set(key, SeqNo(newest), b"%d" % newest)
+            swept.append(await on(store).sweep(key))
+            await super()._replace(key, held, body)
+
+    late = Late(store=store, clock=CLOCK)
+    landed = await late.compare_and_set("k", SeqNo(newest), b"%d" % newest)
+
+    assert (landed, swept) == (not overtaken, [int(overtaken)])
+    assert await on(store).scan("k", SeqNo(1)) == records(1, newest)
+
+
 async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
     """A spill goes when all of it does; what is to stay stays, what is to go may stay longer."""
     store = MemoryStore()
@@ -317,6 +363,11 @@ async def test_a_lost_answer_is_found_out(happened: bool) -> None:
     assert await on(store).scan("k", SeqNo(1)) == records(1, 1)
 
 
+def lose_the_answer(request: Request) -> Fault:
+    """Lose the answer to the first put, and fail the first try to read it back."""
+    return Fault(happened=request.index != 2, told=request.index != 1)
+
+
 class Slow(SystemClock):
     """Sleeps not at all, and lets somebody else do something meanwhile."""
 
@@ -343,8 +394,7 @@ async def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
                 assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
             await other.truncate("k", SeqNo(39))
 
-    faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
-    slow = StoreConsensus(store=faulty, clock=Slow(go_on))
+    slow = StoreConsensus(store=Faulty(store, toss=lose_the_answer), clock=Slow(go_on))
 
     assert await slow.compare_and_set("k", SeqNo(1), b"1")
     assert went_on
@@ -362,12 +412,39 @@ async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
                 assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
             await other.truncate("k", SeqNo(99))
 
-    faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
-    slow = StoreConsensus(store=faulty, clock=Slow(go_on))
+    slow = StoreConsensus(store=Faulty(store, toss=lose_the_answer), clock=Slow(go_on))
 
     with pytest.raises(OutcomeUnknown) as caught:
         await slow.compare_and_set("k", SeqNo(1), b"1")
     assert caught.value.outcome is Outcome.UNKNOWN
+
+
+async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
+    """Other writers go on during the wait, and the box names only their newest writes."""
+    store = MemoryStore()
+
+    async def go_on() -> None:
+        raise AssertionError("the writer waited")
+
+    faulty = Faulty(store, toss=lambda request: Fault(told=request.index != 1))
+    writer = StoreConsensus(store=faulty, clock=Slow(go_on))
+
+    assert await writer.compare_and_set("k", SeqNo(1), b"1")
+
+
+async def test_a_writer_that_was_refused_and_slept_long_is_not_unsure() -> None:
+    """The store said that the record did not land; the box forgot the record that did."""
+    store = MemoryStore()
+
+    class Slept(StoreConsensus):
+        async def _replace(self, key: str, held: Any, body: box.Box) -> None:
+            for number in range(2, 100):
+                assert await on(store).compare_and_set(key, SeqNo(number), b"%d" % number)
+            await on(store).truncate(key, SeqNo(99))
+            await super()._replace(key, held, body)
+
+    await fill(on(store), "k", 1)
+    assert not await Slept(store=store, clock=CLOCK).compare_and_set("k", SeqNo(2), b"mine")
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -388,7 +465,7 @@ async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(
                 store.objects.pop(request.key)
                 return Fault()
             return Fault(happened=False)
-        return Fault(told=request.op != "put" or request.index != 1)
+        return lose_the_answer(request)
 
     slow = StoreConsensus(store=Faulty(store, toss=toss), clock=Slow(go_on))
 

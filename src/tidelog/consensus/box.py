@@ -12,6 +12,7 @@ Source: persist, "Consensus"; style.md, "Errors".
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,9 @@ FORMAT: Final = 1
 WRITES_KEPT: Final = 64
 RECORDS_MAX: Final = 128
 BYTES_MAX: Final = 256 * 1024
+
+
+_SEQNO: Final = re.compile("[0-9a-f]{16}")
 
 
 class BoxEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -97,6 +101,20 @@ def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
         return ()
     return box.records[: len(box.records) // 2]
+
+
+def spill_path(folder: str, first: int, stamp: str) -> str:
+    """Return the path of a spill whose first record is ``first``."""
+    return f"{folder}/{first:016x}-{stamp}"
+
+
+def spill_seqno(name: str) -> int | None:
+    """Return the seqno of a spill's first record, from its name in the folder of its key.
+
+    None if it is not the name of a spill: an object in the folder of another key, or a foreign one.
+    """
+    first = name.partition("-")[0]
+    return int(first, 16) if _SEQNO.fullmatch(first) and "/" not in name else None
 
 
 def spill_records(box: Box, spill: Spill) -> Box:

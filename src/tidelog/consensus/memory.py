@@ -37,6 +37,10 @@ class MemoryConsensus:
         self.records[key] = kept[len(dropped) :]
         return len(dropped)
 
+    async def sweep(self, key: str) -> int:
+        """Return 0: a call leaves nothing but records."""
+        return 0
+
     async def found(self) -> None:
         """Do nothing: it is gone only with the process."""
 

@@ -53,6 +53,14 @@ class Consensus(Protocol):
         """
         ...
 
+    async def sweep(self, key: str) -> int:
+        """Delete the objects of ``key`` that a killed or overtaken call left; return their count.
+
+        Raises:
+            LocationError: the store failed; call again.
+        """
+        ...
+
     def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         """Yield the keys that have records and begin with a text, in order."""
         ...

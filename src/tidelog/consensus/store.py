@@ -71,7 +71,7 @@ class StoreConsensus:
         sent = unsure = False
         for attempt in range(self.attempts):
             if held.box.head_seqno != seqno - 1:
-                return sent and await self._is_ours(key, held.box, seqno, write_id)
+                return sent and await self._is_ours(key, held.box, seqno, write_id, unsure=unsure)
             try:
                 # From the first request on, an error leaves it open whether the record stands.
                 sent = True
@@ -84,7 +84,9 @@ class StoreConsensus:
                 if attempt + 1 == self.attempts:
                     error.outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED
                     raise
-            held = await self._read_back(key, attempt)
+            held = await self._read_back(key)
+            if held.box.head_seqno == seqno - 1:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError(
             "the store moves or fails at every try: try again later",
             outcome=Outcome.UNKNOWN,
@@ -135,6 +137,31 @@ class StoreConsensus:
             return kept.first_seqno - first
         raise LocationError("the consensus object changes at every try", key=key)
 
+    async def sweep(self, key: str) -> int:
+        """Delete the spills that no box names, nor can name; see `Consensus.sweep`.
+
+        A truncation that was killed leaves them, and so does an append that lost its race. An
+        append that is still under way can land only if the box is unchanged. Its spill then begins
+        with the box's first record, so a spill that begins earlier is dead. The list comes first:
+        a box that is read later names each listed spill that landed.
+        """
+        folder = f"{self.root}-spill/{key}/"
+        listed = [entry.key async for entry in self.store.list(folder)]
+        if not listed:
+            return 0
+        box = (await self._refresh(key)).box
+        named = {spill.path for spill in box.spills}
+        begins = {path: boxes.spill_seqno(path.removeprefix(folder)) for path in listed}
+        oldest = box.records[0].seqno if box.records else 0
+        dead = [
+            path
+            for path, first in begins.items()
+            if path not in named and first is not None and first < oldest
+        ]
+        if dead:
+            await self.store.delete(dead)
+        return len(dead)
+
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         async for entry in self.store.list(self._path(prefix)):
             yield entry.key.removeprefix(f"{self.root}/")
@@ -157,7 +184,7 @@ class StoreConsensus:
         if not moved:
             return box
         # The name derives from the write id, so that a second try writes the same object.
-        path = f"{self.root}-spill/{key}/{moved[0].seqno:016x}-{box.stamp}"
+        path = boxes.spill_path(f"{self.root}-spill/{key}", moved[0].seqno, box.stamp)
         await self.store.put(path, boxes.encode_spill(moved))
         return boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
 
@@ -204,14 +231,16 @@ class StoreConsensus:
         self._held[key] = held
         return held
 
-    async def _read_back(self, key: str, attempt: int) -> _Held:
-        """Read the box after a put whose outcome is open; that it is, survives the loop's end."""
+    async def _read_back(self, key: str) -> _Held:
+        """Read the box after a put whose outcome is open; that it is, survives the loop's end.
+
+        At once: the box names the newest writes only, and other writers go on.
+        """
         for again in range(self.attempts):
-            await self.clock.sleep(backoff_us(attempt + again, self.clock))
             try:
                 return await self._refresh(key)
             except LocationError:
-                continue
+                await self.clock.sleep(backoff_us(again, self.clock))
             except CorruptionError as error:
                 error.outcome = Outcome.UNKNOWN  # Of the write, whatever became of it since.
                 raise
@@ -221,8 +250,10 @@ class StoreConsensus:
             key=key,
         )
 
-    async def _is_ours(self, key: str, box: Box, seqno: SeqNo, write_id: str) -> bool:
-        """Say whether record ``seqno`` is the one we sent."""
+    async def _is_ours(
+        self, key: str, box: Box, seqno: SeqNo, write_id: str, *, unsure: bool
+    ) -> bool:
+        """Return True if record ``seqno`` is the one we sent; ``unsure``: an answer was lost."""
         writer = box.wrote(seqno)
         if writer is None:
             try:
@@ -233,6 +264,8 @@ class StoreConsensus:
                 error.outcome = Outcome.UNKNOWN  # It says so of the read alone.
                 raise
             writer = next((e.write_id for e in older if e.seqno == seqno), None)
+        if writer is None and not unsure:
+            return False  # The store refused each try, and a conditional put is sent once.
         if writer is None:
             raise OutcomeUnknown(
                 "the record was truncated before its write could be read back", key=key, seqno=seqno

@@ -99,6 +99,10 @@ class GuardedConsensus:
         self._check_here()
         return await self.inner.truncate(key, before)
 
+    async def sweep(self, key: str) -> int:
+        self._check_here()
+        return await self.inner.sweep(key)
+
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         await self._standing()
         async for key in self.inner.list_keys(prefix):

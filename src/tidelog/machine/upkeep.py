@@ -102,7 +102,7 @@ class Upkeep(Generic[S, D]):
         return deleted + await self.clear()
 
     async def clear(self) -> int:
-        """Delete records up to the floor, and rollups that no record will name."""
+        """Delete what killed calls left: records up to the floor, rollups and spills."""
         machine, history = self.machine, self.machine.history
         if history.floor:
             # The rollup at the floor has the change of that record; a later one raised the floor.
@@ -116,7 +116,7 @@ class Upkeep(Generic[S, D]):
         ]
         if dead:
             await machine.store.delete(dead)
-        return len(dead)
+        return len(dead) + await machine.consensus.sweep(machine.key)
 
     async def _sweep(self) -> int:
         """Delete rollups of ours that no record names, nor can: others were named instead."""
