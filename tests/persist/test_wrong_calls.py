@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
-from kit.shards import ALREADY, MISMATCH, SCHEMA, contents, in_memory, rows
+from kit.shards import ALREADY, MISMATCH, SCHEMA, Place, contents, in_memory, rows
 from kit.stores import keys_in
-from tidelog.errors import DataDiffers, Outcome, UpperMismatch, UsageError
+from tidelog.errors import DataDiffers, Outcome, OutcomeUnknown, UpperMismatch, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema, shard_schema
@@ -132,16 +132,134 @@ async def test_a_writer_that_was_dropped_is_not_told_that_other_updates_are_its_
     assert again.verdict is ALREADY
 
 
-async def test_a_token_of_rows_by_an_earlier_schema_is_answered_without_their_sums() -> None:
-    """The retried rows have one column more by now, and other sums."""
+WIDE = SCHEMA.data.append(pa.field("later", pa.int64()))
+NARROW = pa.schema([SCHEMA.data.field("c0"), pa.field("later", pa.int64())])
+
+
+def with_later(table: pa.Table, value: int | None) -> pa.Table:
+    return table.append_column("later", pa.array([value] * table.num_rows, pa.int64()))
+
+
+@pytest.mark.parametrize("newest", [[WIDE], [WIDE, NARROW]], ids=["added", "dropped"])
+@pytest.mark.parametrize(
+    ("given", "is_same"),
+    [
+        (rows(("a", 1, 0, 1)), True),
+        (with_later(rows(("a", 1, 0, 1)), None), True),
+        (rows(("b", 1, 0, 1)), False),
+        (with_later(rows(("b", 1, 0, 1)), None), False),
+        (rows(), False),
+        (None, False),
+    ],
+    ids=["old", "new", "old-key", "new-key", "empty", "nothing"],
+)
+@pytest.mark.parametrize("opened", [SCHEMA, None], ids=["old-handle", "new-handle"])
+async def test_a_token_of_an_earlier_schema_is_answered_only_for_the_same_rows(
+    newest: list[pa.Schema], given: pa.Table | None, is_same: bool, opened: ShardSchema | None
+) -> None:
+    """The shard compares rows in the stored columns, or in the newest; absent ones are null."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 7))
-    await shard.evolve_schema(SCHEMA.data.append(pa.field("later", pa.int64())))
-    wide = rows(("a", 1, 0, 1)).append_column("later", pa.nulls(1, pa.int64()))
+    for schema in newest:
+        await place.shard(schema=None).evolve_schema(schema)
+    late = place.shard(schema=opened)
+    if opened is None:
+        await late.refresh()
 
-    again = await place.shard(schema=None).compare_and_append(wide, 0, 2, token=("w", 7))
+    for _ in range(2):
+        retry = late.compare_and_append(given, 0, 2, token=("w", 7))
+        if is_same:
+            assert (await retry).verdict is ALREADY
+        else:
+            with pytest.raises(DataDiffers, match="the token was used"):
+                await retry
+
+
+async def test_rows_in_the_newest_columns_are_compared_with_what_a_drop_left() -> None:
+    """A column that was dropped no longer tells rows apart; times given up cannot be compared."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 7))
+    for schema in (WIDE, NARROW):
+        await place.shard(schema=None).evolve_schema(schema)
+    late = place.shard(schema=None)
+    mine = with_later(rows(("a", 1, 0, 1)), None).drop_columns(["c1"])
+    others = [
+        with_later(rows((key, 1, 0, 1)), value).drop_columns(["c1"])
+        for key, value in (("a", 5), ("b", None))
+    ]
+
+    assert (await late.compare_and_append(mine, 0, 2, token=("w", 7))).verdict is ALREADY
+    for other in others:
+        with pytest.raises(DataDiffers, match="the token was used"):
+            await late.compare_and_append(iter([other]), 0, 2, token=("w", 7))
+    await late.hold("h")
+    await late.downgrade_since("h", 1)
+    with pytest.raises(OutcomeUnknown, match="read the shard"):
+        await late.compare_and_append(mine, 0, 2, token=("w", 7))
+
+
+async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -> None:
+    """A later writer of the same name counts from 0 again, after the columns changed."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
+    await shard.drop_writer("till")
+    await shard.evolve_schema(WIDE)
+    late = place.shard(schema=None)
+
+    for key, verdict in (("b", MISMATCH), ("a", ALREADY)):
+        given = with_later(rows((key, 1, 0, 1)), None)
+        done = await late.try_compare_and_append(given, 0, 2, token=("till", 0), named=True)
+        assert done.verdict is verdict
+
+
+async def test_a_token_is_refused_with_rows_of_a_shard_registered_since() -> None:
+    """The stored transaction has no rows of that shard, so these are other updates."""
+    place = in_memory()
+    bank = bank_of(place)
+    await bank.register(place.shard(name="s"))
+    mine = rows(("a", 1, 0, 1))
+    await bank.compare_and_append({"s": mine}, 0, 1, token=("w", 7))
+    later = {"s": mine, "t": rows(("b", 1, 0, 1))}
+    await place.shard(name="t").compare_and_append(None, 0, 0, holds={"h": Frontier.at(0)})
+
+    for _ in range(2):
+        with pytest.raises(DataDiffers, match="the token was used"):
+            await bank_of(place).compare_and_append(later, 0, 1, token=("w", 7))
+        await bank.register(place.shard(name="t"))
+    again = await bank.compare_and_append({"s": mine, "t": rows()}, 0, 1, token=("w", 7))
     assert again.verdict is ALREADY
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_transactions_compare_rows_of_a_shard_that_evolved_since(is_back: bool) -> None:
+    """They compare them in the columns that the shard then was written with."""
+    place = in_memory()
+    bank = bank_of(place)
+    await bank.register(place.shard(name="s"))
+    await bank.compare_and_append({"s": rows(("a", 1, 0, 1))}, 0, 1, token=("w", 7))
+    await bank.forget("s")
+    await place.shard(name="s").evolve_schema(WIDE)
+    if is_back:
+        await bank.register(place.shard(name="s", schema=None))
+
+    for given in (rows(("a", 1, 0, 1)), with_later(rows(("a", 1, 0, 1)), None)):
+        again = await bank_of(place).compare_and_append({"s": given}, 0, 1, token=("w", 7))
+        assert again.verdict is ALREADY
+    for given in (rows(("b", 1, 0, 1)), with_later(rows(("a", 1, 0, 1)), 5), rows()):
+        with pytest.raises(DataDiffers, match="the token was used"):
+            await bank_of(place).compare_and_append({"s": given}, 0, 1, token=("w", 7))
+    narrow = with_later(rows(("a", 1, 0, 1)), None).drop_columns(["c1"])
+    with pytest.raises(OutcomeUnknown, match="cannot be compared"):
+        await bank_of(place).compare_and_append({"s": narrow}, 0, 1, token=("w", 7))
+
+
+def bank_of(place: Place) -> Transactions:
+    return Transactions(
+        name="b", store=place.store, consensus=place.consensus(), clock=place.shard().clock
+    )
 
 
 COLUMNS = {"c0": ["a"], "c1": [1], "_time": [0], "_diff": [1]}

@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tidelog.clock import run_all
-from tidelog.errors import PartMissing, PartsSwept, SchemaEvolved, UpperMismatch, UsageError
+from tidelog.errors import (
+    OutcomeUnknown,
+    PartMissing,
+    PartsSwept,
+    SchemaEvolved,
+    UpperMismatch,
+    UsageError,
+)
 from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.ids import new_writer_id
-from tidelog.persist.format.part import Part
+from tidelog.persist.format.part import Part, sums_of
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import READS_MAX, overtaken
 from tidelog.persist.states import transition
-from tidelog.persist.states.evolution import check_newest, newest_schema
+from tidelog.persist.states.evolution import check_newest, newest_schema, schema_id_at
 from tidelog.persist.states.state import State, Token
 from tidelog.persist.states.transition import Appended, CompareAndAppend, Verdict
 from tidelog.persist.write.covered import (
@@ -31,6 +38,7 @@ from tidelog.persist.write.covered import (
     check_same,
     compare_remembered,
     from_time,
+    keeps_apart,
     sum_of,
 )
 from tidelog.persist.write.streaming import Stream, check_stream, gathered, write_each
@@ -63,14 +71,63 @@ async def compare_and_append(
     try:
         return await _append(shard, updates, lower, upper, options)
     except (SchemaEvolved, UsageError):
-        # Rows that were written before may not fit any more: what became of them is known.
+        # A retry may have rows that fit only the schema by which the first call stored them.
         if options.token is None or not shard.state.retired:
             raise
-        command = _command(shard, [], lower, upper, options, schema=b"")
-        told = transition.decide_retry(await shard.refresh(), command, sum_t=None)
-        if told is None:
+        answer = await _answer_by_stored_schema(shard, updates, lower, upper, options)
+        if answer is None:
             raise
-        return told
+        return answer
+
+
+async def _answer_by_stored_schema(
+    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+) -> Appended | None:
+    """Return the answer to a token's retry whose rows fit the schema of the stored write, if any.
+
+    Raises:
+        OutcomeUnknown, UsageError, DataDiffers: see `tidelog.persist.states.transition`.
+    """
+    state = await shard.refresh()
+    if isinstance(updates, pa.RecordBatch):
+        updates = pa.Table.from_batches([updates])
+    if not isinstance(updates, pa.Table | None) or not state.schema:
+        return None  # A stream cannot be read twice.
+    stored = stored_schema(state, lower)
+    command = _command(shard, [], lower, upper, options, schema=encode_schema(stored))
+    try:
+        sum_t = await sum_by_stored_schema(shard, state, updates, lower, upper)
+    except UsageError:
+        return None
+    return transition.decide_retry(state, command, sum_t=sum_t)
+
+
+def stored_schema(state: State, lower: Frontier) -> ShardSchema:
+    """Return the schema by which a write from ``lower`` was stored."""
+    return newest_schema(state).of_part(schema_id_at(state, lower.time))
+
+
+async def sum_by_stored_schema(
+    shard: Shard, state: State, updates: pa.Table | None, lower: Frontier, upper: Frontier
+) -> bytes:
+    """Return T of updates by the schema of a stored write from ``lower``.
+
+    It is empty if they have values in a column that was added since: no stored write has these.
+
+    Raises:
+        UsageError: they do not fit that schema.
+    """
+    if updates is None or not updates.num_rows:
+        return RowSum.zero().to_bytes()
+    stored = stored_schema(state, lower)
+    ready = await shard.clock.offload(
+        lambda: prepare_updates(updates, stored, lower=lower, upper=upper)
+    )
+    added = set(newest_schema(state).names) & set(updates.column_names) - set(stored.names)
+    if any(updates.column(name).null_count < updates.num_rows for name in added):
+        return b""
+    sums = await shard.clock.offload(lambda: sums_of(ready, stored))
+    return sums[1].to_bytes()
 
 
 async def _append(
@@ -119,7 +176,45 @@ async def commit_parts(
     """Commit parts that were written before, by whomever; see `Shard.compare_and_append`."""
     schema = encode_schema(options.schema or shard.written_schema())
     command = _command(shard, parts, lower, upper, options, schema=schema)
-    return await shard.machine.commit(lambda state: transition.decide_append(state, command))
+    try:
+        return await shard.machine.commit(lambda state: transition.decide_append(state, command))
+    except SchemaEvolved:
+        if schema != shard.state.schema:
+            raise
+        # The parts are of the newest schema, so only the stored write of the token is of another.
+        return await _answer_by_reading(shard, command)
+
+
+async def _answer_by_reading(shard: Shard, command: CompareAndAppend) -> Appended:
+    """Return the answer to a token's retry whose stored rows are of an earlier schema.
+
+    Raises:
+        DataDiffers: the shard has other rows, by the newest schema. NOT_APPLIED.
+        OutcomeUnknown: the shard no longer keeps their times apart.
+    """
+    lower, upper = command.expected_upper, command.upper
+    state = shard.state
+    for _ in range(READS_MAX):
+        check_newest(state, command.schema)
+        if not keeps_apart(state, lower):
+            raise OutcomeUnknown(
+                "the write that used the token is of an earlier schema, and the shard no longer "
+                "keeps its times apart, so its rows cannot be compared: read the shard instead",
+                token=command.token,
+                lower=lower,
+                since=state.since_frontier,
+            )
+        try:
+            stored = await _sum_of_stored(shard, state, newest_schema(state), (lower, upper))
+        except PartMissing as error:
+            state = await shard.check_replaced(error)
+            continue
+        if stored.to_bytes() == transition.sum_t_of(command.parts):
+            return Appended(Verdict.ALREADY, upper)
+        if command.named:
+            return Appended(Verdict.MISMATCH, state.upper_frontier)
+        raise transition.reused(command.token, lower, upper)
+    raise overtaken()
 
 
 def _command(

@@ -203,6 +203,12 @@ def evolved(why: str, state: State) -> SchemaEvolved:
     )
 
 
+def schema_id_at(state: State, time: int) -> int:
+    """Return the id of the schema by which updates at a time were first written."""
+    earlier = (n for n, one in enumerate(state.retired) if time < one.upper)
+    return next(earlier, state.schema_id)
+
+
 def reign_of_newest(state: State) -> Frontier:
     """Return the upper from which on all updates were written by the newest schema."""
     return Frontier.at(state.retired[-1].upper if state.retired else 0)

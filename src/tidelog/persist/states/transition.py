@@ -24,7 +24,7 @@ from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.evolution import check_newest, reign_of_newest
+from tidelog.persist.states.evolution import check_newest, evolved, schema_id_at
 from tidelog.persist.states.holding import moved_by_append, time_of
 from tidelog.persist.states.state import Commit, Diff, Merged, Registered, State, Token
 from tidelog.rowhash import RowSum
@@ -117,14 +117,15 @@ def decide_append(
         OutcomeUnknown: a retry so old that its token may have been forgotten.
         DataDiffers: the unnamed token was used for other updates.
         ShardRegistered: it belongs to a transaction shard, and that does not ask for this.
-        SchemaEvolved: the parts are of an earlier schema of the shard.
+        SchemaEvolved: the parts are of an earlier schema of the shard, or the token's write is.
         UsageError: the shard has another schema, the interval does not hold the parts, or a hold
         would be past upper.
         PartsSwept: the parts are too old to be told from what nobody will ever name.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     check_times(command.parts, command.expected_upper, command.upper)
-    told = decide_retry(state, command, sum_t=None if command.fresh else sum_t_of(command.parts))
+    sum_t = sum_t_of(command.parts)
+    told = decide_retry(state, command, sum_t=sum_t)
     if told is not None:
         return Decision(told)
     check_newest(state, command.schema)
@@ -142,7 +143,7 @@ def decide_append(
         schema=None if state.schema else command.schema,
         upper=(time_of(command.upper),),
         batch=_batch_of(command, state.schema_id),
-        sum_t=sum_t_of(command.parts),
+        sum_t=sum_t,
         token=command.token,
         named=command.named,
         holds=holds,
@@ -185,13 +186,11 @@ def sum_t_of(parts: Sequence[Part]) -> bytes:
     return total.to_bytes()
 
 
-def decide_retry(
-    state: State, command: CompareAndAppend, *, sum_t: bytes | None
-) -> Appended | None:
+def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Appended | None:
     """Return the answer to a token that was committed before; None if it was not.
 
     It is asked for before anything else is: the shard may have other columns by now. ``sum_t`` is T
-    of the updates, or None if they no longer fit the shard's columns.
+    of the updates by the command's schema.
 
     A commit from ``expected_upper`` can have been made only while that was upper. If the newest
     commits still name who did that, it is known; if they have been forgotten, only a fresh token
@@ -200,6 +199,7 @@ def decide_retry(
     Raises:
         OutcomeUnknown: it is so old that it may have been forgotten.
         UsageError, DataDiffers: an unnamed token was used for another interval or other updates.
+        SchemaEvolved: its write is of another schema than the command, so the sums differ.
     """
     writer, number = command.token
     if command.named and writer in state.writers:
@@ -226,9 +226,9 @@ def decide_retry(
             check_same_interval(
                 command.token, stored=stored, given=(command.expected_upper, command.upper)
             )
-            if not _has_sum(state, commit, sum_t):
+            if not _has_sum(state, commit, command, sum_t):
                 raise reused(command.token, *stored)
-        elif not _is_of(commit, command) or not _has_sum(state, commit, sum_t):
+        elif not _is_of(commit, command) or not _has_sum(state, commit, command, sum_t):
             continue
         return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
     behind = command.expected_upper < state.upper_frontier
@@ -274,15 +274,18 @@ def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
     )
 
 
-def _has_sum(state: State, commit: Commit, sum_t: bytes | None) -> bool:
-    """Return True if a commit's updates have a sum; of an earlier schema no sums are compared.
+def _has_sum(state: State, commit: Commit, command: CompareAndAppend, sum_t: bytes) -> bool:
+    """Return True if a commit's updates have a sum.
 
     Raises:
         OutcomeUnknown: the sum below the commit was forgotten.
+        SchemaEvolved: the sum is of rows by another schema than the commit's.
     """
-    lower = Frontier.at(commit.lower)
-    if sum_t is None or lower < reign_of_newest(state):
+    if command.fresh:
         return True
+    lower = Frontier.at(commit.lower)
+    if commit.lower != commit.upper and command.schema != _schema_at(state, commit.lower):
+        raise evolved("the write that used the token is of an earlier schema", state)
     stored = difference(state, lower, Frontier.of(commit.upper))
     if stored is None:
         raise OutcomeUnknown(
@@ -291,6 +294,10 @@ def _has_sum(state: State, commit: Commit, sum_t: bytes | None) -> bool:
             expected_upper=lower,
         )
     return stored.to_bytes() == sum_t
+
+
+def _schema_at(state: State, time: int) -> bytes:
+    return (*(one.schema for one in state.retired), state.schema)[schema_id_at(state, time)]
 
 
 def check_not_finalized(state: State) -> None:

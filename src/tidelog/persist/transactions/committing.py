@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidelog.clock import run_all
-from tidelog.errors import NotRegistered, PartsSwept
+from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import new_writer_id
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import prepare_updates
-from tidelog.persist.handle.appending import WRITES_MAX
+from tidelog.persist.handle.appending import WRITES_MAX, sum_by_stored_schema
 from tidelog.persist.states.state import Registered, Token
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions.transition import (
     CommitTransaction,
     TableParts,
     called,
+    check_same_updates,
     decide_commit,
+    has_digest,
     table_of,
 )
 
@@ -80,6 +82,40 @@ async def _try(
         applied=transactions.seen(),
     )
     return await transactions.machine.commit(lambda state: decide_commit(state, command))
+
+
+async def check_retry(
+    transactions: Transactions,
+    updates: Mapping[str, pa.Table],
+    lower: Frontier,
+    upper: Frontier,
+    token: Token,
+) -> None:
+    """Check that a retry brings the updates of the stored transaction that used its token.
+
+    Each shard's rows are compared in the columns that the shard was written with then.
+
+    Raises:
+        DataDiffers: they are other updates. NOT_APPLIED.
+        OutcomeUnknown: they do not fit those columns, so they cannot be compared.
+    """
+    if not has_digest(transactions.state, token):
+        return
+    sums: dict[str, bytes] = {}
+    for name, table in updates.items():
+        shard = transactions.shard(name)
+        state = await shard.refresh()
+        if not table.num_rows:
+            continue
+        try:
+            sums[name] = await sum_by_stored_schema(shard, state, table, lower, upper)
+        except UsageError as error:
+            raise OutcomeUnknown(
+                f"the token is of a stored transaction, whose rows cannot be compared with those "
+                f"for the shard {called(name)!r}: read the shards instead ({error})",
+                token=token,
+            ) from error
+    check_same_updates(transactions.state, token, sums)
 
 
 async def write_parts(

@@ -265,6 +265,8 @@ class Transactions:
             if not told:
                 raise
             done = told
+        if token is not None and done.verdict is Verdict.ALREADY:
+            await committing.check_retry(self, tables, lower, until, token)
         if done.verdict is Verdict.COMMITTED:
             # It is committed, whatever comes of this; whoever comes next does what is left.
             with suppress(LocationError, ContentionError):

@@ -10,7 +10,7 @@ Source: design page 4, "Several shards at one time".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -82,7 +82,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     """
     lower, upper = command.expected_upper, command.upper
     check_span(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
-    told = None if command.fresh else decide_retry(state, command.token, lower, upper, command)
+    told = None if command.fresh else decide_retry(state, command.token, lower, upper)
     if told is not None:
         return Decision(told)
     if lower != state.upper:
@@ -96,21 +96,21 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
         for shard, write in command.writes.items()
         if write.parts
     }
+    sums = {shard: sum_t_of(write.parts) for shard, write in command.writes.items() if write.parts}
     applied = useful(state, command.applied)
     diff = TransactionDiff(
         upper=upper,
         token=command.token,
-        digest=digest_of(command.writes) if command.keeps_digest else b"",
+        digest=digest_of(sums) if command.keeps_digest else b"",
         writes=writes,
         applied=applied,
     )
     return Decision(Appended(Verdict.COMMITTED, Frontier.at(upper)), diff)
 
 
-def digest_of(writes: Mapping[str, TableParts]) -> bytes:
-    """Return a digest of the updates of a transaction: of T by shard, however they are cut."""
-    sums = {shard: sum_t_of(write.parts) for shard, write in sorted(writes.items()) if write.parts}
-    return xxhash.xxh3_128_digest(msgspec.msgpack.encode(sums))
+def digest_of(sums: Mapping[str, bytes]) -> bytes:
+    """Return a digest of the updates of a transaction: of T, by each shard that has updates."""
+    return xxhash.xxh3_128_digest(msgspec.msgpack.encode(dict(sorted(sums.items()))))
 
 
 def check_span(lower: int, upper: int, *, rows: int) -> None:
@@ -159,15 +159,11 @@ def table_of(state: TransactionState, shard: str) -> Table:
 
 
 def decide_retry(
-    state: TransactionState,
-    token: Token,
-    expected_upper: int,
-    upper: int,
-    command: CommitTransaction | None = None,
+    state: TransactionState, token: Token, expected_upper: int, upper: int
 ) -> Appended | None:
     """Return the answer to a token that was committed before; None if it was not.
 
-    Without a ``command``, the updates are not compared: they no longer fit the shards.
+    The caller compares the updates (`check_same_updates`): that needs the states of the shards.
 
     It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
     See `tidelog.persist.states.transition`: a commit from ``expected_upper`` can have been made
@@ -175,7 +171,6 @@ def decide_retry(
 
     Raises:
         UsageError: the token was used for another interval.
-        DataDiffers: it was used for other updates.
         OutcomeUnknown: it is so old that it may have been forgotten.
     """
     for commit in reversed(state.commits):
@@ -183,8 +178,6 @@ def decide_retry(
             stored = Frontier.at(commit.lower), Frontier.at(commit.upper)
             given = Frontier.at(expected_upper), Frontier.at(upper)
             check_same_interval(token, stored=stored, given=given)
-            if command is not None and _has_other_updates(state, commit, command):
-                raise reused(token, *stored)
             return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
     if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(
@@ -195,13 +188,24 @@ def decide_retry(
     return None
 
 
-def _has_other_updates(
-    state: TransactionState, commit: Committed, command: CommitTransaction
-) -> bool:
-    tables = [state.tables.get(shard) for shard in command.writes]
-    # A shard that was registered since may have other columns, and the same rows other sums.
-    is_comparable = all(table is not None and table.since <= commit.lower for table in tables)
-    return is_comparable and commit.digest not in (b"", digest_of(command.writes))
+def has_digest(state: TransactionState, token: Token) -> bool:
+    """Return True if the state has a digest of the updates of a token's transaction."""
+    return any(commit.digest for commit in _commits_of(state, token))
+
+
+def check_same_updates(state: TransactionState, token: Token, sums: Mapping[str, bytes]) -> None:
+    """Check the updates of a token's retry, by T of each shard in the columns stored then.
+
+    Raises:
+        DataDiffers: the token was used for other updates.
+    """
+    for commit in _commits_of(state, token):
+        if commit.digest not in (b"", digest_of(sums)):
+            raise reused(token, Frontier.at(commit.lower), Frontier.at(commit.upper))
+
+
+def _commits_of(state: TransactionState, token: Token) -> Iterator[Committed]:
+    return (commit for commit in state.commits if (commit.writer, commit.number) == token)
 
 
 def decide_register(

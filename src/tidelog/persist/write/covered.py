@@ -60,17 +60,22 @@ def _remembered(state: State) -> Iterable[Frontier]:
 
 
 def _check_kept(state: State, lower: Frontier, upper: Frontier) -> None:
-    since = state.since_frontier
-    # An update before since is stored at since, so that only later ones are where they were.
-    if since != Frontier.at(0) and lower <= since:
+    if not keeps_apart(state, lower):
         raise AsOfBeforeSince(
             "the shard no longer keeps these times apart, so the updates cannot be compared with "
             "its own, and nothing was appended: append from its upper",
             lower=lower,
             upper=upper,
-            since=since,
+            since=state.since_frontier,
             shard_upper=state.upper_frontier,
         )
+
+
+def keeps_apart(state: State, lower: Frontier) -> bool:
+    """Return True if updates at times since ``lower`` are stored at the times of their writes."""
+    since = state.since_frontier
+    # Merges store an update before since at since.
+    return since == Frontier.at(0) or since < lower
 
 
 def check_same(tables: Iterable[pa.Table], schema: ShardSchema, span: Span, theirs: RowSum) -> None:
