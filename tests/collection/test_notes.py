@@ -11,7 +11,7 @@ from kit.clocks import OneThread
 from kit.dying import DiesWriting
 from kit.sources import run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest.notes import NOTES_MAX, add_notes, load_notes
+from tidelog.collection.ingest.notes import NOTES_MAX, add_notes, load_notes, notes_path
 from tidelog.collection.ingest.status import SourceStatus, source_status
 from tidelog.errors import LocationError, UsageError
 from tidelog.location import Location, open_location
@@ -103,3 +103,36 @@ async def test_two_ingesters_store_their_reports_at_once() -> None:
 
     await add_notes(store, "s", {f"file {n}": "new" for n in range(NOTES_MAX - 1)})
     assert list(await load_notes(store, "s"))[:2] == ["both", "file 0"]
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a.jsonl": "los', b"[]", b'{"a.jsonl": 5}', b'{"a.jsonl": "\xff"}', b""]
+)
+async def test_damaged_reports_are_reported_and_stop_no_ingester(
+    tmp_path: Path, data: bytes
+) -> None:
+    """They may have named lost rows, so the status says so until the user acknowledges it."""
+    store = await fed(tmp_path)
+    location = await opened(store)
+    key = notes_path((await location.ingester("c")).info.id)
+    await store.put(key, data)
+    assert "are damaged" in (await status_of(location)).notes[key]
+
+    rewrite(tmp_path, 2)
+    await run_once(await location.ingester("c"))
+    notes = (await status_of(location)).notes
+    assert set(notes) == {"a.jsonl", key}
+    assert "source acknowledge" in notes[key]
+
+    await location.acknowledge("c", key)
+    assert set((await status_of(location)).notes) == {"a.jsonl"}
+
+
+async def test_damaged_reports_are_acknowledged_like_others(tmp_path: Path) -> None:
+    """Without a path, the command removes all reports, and the damaged object with them."""
+    store = await fed(tmp_path)
+    location = await opened(store)
+    key = notes_path((await location.ingester("c")).info.id)
+    await store.put(key, b"{")
+    await location.acknowledge("c")
+    assert (await status_of(location)).notes == {}

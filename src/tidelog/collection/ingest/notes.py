@@ -1,6 +1,7 @@
 """Notes: reports about files that stay until the user acknowledges them.
 
 Shape: ``status/<source id>.notes.json``: for each path, the newest report about its file.
+    Damaged bytes read as one report, under the key of the object, which later reports keep.
 Invariants: a note is stored before the rows that it is about are bound, so a kill loses none. Two
     ingesters may store notes at once: each replaces only the version that it read.
 """
@@ -104,5 +105,13 @@ async def _load(store: Store, source_id: str) -> tuple[_Notes, str | None]:
         return {}, None
     try:
         return msgspec.json.decode(found.data, type=_Notes), found.e_tag
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return {}, found.e_tag
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return {notes_path(source_id): _damage(error)}, found.e_tag
+
+
+def _damage(error: Exception) -> str:
+    return (
+        f"the stored reports about files are damaged ({error}), and they may have named lost rows: "
+        "compare the source with the collection, then 'tidelog source acknowledge' removes this "
+        "report"
+    )
