@@ -102,7 +102,7 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
         assert error.outcome is Outcome.NOT_APPLIED
 
 
-@pytest.mark.parametrize("odd", ["b//c.jsonl", "e/../f.jsonl", "g\x07.jsonl"])
+@pytest.mark.parametrize("odd", ["b//c.jsonl", "e/../f.jsonl", "e/./f.jsonl", "g\x07.jsonl"])
 async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
     moto: MotoServer, odd: str
 ) -> None:
@@ -132,16 +132,16 @@ async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
     place = CLOCK.unique()
     keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
     raw = boto3.client("s3", endpoint_url=moto.endpoint, region_name="us-east-1", **keys)
-    for number, name in enumerate(("a.jsonl", "b//c.jsonl", "g\x07.jsonl", "z.jsonl")):
+    odd = ("b//c.jsonl", "e/../f.jsonl", "h/./i.jsonl", "g\x07.jsonl")
+    for number, name in enumerate(("a.jsonl", *odd, "z.jsonl")):
         raw.put_object(Bucket="tide", Key=f"{place}/{name}", Body=b'{"n": %d}\n' % number)
 
     spec = SourceSpec(name="c", files=moto.source_url(place), schema="n bigint")
     await make_source(tmp_path / "lake", spec)
     found = await ingested(tmp_path)
-    assert await numbers(tmp_path) == [0, 3]
+    assert await numbers(tmp_path) == [0, 5]
     assert {name.removeprefix(f"{place}/") for name in found.waiting} == {
-        "b//c.jsonl",
-        "g\\x07.jsonl",
+        name.replace("\x07", "\\x07") for name in odd
     }
 
 

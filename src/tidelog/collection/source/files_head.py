@@ -111,6 +111,7 @@ def is_passed_over(key: str, pattern: str) -> bool:
     """
     named = literal_parts(pattern)
     parts = key.split("/")
-    if any(part.startswith((".", "_")) for part in parts[named:]):
+    # A part "." or ".." hides nothing: the source reports the object as one that has no path.
+    if any(part.startswith((".", "_")) and part not in (".", "..") for part in parts[named:]):
         return True
     return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)
