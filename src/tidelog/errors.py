@@ -1,7 +1,8 @@
-"""Errors, grouped by what the caller does next.
+"""Errors, grouped by the caller's next step.
 
-Every error says in ``outcome`` whether the change it was asked for happened, and in ``kind`` which
-of the nine groups it belongs to (a stable word, for metrics, exit codes and HTTP).
+``outcome`` states whether the change was applied. ``kind`` is the error's group, a stable word for
+metrics, exit codes and HTTP. Each docstring states the fault, then the remedy; the reference of
+errors in docs/ is made from them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 
 class Outcome(enum.Enum):
-    """What is known of a change whose call failed."""
+    """The state of a change whose call failed."""
 
     NOT_APPLIED = "not_applied"
     APPLIED = "applied"
@@ -21,9 +22,9 @@ class Outcome(enum.Enum):
 
 
 class TidelogError(Exception):
-    """The root of all errors raised on purpose.
+    """The base class of tidelog's errors.
 
-    A message is a sentence that says what to do, then facts as ``name=value``.
+    A message is a sentence with the remedy, then facts as ``name=value``.
     """
 
     kind: ClassVar[str] = "error"
@@ -43,7 +44,7 @@ class TidelogError(Exception):
 
 
 def _shown(value: object) -> str:
-    """Return a fact as a person may read it: names of streams are bytes, and mostly text."""
+    """Return a fact as text: names of streams are bytes, and mostly text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="backslashreplace")
     return str(value)
@@ -58,159 +59,271 @@ def _rebuild(
 
 
 class UsageError(TidelogError, ValueError):
-    """The call is wrong: correct it."""
+    """The call is wrong.
+
+    Remedy: correct the call; the message names the argument.
+    """
 
     kind = "usage"
 
 
 class AsOfBeforeSince(UsageError):
-    """The time asked for can no longer be told apart from later ones."""
+    """The time is earlier than `since`, so it is no longer readable.
+
+    Remedy: read at the earliest readable time, which the message names; place a hold to keep
+    times.
+    """
 
 
 class AsOfNotComplete(UsageError):
-    """The time asked for is not complete yet, and the caller chose not to wait."""
+    """The time is not complete yet, and the call does not wait.
+
+    Remedy: read at an earlier time than `upper`, or wait with `wait=True`.
+    """
 
 
 class ShardRegistered(UsageError):
-    """The shard is written by transactions alone."""
+    """Only its transactions may write this shard.
+
+    Remedy: write it in a transaction, or call `forget` on the transactions first.
+    """
 
 
 class NotRegistered(UsageError):
-    """The shard is not, or not any more, one of those that the transactions write."""
+    """The shard is not registered in these transactions.
+
+    Remedy: call `register` first.
+    """
 
 
 class SchemaIncompatible(UsageError):
-    """A shard's schema cannot become this one; the message says what it can become."""
+    """A shard's schema cannot change to this one.
+
+    Remedy: choose one of the schemas that the message names, or create a new shard.
+    """
 
 
 class ExpressionTooSlow(UsageError):
-    """A condition took longer on some rows than it may; nothing is known of these rows."""
+    """A condition exceeded its time limit on some rows. The result is unknown.
+
+    Remedy: simplify the condition.
+    """
 
 
 class NoSuchStream(UsageError):
-    """The log has no open stream of that id."""
+    """The log has no open stream with that id.
+
+    Remedy: open the stream first.
+    """
 
 
 class NoSuchSegment(UsageError):
-    """A keyed log has no such segment."""
+    """The keyed log has no such segment.
+
+    Remedy: list the segments, and name one of them.
+    """
 
 
 class NameTaken(UsageError):
-    """Something of that name exists."""
+    """An object of that name exists, or existed: names of destroyed logs are not reused.
+
+    Remedy: open it, or choose another name.
+    """
 
 
 class VerificationError(UsageError):
-    """A collection would erase more of a log at once than it may: look at its cursors first."""
+    """A collection would erase more of a log at once than `share_max` allows.
+
+    Remedy: check the cursors of the log; then raise `share_max`, or pass `force=True`.
+    """
 
 
 class GoneError(TidelogError, LookupError):
-    """What was asked for is not there (any more): start from what is."""
+    """The object or record does not exist, or no longer exists.
+
+    Remedy: continue with the data that remains.
+    """
 
     kind = "gone"
 
 
 class ObjectNotFound(GoneError):
-    """No object has that key."""
+    """No object has that key.
+
+    Remedy: check the key, or restore the object.
+    """
 
 
 class NoSuchLocation(GoneError):
-    """Nothing has been created at that URL."""
+    """No location exists at that URL.
+
+    Remedy: check the URL, or create the location with `create=True`.
+    """
 
 
 class NoSuchCollection(GoneError):
-    """No collection or source has that name."""
+    """No collection or source has that name.
+
+    Remedy: list the names: `tidelog collection list`.
+    """
 
 
 class NoSuchLog(GoneError):
-    """There is no log here."""
+    """No log exists under that name, or the log was destroyed.
+
+    Remedy: list the names: `tidelog log list`.
+    """
 
 
 class NoSuchShard(GoneError):
-    """Nobody has made a shard of that name."""
+    """No shard has that name.
+
+    Remedy: list the names: `tidelog shard list`.
+    """
 
 
 class NoSuchHold(GoneError):
-    """Nobody has placed a hold of that name."""
+    """No hold has that name.
+
+    Remedy: list the holds: `tidelog hold list NAME`.
+    """
 
 
 class ManifestLost(NoSuchLog):
-    """The log's manifest is not there, and its records are."""
+    """The log's records exist, but its manifest is missing.
+
+    Remedy: run `tidelog log rebuild NAME`, then `tidelog log scrub NAME`.
+    """
 
 
 class CopyUnfinished(ManifestLost):
-    """The log has no manifest, and the records of a copy that was killed, or lost its manifest."""
+    """An interrupted copy left records without a manifest, or a copy lost its manifest.
+
+    Remedy: repeat the copy, or run `tidelog log destroy NAME`.
+    """
 
 
 class NoSuchCheckpoint(GoneError):
-    """A keyed log has no such checkpoint."""
+    """The keyed log has no such checkpoint.
+
+    Remedy: list the checkpoints: `tidelog keyed checkpoint list NAME`.
+    """
 
 
 class NoSuchCursor(GoneError):
-    """The log has no cursor of that name."""
+    """The log has no cursor of that name.
+
+    Remedy: create the cursor.
+    """
 
 
 class NoSuchPin(GoneError):
-    """A log has no such pin."""
+    """The log has no pin of that name.
+
+    Remedy: create the pin.
+    """
 
 
 class PositionCollected(GoneError):
-    """The records asked for were collected; the message has the oldest that are left."""
+    """The records were collected.
+
+    Remedy: continue at the oldest position, which the message names; hold a cursor in future.
+    """
 
 
 class SequenceRetired(GoneError):
-    """Records asked for were let go of; the message has the oldest sequence that is left."""
+    """The records were retired.
+
+    Remedy: continue at the oldest sequence, which the message names.
+    """
 
 
 class LogSealed(GoneError):
-    """The log takes no more records; the message has its successor, if it has one."""
+    """The log is sealed: it refuses appends.
+
+    Remedy: append to its successor, which the message names if one exists.
+    """
 
 
 class ReadOvertaken(GoneError):
-    """What a read had still to come was merged and deleted meanwhile: it took too long."""
+    """A merge or a collection deleted objects before a slow read reached them.
+
+    Remedy: start the read again, or hold a lease during long reads.
+    """
 
 
 class SourceDropped(GoneError):
-    """The source was dropped while it was being ingested."""
+    """Another process dropped the source during its ingestion.
+
+    Remedy: stop the ingester.
+    """
 
 
 class ContentionError(TidelogError):
-    """Somebody else was first: read again, decide again."""
+    """Another process changed the state first.
+
+    Remedy: read again, and decide again.
+    """
 
     kind = "contention"
 
 
 class ObjectExists(ContentionError):
-    """An object of that key exists already (a put that must create)."""
+    """A put that must create an object found one with that key.
+
+    Remedy: read the object, and decide again.
+    """
 
 
 class ObjectChanged(ContentionError):
-    """The object is not the one whose e_tag was given."""
+    """The object no longer has the expected e_tag.
+
+    Remedy: read the object, and decide again.
+    """
 
 
 class CursorMoved(ContentionError):
-    """Another process made, moved or deleted the cursor: load it and decide again."""
+    """Another process created, moved or deleted the cursor.
+
+    Remedy: load the cursor, and decide again.
+    """
 
 
 class ManifestMoved(ContentionError):
-    """The log's manifest is not the one that was planned from: plan again."""
+    """Another process replaced the log's manifest after this plan was made.
+
+    Remedy: read the manifest, and plan again.
+    """
 
 
 class UpperMismatch(ContentionError):
-    """The shard's upper is not the expected one."""
+    """The shard's `upper` is not the expected one.
+
+    Remedy: read at the upper that the message names, and decide again.
+    """
 
 
 class PartsSwept(ContentionError):
-    """Parts waited so long to be committed that a sweep may have taken them."""
+    """A sweep may have deleted parts that waited too long for their commit.
+
+    Remedy: write the parts again.
+    """
 
 
 class BusyError(TidelogError):
-    """A limit is reached: back off, then retry."""
+    """A limit is reached.
+
+    Remedy: wait, then retry.
+    """
 
     kind = "busy"
 
 
 class LogFull(BusyError):
-    """Too much waits to be written; ``records`` are what was given, to be appended later."""
+    """Too many bytes wait to be written; `records` has the records not taken.
+
+    Remedy: wait, then append `records`.
+    """
 
     records: Sequence[tuple[bytes, bytes]] = ()
 
@@ -227,47 +340,77 @@ class LogFull(BusyError):
 
 
 class HandleError(TidelogError):
-    """This handle is over: open another."""
+    """This handle is finished, or belongs to the parent process of a fork.
+
+    Remedy: open another handle.
+    """
 
     kind = "handle"
 
 
 class SchemaEvolved(HandleError):
-    """The shard's schema is another by now, by which this handle cannot go on."""
+    """The shard's schema has changed, and this handle cannot write the new one.
+
+    Remedy: open the shard with its new schema.
+    """
 
 
 class Fenced(HandleError):
-    """Another writer took over the log."""
+    """Another writer took over the log.
+
+    Remedy: stop, or open the log again, which fences the other writer.
+    """
 
 
 class ConsensusMoved(HandleError):
-    """The location's consensus was moved since the location was opened."""
+    """The location's consensus was moved after this process opened the location.
+
+    Remedy: open the location again.
+    """
 
 
 class HoldFenced(HandleError):
-    """A hold has a newer owner; the message has its token, and where the hold stands."""
+    """The hold has a newer owner; the message has its token.
+
+    Remedy: stop, or place the hold again with a greater token.
+    """
 
 
 class HoldExpired(HandleError):
-    """A reader's lease is over: what it held may be gone."""
+    """The reader's lease has ended, so its objects may be deleted.
+
+    Remedy: open another reader.
+    """
 
 
 class LocationError(TidelogError):
-    """The store failed: retry if NOT_APPLIED, read back if UNKNOWN."""
+    """The store failed.
+
+    Remedy: retry if the outcome is NOT_APPLIED; read back if it is UNKNOWN.
+    """
 
     kind = "location"
 
 
 class StoreRefused(LocationError):
-    """The store refused us, as it will again, or does not keep the promises that tidelog needs."""
+    """The store refuses the requests, or lacks conditional writes.
+
+    Remedy: correct the credentials, rights, region or clock, or choose another store.
+    """
 
 
 class DeadlineExceeded(LocationError):
-    """The call did not finish within its timeout."""
+    """The call did not finish within its timeout.
+
+    Remedy: retry, with a longer timeout.
+    """
 
 
 class OutcomeUnknown(LocationError):
-    """Whether a change happened can provably not be decided any more."""
+    """The process cannot find out whether the change was applied.
+
+    Remedy: read the data back before the change is repeated.
+    """
 
     def __init__(
         self, sentence: str, *, outcome: Outcome = Outcome.UNKNOWN, **facts: object
@@ -276,55 +419,83 @@ class OutcomeUnknown(LocationError):
 
 
 class CorruptionError(TidelogError):
-    """Stored bytes are wrong: stop, tell a person."""
+    """Stored bytes are wrong.
+
+    Remedy: stop; find the damage with `tidelog scrub` or `tidelog log scrub`, and restore the
+    object.
+    """
 
     kind = "corruption"
 
 
 class PartMissing(CorruptionError):
-    """An object that a shard's state named is not there: a newer state may name another instead."""
+    """An object that a shard's state names is missing.
+
+    Remedy: read again, because a merge may have replaced it; else restore the object.
+    """
 
 
 class ConsensusGone(CorruptionError):
-    """The database of consensus is not there, or knows nothing of the location."""
+    """The database of consensus is missing, or does not know this location.
+
+    Remedy: restore the database, or name the right one with `--consensus`.
+    """
 
 
 class NameInUse(CorruptionError):
-    """What lies under a name that was to be used is something else."""
+    """A foreign or broken object has a name that tidelog needs.
+
+    Remedy: move the object away.
+    """
 
 
 class DataDiffers(CorruptionError):
-    """Two writers brought different data for the same times of one shard."""
+    """Two writers wrote different data for the same times of one shard.
+
+    Remedy: stop both, and find out which one is right.
+    """
 
 
 class SourceRewritten(CorruptionError):
-    """A source gave other bytes for an address than it gave before."""
+    """A source returned other bytes for an address than before.
+
+    Remedy: restore the source's data, or drop the source and create it again.
+    """
 
 
 class HeaderDiffers(CorruptionError):
-    """A file lacks most of the columns that its source has, or all of them."""
+    """A file lacks most of its source's columns, or all of them.
+
+    Remedy: correct the file's header, or move the file away.
+    """
 
 
 class SourceRowsRefused(TidelogError):
-    """``--strict`` was asked for, and rows do not fit the schema."""
+    """Ingestion with `--strict` met rows that do not fit the schema.
+
+    Remedy: correct the rows, or ingest without `--strict`.
+    """
 
     kind = "refused"
 
 
 class InvariantError(TidelogError):
-    """tidelog is wrong: stop, file a bug."""
+    """tidelog is wrong.
+
+    Remedy: stop, and report the bug.
+    """
 
     kind = "invariant"
 
 
-# What a machine lacks, not what somebody did wrong: room, open files, rights.
+# Faults of the machine, not of the caller: space, open files, rights.
 _OF_THE_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE}
 )
 
 
 def unforeseen(error: Exception, what: str) -> TidelogError:
-    """Return what to raise for an error that nobody foresaw, met at ``what``."""
+    """Return the error to raise for an unexpected one, met at ``what``."""
     said = str(error).strip().partition("\n")[0]
     named = type(error).__name__ + (f": {said}" if said else "")
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
