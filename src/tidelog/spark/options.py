@@ -14,26 +14,58 @@ from tidelog.collection.formats.times import parse_duration_ms, parse_time
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"
-OPTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "collection": ("location", "asOf", "columns", "hold", KIND),
-    "changes": ("location", "since", "until", "columns", "hold", KIND),
-    "log": ("location", "start", "limit", "key", "maxRecordsPerBatch", KIND),
-    "keyed": (
-        "location",
-        "key",
-        "keyHex",
-        "keyBase64",
-        "prefix",
-        "prefixHex",
-        "prefixBase64",
-        "start",
-        "limit",
-        "checkpoint",
-        "maxRecordsPerBatch",
-        "txnAppId",
-        "txnVersion",
-        KIND,
-    ),
+_LOCATION: Final = ("all", "URL of the location; default: `TIDELOG_LOCATION`")
+_KIND: Final = ("all", "`collection` (the default), `changes`, `log` or `keyed`")
+_COLUMNS: Final = ("read", "columns to read, separated by commas; default: all")
+_HOLD: Final = ("read", "duration for which the DataFrame stays readable, such as `6h`")
+_BATCH: Final = ("readStream", "greatest number of records in a micro-batch")
+# Each kind with its options; each option with the methods that take it, and its meaning.
+OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "collection": {
+        "location": _LOCATION,
+        "asOf": ("read", "time to read; default: the newest complete time"),
+        "columns": _COLUMNS,
+        "hold": _HOLD,
+        KIND: _KIND,
+    },
+    "changes": {
+        "location": _LOCATION,
+        "since": ("read", "changes after this time (exclusive)"),
+        "until": ("read", "changes up to this time (inclusive); default: the newest complete time"),
+        "columns": _COLUMNS,
+        "hold": _HOLD,
+        KIND: _KIND,
+    },
+    "log": {
+        "location": _LOCATION,
+        "start": (
+            "read, readStream",
+            "first position, `earliest` (the default); streams: `latest`",
+        ),
+        "limit": ("read", "position before which the read ends; default: the end at `load`"),
+        "key": ("read, readStream", "only records with this key, a text"),
+        "maxRecordsPerBatch": _BATCH,
+        KIND: _KIND,
+    },
+    "keyed": {
+        "location": _LOCATION,
+        "key": ("read, readStream", "one key, as text"),
+        "keyHex": ("read, readStream", "one key, in hexadecimal digits"),
+        "keyBase64": ("read, readStream", "one key, in base64"),
+        "prefix": ("read, readStream", "the keys with this prefix, as text"),
+        "prefixHex": ("read, readStream", "the keys with this prefix, in hexadecimal digits"),
+        "prefixBase64": ("read, readStream", "the keys with this prefix, in base64"),
+        "start": (
+            "read, readStream",
+            "first sequence, `earliest` (the default); streams: `latest`",
+        ),
+        "limit": ("read", "sequence before which the read ends"),
+        "checkpoint": ("read", "the checkpoint to read"),
+        "maxRecordsPerBatch": _BATCH,
+        "txnAppId": ("write", "name of a writer; with `txnVersion`, a batch is written once"),
+        "txnVersion": ("write", "number of the batch; it rises with each batch of the writer"),
+        KIND: _KIND,
+    },
 }
 NAMED: Final = {
     "collection": "collection",
