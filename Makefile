@@ -6,6 +6,7 @@
 #   make test-newest  both, on the newest version of each dependency that pyproject.toml allows
 #   make test-oldest  both, on the oldest
 #   make lock         renew the lock, locks/*.txt, to the newest versions
+#   make docs         build the documentation site into site/ (DOCS_ARGS="..." for mkdocs build)
 #   make check        the static part only
 #   make bench        measure (BENCH_ARGS="..." for all scripts)
 #   make chaos        the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
@@ -31,6 +32,7 @@ FUZZ_ARGS ?=
 SCHEDULES_ARGS ?=
 MESSY_ARGS ?=
 DEMO_ARGS ?=
+DOCS_ARGS ?=
 CLUSTER_ARGS ?=
 
 BENCHES := $(filter-out bench/figures.py bench/ingest_plan.py bench/ingest_sides.py bench/keyed_records.py bench/keyed_slatedb.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
@@ -43,7 +45,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 # The extras that users install; the other dependencies of `dev` are tools of the tests.
 SHIPPED := aws demo fast postgres server spark
 
-.PHONY: demo test test-all test-newest test-oldest lock check bench chaos cluster-demo fuzz messy schedules clean distclean
+.PHONY: demo test test-all test-newest test-oldest lock docs check bench chaos cluster-demo fuzz messy schedules clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -66,6 +68,11 @@ lock: $(BIN)/uv
 	@$(LOCK) pyproject.toml locks/tools.in --extra dev -o locks/dev.txt
 	@$(LOCK) pyproject.toml locks/tools.in --extra demo -c locks/dev.txt -o locks/demo.txt
 LOCK := $(UV) compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+# The variable silences an advertisement of another program.
+docs: $(DEV)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(DOCS_ARGS)
+	@echo "open site/index.html"
 
 check: $(DEV)
 	@$(BIN)/python -m pytest -n 2 -q --no-header tests/checks
@@ -90,7 +97,7 @@ cluster-demo: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m cluster $(CLUSTER_ARGS)
 
 clean:
-	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests sim bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

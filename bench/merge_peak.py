@@ -2,7 +2,7 @@
 
 Batches in no order, each of which takes a tenth of the one before back, are merged into one. What
 the process itself has in memory, beyond what it had before, is looked at 200 times a second, and
-compared with what docs/persist.md promises.
+compared with what docs/internals/merges.md promises.
 
     python bench/merge_peak.py [--bound-mib N] [--times N]
 """

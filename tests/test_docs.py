@@ -26,7 +26,7 @@ from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 
-RECIPES = "docs/log-recipes.md"
+KAFKA = "docs/guides/from-kafka.md"
 
 
 def bodies_of(log: Log) -> list[bytes]:
@@ -69,7 +69,7 @@ def test_transactions_move_what_is_there(tmp_path: Path) -> None:
         return begun[-1]
 
     with patch.object(Transactions, "begin", begin_among_others):
-        names = run_block("docs/transactions.md", "lake.transactions", location=tmp_path)
+        names = run_block("docs/concepts/transactions.md", "lake.transactions", location=tmp_path)
 
     assert len(begun) == 3
     assert names["balance"]["giro"] == [{"account": "ann", "cents": 300, "_diff": 1}]
@@ -80,7 +80,7 @@ def test_a_shard_is_written_and_read_as_its_page_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a named writer, and under a lease."""
-    names = run_block("docs/persist.md", "shard.appender", location=tmp_path)
+    names = run_block("docs/concepts/shards.md", "shard.appender", location=tmp_path)
 
     assert capsys.readouterr().out == "{'k': ['tea'], 'v': [3], '_diff': [1]}\n"
     assert names["table"].num_rows == 1
@@ -90,7 +90,7 @@ def test_recipes_of_shards_are_one_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each leaves the shard as the next one takes it."""
-    names = run_page("docs/shard-recipes.md", location=tmp_path)
+    names = run_page("docs/guides/shards.md", location=tmp_path)
 
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 2
@@ -112,7 +112,7 @@ def test_records_are_kept_as_the_page_of_shards_says(
     """With the location that the page opens before."""
     with tidelog.connect(tmp_path, create=True) as lake:
         names = run_block(
-            "docs/persist.md", "RecordCodec", location=tmp_path, lake=lake, tidelog=tidelog
+            "docs/concepts/shards.md", "RecordCodec", location=tmp_path, lake=lake, tidelog=tidelog
         )
 
     assert capsys.readouterr().out == "[(Price(name='tea', cents=3, since=None), 1)]\n"
@@ -123,7 +123,7 @@ def test_a_keyed_log_is_written_and_read_as_its_page_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By key, newest first, by pages, and counted."""
-    names = run_block("docs/keyed.md", "lake.create_keyed", location=tmp_path)
+    names = run_block("docs/concepts/keyed-logs.md", "lake.create_keyed", location=tmp_path)
 
     told = capsys.readouterr().out
     assert "'value': [b'tea', b'milk']" in told
@@ -139,10 +139,10 @@ def test_a_consumer_of_a_keyed_log_goes_on_where_it_stopped(
     monkeypatch.chdir(tmp_path)
     with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_keyed("orders") as log:
         log.append([(b"user-7", b"tea"), (b"other", b"jam"), (b"user-9", b"milk")])
-        run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
-        run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
+        run_block(KAFKA, 'next_sequence")', location=tmp_path, tidelog=tidelog)
+        run_block(KAFKA, 'next_sequence")', location=tmp_path, tidelog=tidelog)
         log.append([(b"user-7", b"rye")])
-    run_block("docs/keyed.md", 'next_sequence")', location=tmp_path, tidelog=tidelog)
+    run_block(KAFKA, 'next_sequence")', location=tmp_path, tidelog=tidelog)
 
     assert sum(map(int, capsys.readouterr().out.split())) == 3
     assert (tmp_path / "next_sequence").read_text() == "5"
@@ -153,7 +153,7 @@ def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
     with tidelog.connect(str(tmp_path), create=True) as lake:
         with lake.create_keyed("orders") as log:
             log.append([(b"user-7", b"tea")])
-        run_block("docs/keyed.md", "tidelog.Retention", location=tmp_path, tidelog=tidelog)
+        run_block(KAFKA, "tidelog.Retention", location=tmp_path, tidelog=tidelog)
         with lake.keyed_reader("orders", checkpoint="friday") as friday:
             assert friday.count(b"user-7") == 1
         with lake.keyed_reader("trial") as trial, lake.keyed_reader("orders") as kept:
@@ -161,7 +161,9 @@ def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
             assert kept.describe().retention.age_us == 30 * 86400 * 10**6
 
 
-@pytest.mark.parametrize("page", ["docs/persist.md", "docs/keyed.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/internals/shard-claims.md", "docs/internals/keyed-claims.md"]
+)
 def test_each_test_that_a_page_names_is_there(page: str) -> None:
     """What shows a sentence of the design must not be gone, or be called otherwise."""
     named = {*re.findall(r"`(test_\w+)`", (ROOT / page).read_text())}
@@ -176,7 +178,7 @@ def test_each_test_that_a_page_names_is_there(page: str) -> None:
 
 def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has a loop of its own."""
-    run_block("docs/log.md", "aio.connect", location=tmp_path)
+    run_block("docs/reference/log-methods.md", "aio.connect", location=tmp_path)
 
     assert capsys.readouterr().out == "[b'one', b'two']\n"
 
@@ -185,7 +187,7 @@ def test_a_log_in_wal3s_form_is_handled_without_a_location(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is collected, for the cursor stands in the only fragment; and nothing is wrong."""
-    run_block("docs/wal3.md", "Wal3Writer", location=tmp_path)
+    run_block("docs/internals/wal3.md", "Wal3Writer", location=tmp_path)
 
     first, collected, scrubbed = capsys.readouterr().out.splitlines()
     assert first == "1"
@@ -196,7 +198,7 @@ def test_a_log_in_wal3s_form_is_handled_without_a_location(
 def test_a_consumer_goes_on_where_it_was(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second time it has nothing to tell."""
     for told in (["b'one'", "b'two'", "b'three'"], []):
-        run_block(RECIPES, '"billing"', location=lake)
+        run_block("docs/guides/consume-a-log.md", '"billing"', location=lake)
 
         assert capsys.readouterr().out.splitlines() == told
     with tidelog.connect(str(lake)) as place, place.log("events") as log:
@@ -207,7 +209,7 @@ def test_retention_keeps_what_is_newer_than_a_week(
     lake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is that old here."""
-    run_block(RECIPES, '"retention"', location=lake)
+    run_block("docs/guides/log-retention.md", '"retention"', location=lake)
 
     assert capsys.readouterr().out == "0 objects; the lowest cursor is retention\n"
     assert bodies(lake) == [b"one", b"two", b"three"]
@@ -247,7 +249,8 @@ def test_after_unknown_the_recipe_finds_out(
     lake: Path, portal: Portal, landed: bool, is_taken_over: bool
 ) -> None:
     """Whether the record is there, and without ending the turn of a successor."""
-    append_surely = run_block(RECIPES, "append_surely", location=lake)["append_surely"]
+    names = run_block("docs/guides/write-a-log.md", "append_surely", location=lake)
+    append_surely = names["append_surely"]
     store, clock, gone = MemoryStore(), SwiftClock(), list[str]()
 
     def toss(request: Request) -> Fault:

@@ -241,7 +241,7 @@ class Location(Shelves):
         await move_history(collection.all_shards, collection.upper, retain_ms)
 
     async def skip_file(self, name: str, path: str) -> None:
-        """Let a source go on without a file that is gone, or was rewritten; see docs/files.md.
+        """Continue a source without a missing or rewritten file (docs/guides/follow-a-folder.md).
 
         Raises:
             NoSuchCollection: there is no such source. UsageError: it does not stand at that file.

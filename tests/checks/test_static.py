@@ -11,7 +11,7 @@ import pytest
 from kit.processes import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("src", "tests", "sim", "bench", "examples")
+CODE = ("src", "tests", "sim", "bench", "examples", "docs/reference")
 
 
 @pytest.mark.parametrize(

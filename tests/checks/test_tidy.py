@@ -375,7 +375,7 @@ def no_machine_is_named(root: Path) -> Iterator[str]:
 
 def what_docs_name_is_there(root: Path) -> Iterator[str]:
     """A page that names a file which was moved leads its reader nowhere."""
-    for page in sorted((root / "docs").glob("*.md")):
+    for page in sorted((root / "docs").rglob("*.md")):
         for number, line in enumerate(page.read_text().splitlines(), start=1):
             for path in DOCS_PATH.findall(line):
                 if not (root / path).exists():

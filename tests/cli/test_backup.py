@@ -1,4 +1,4 @@
-"""A location that was copied, as docs/operate.md says of backups: whole, and one of its own."""
+"""A copied location is whole, and independent of its original (docs/guides/backup.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are killed at a request: docs/interrupted-commands.md lists what finishes them."""
+"""Commands killed at each request, finished as docs/guides/interrupted-commands.md lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.cli.main import make_app
 # A killed process closes nothing.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "interrupted-commands.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/guides/interrupted-commands.md"
 OTHERS: Final = {"serve", "verify", "demo"}
 STRIDE: Final = 97
 ROWS: Final = b"".join(b'{"n": %d, "t": "%064d"}\n' % (n, n * 7_919) for n in range(900))

@@ -270,7 +270,7 @@ def test_who_names_a_master_asks_for_spark_with_its_settings(
     assert told == [("spark://host:7077", {"spark.cores.max": "4", "spark.x": "a=b"})]
 
 
-@pytest.mark.parametrize("line", commands_in("docs/cluster.md"))
+@pytest.mark.parametrize("line", commands_in("docs/guides/cluster.md"))
 def test_the_documented_commands_are_understood(cli: Cli, line: str) -> None:
     """All that is missing is the location."""
     words = shlex.split(line)[1:]

@@ -205,7 +205,7 @@ def _shapes(log: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
 async def test_our_objects_have_the_fields_of_chromas() -> None:
     """Each kind of object: manifest, snapshot, cursor, plan; whatever the log went through."""
     known = [shape for name in NAMES for shape in _shapes(objects(name))]
-    # The one field of ours, which wal3 passes over; see docs/wal3.md.
+    # The one field of ours, which wal3 passes over; see docs/internals/wal3.md.
     planned = [[*fields, ("tidelog_write", "str")] for kind, fields in known if kind == "gc"]
 
     store, seen = MemoryStore(), list[dict[str, bytes]]()

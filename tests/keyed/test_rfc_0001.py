@@ -1,4 +1,4 @@
-"""What the seed says of keyed logs, sentence by sentence; the table is in docs/keyed.md."""
+"""RFC 0001 of keyed logs, sentence by sentence: the table of docs/internals/keyed-claims.md."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def test_a_number_in_json_text_may_be_as_large_as_it_is(tmp_path: Path, nu
 async def test_an_array_that_is_not_closed_waits_though_it_ends_with_an_object(
     tmp_path: Path,
 ) -> None:
-    """It is named, so that somebody asks why, as docs/json.md says (seed 1370)."""
+    """It is named, so that somebody asks why, as docs/guides/ingest-json.md says (seed 1370)."""
     (tmp_path / "a.json").write_text('[{"k": 1}, {"k": 2}')
     location = await make(tmp_path, "k int", format="json-array")
 

@@ -286,6 +286,6 @@ class World:
 
 
 def _is_hidden(name: str) -> bool:
-    """Say whether a name is one that is passed over: see docs/files.md."""
+    """Say whether a name is one that is passed over: see docs/guides/follow-a-folder.md."""
     ends = tuple(form[2:] for form in HIDDEN if form.startswith("{}"))
     return any(part[:1] in "._" for part in name.split("/")) or name.endswith(ends)

@@ -1,4 +1,4 @@
-"""docs/http.md as it stands there: its lines of curl, its Python, its list of metrics."""
+"""docs/reference/http.md as it stands there: its lines of curl, its Python, its list of metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.http_api.failures import BY_CLASS, BY_KIND, HttpFailure
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.limits import ServerLimits
 
-PAGE = "docs/http.md"
+PAGE = "docs/reference/http.md"
 SHOWN = "localhost:8080"
 TIMES = re.compile(r'"timestampUs":\d+')
 

@@ -161,7 +161,7 @@ def test_a_query_whose_records_were_retired_is_told(tmp_path: Path) -> None:
 
 
 def test_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
-    """All Python of docs/keyed-spark.md, in its order."""
+    """All Python of docs/guides/spark-keyed-logs.md, in its order."""
     make_keyed(tmp_path, "orders", compacted=1, loose=0)
     make_keyed(tmp_path, "copy", compacted=0, loose=0)
     names: dict[str, Any] = {
@@ -171,7 +171,7 @@ def test_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
         "checkpoint": str(tmp_path / "check"),
     }
     for words in ("later = ", "by_name = ", "stream = (", "query = (", "compact("):
-        names |= run_block("docs/keyed-spark.md", words, location=tmp_path, **names)
+        names |= run_block("docs/guides/spark-keyed-logs.md", words, location=tmp_path, **names)
 
     assert names["everything"].count() == 200
     assert len(keyed_rows(tmp_path, "orders")) == 400

@@ -190,9 +190,9 @@ def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(
         "events": spark.readStream.schema("flight string").json(str(tmp_path / "in")),
         "checkpoint": str(check),
     }
-    run_block("docs/log.md", "foreachBatch", location=tmp_path, **names)
+    run_block("docs/guides/spark-logs.md", "foreachBatch", location=tmp_path, **names)
     (check / "commits" / "0").unlink()
-    run_block("docs/log.md", "foreachBatch", location=tmp_path, **names)
+    run_block("docs/guides/spark-logs.md", "foreachBatch", location=tmp_path, **names)
 
     found = records(tmp_path, "orders").column("body").to_pylist()
     once = [{"batch_id": 0, "flight": "1"}, {"batch_id": 0, "flight": "2"}]

@@ -150,7 +150,7 @@ def test_the_documented_session_of_ones_own_ingests(spark: SparkSession, tmp_pat
     asyncio.run(make_source(tmp_path / "lake", spec))
     names = {"url": str(tmp_path / "lake"), "spark": spark}
 
-    done = run_block("docs/cluster.md", "SparkEngine", location=tmp_path, **names)["done"]
+    done = run_block("docs/guides/cluster.md", "SparkEngine", location=tmp_path, **names)["done"]
 
     assert done.rows > 50
 

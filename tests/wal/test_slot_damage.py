@@ -1,7 +1,7 @@
 """Damage to slot logs: scrub tells of all that changes what a log says, but for a short list.
 
-The list stands in docs/log.md, "What cannot be seen"; the tests here hold nothing besides it to go
-unnoticed.
+The list is in docs/internals/log-claims.md, "What cannot be seen". These tests prove that nothing
+else goes unnoticed.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Generator = Annotated[
     typer.Option(
         metavar="counter|key-value",
         help="Instead of files: generated rows, the same in each run; --set configures "
-        "them (docs/sources.md).",
+        "them (docs/guides/sources.md).",
     ),
 ]
 Kind = Annotated[
@@ -49,8 +49,8 @@ Format = Annotated[
     typer.Option(
         metavar="json|json-array|csv|parquet",
         help="json, unless told, is JSON lines, or json-array where the first file is one; csv: "
-        "see docs/csv.md. Of other sources than files: rows, unless told; or json or csv, which "
-        "is in their column 'body'.",
+        "see docs/guides/ingest-csv.md. For sources other than files: rows (the default), or json "
+        "or csv in the column 'body'.",
     ),
 ]
 Envelope = Annotated[

@@ -1,1 +1,1 @@
-"""Keyed logs: every key is its own ordered log. See ``docs/keyed.md``; begin at ``port.py``."""
+"""Keyed logs: every key is its own ordered log (docs/concepts/keyed-logs.md). Begin at `port`."""

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it; the table of it is in docs/http.md."""
+"""What a server counts, as Prometheus reads it; the table of it is in docs/reference/metrics.md."""
 
 from __future__ import annotations
 

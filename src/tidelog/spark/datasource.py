@@ -175,8 +175,9 @@ def register(spark: SparkSession) -> None:
     """Register ``format("tidelog")`` with a session, and make its Python workers able to run it.
 
     Spark finds the source by itself only if ``PYSPARK_PYTHON`` names a Python that has tidelog.
-    Without that variable, the workers of a local session run this process's Python from now on. The
-    executors of a cluster are sent this tidelog; they need its dependencies (docs/cluster.md).
+    Without that variable, the workers of a local session run this process's Python after this
+    call. The driver sends this tidelog to the executors of a cluster; they need its dependencies
+    (docs/guides/cluster.md).
     """
     ship(spark)
     spark.dataSource.register(TidelogDataSource)

@@ -2,7 +2,7 @@
 
 What lies past the manifest is walked once; a later look goes on from where the last one ended.
 Reads no records: a walk goes by links.
-Source: design page 3, "Read"; docs/log.md.
+Source: design page 3, "Read"; docs/guides/spark-logs.md.
 """
 
 from __future__ import annotations

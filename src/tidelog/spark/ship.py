@@ -2,7 +2,7 @@
 
 ``python -m tidelog.spark.ship FOLDER`` writes the archive, and a file for ``spark-submit`` to run.
 Other packages are not in it: pyarrow and the like are compiled, and are installed where executors
-run, or sent there by ``spark.archives`` (docs/cluster.md).
+run, or sent there by ``spark.archives`` (docs/guides/cluster.md).
 
 Invariants: what is shipped is what this process runs; its fingerprint says so, wherever it lies.
 """

@@ -1,6 +1,6 @@
 """What there is to know of a log: its bounds, its manifest's tree, its epochs.
 
-Source: wal3, "Data Structures"; docs/log.md.
+Source: wal3, "Data Structures"; docs/concepts/logs.md.
 """
 
 from __future__ import annotations

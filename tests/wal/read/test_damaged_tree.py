@@ -1,7 +1,8 @@
 """Manifests and snapshots in wal3's form that were changed: told, before anything is believed.
 
 wal3's bytes have no checksum. What ties them together are bounds, counts and sums; whoever loads a
-manifest or a snapshot holds them against each other. What no reader can tell is in docs/wal3.md.
+manifest or a snapshot holds them against each other. What no reader can tell is in
+docs/internals/wal3.md.
 """
 
 from __future__ import annotations

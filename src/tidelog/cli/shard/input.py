@@ -1,7 +1,7 @@
 """Updates out of files, or standard input, in the columns of a shard, some at a time.
 
-Text is decoded as that of sources is (docs/json.md, docs/csv.md); but here a record that does not
-fit stops all, since nobody would look for it elsewhere.
+Text is decoded like the text of sources (docs/guides/ingest-json.md, docs/guides/ingest-csv.md).
+But a record that does not fit stops the command: a shard has no place for bad rows.
 """
 
 from __future__ import annotations

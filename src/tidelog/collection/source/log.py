@@ -5,7 +5,7 @@ follows each tick; its name begins with ``source_``. A binding names the sum of 
 records lie in, so that a log that was set back, or made anew, is known by whoever reads it.
 Shape: rows are ``position`` (int64), ``time``, ``stream`` (binary, in logs that have streams) and
     ``body`` (binary). Control records are passed over.
-Source: design page 6, "Raw sources"; docs/log.md.
+Source: design page 6, "Raw sources"; docs/guides/sources.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ say which epoch followed which, and there is one way back from each.
 Invariants: nobody writes data into an epoch that he does not believe, so all epochs that hold data
 are the log's. Where data lies that the walk neither met nor found void, nothing is made: a record
 is missing, or a writer died over one and nobody has taken the log over.
-Source: design page 3, "Rebuild"; docs/log.md.
+Source: design page 3, "Rebuild"; docs/internals/log-forks.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ are copied only if that is asked for. From then on the two have nothing to do wi
 Invariants: until its manifest is written, the copy is no log; a copy that was broken off is taken
 up by copying again. Each fragment has been read and checked before it is stored. Cursors are there
 before the log is: a collection of it meets them all.
-Source: wal3, "Copy"; docs/wal3.md.
+Source: wal3, "Copy"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Only the ends of the objects are read, and the collection plan, which says where
 What cannot be made again: cursors and pins are objects of their own, and stay; the names of openers
 of the first epoch. No collector may be at work meanwhile: it would delete by a manifest that is no
 more.
-Source: design page 3, "Rebuild"; docs/log.md.
+Source: design page 3, "Rebuild"; docs/internals/log-forks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cursors: named positions in a log; what lies at or after one is not collected. Pure.
 
-Source: wal3, "Cursors"; docs/wal3.md.
+Source: wal3, "Cursors"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

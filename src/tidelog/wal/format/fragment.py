@@ -1,7 +1,7 @@
 """Fragments as a log's tree names them: immutable files of records. Pure.
 
 Bytes that were written by wal3 come out of parsing and rendering as they went in.
-Source: wal3, "Data Structures"; docs/wal3.md.
+Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ begins, and which streams are open there. So nothing of a slot log is ever delet
 object says that it may be gone, and whoever makes a lost manifest again can tell what was collected
 from what was lost. A copy begins where it was told to, so it has such a plan before its manifest.
 
-Source: wal3, "Garbage Collection"; docs/wal3.md, docs/log.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md, docs/internals/log-collection.md.
 """
 
 from __future__ import annotations

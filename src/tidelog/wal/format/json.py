@@ -2,7 +2,7 @@
 
 Readers take fields in any order and ignore those they do not know; a field that comes twice is an
 error, as it is to wal3.
-Source: Chroma's wal3 as written by its own code; see docs/wal3.md.
+Source: Chroma's wal3 as written by its own code; see docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ it together: the manifest's is what was collected, plus the sum of all that it n
 
 Invariants: see `problems_of_manifest`. Bytes that were written by wal3 come out of parsing and
 rendering as they went in.
-Source: wal3, "Data Structures"; docs/wal3.md.
+Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants: an append adds to the setsum what the fragment holds, and to the positions exactly its
 own; a rollover changes neither. The newest fragment stays in the manifest itself, so that the next
 number can be told from it.
-Source: wal3, "Write Path" and "Snapshots"; docs/wal3.md.
+Source: wal3, "Write Path" and "Snapshots"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

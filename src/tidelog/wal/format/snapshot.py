@@ -5,7 +5,7 @@ of what it names, and is its name.
 
 Invariants: see `problems_of_snapshot`. Bytes that were written by wal3 come out of parsing and
 rendering as they went in.
-Source: wal3, "Data Structures"; docs/wal3.md.
+Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Shape: records are a table of ``position`` (uint64), ``timestamp_us`` (uint64, t
     of a fragment) and ``body`` (binary), none of them ever null, in the order of positions.
 Invariants: the setsum binds each record to its position and time; `check_fragment` compares it, so
     no changed record is ever given out.
-Source: wal3, "Fragments"; docs/wal3.md.
+Source: wal3, "Fragments"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

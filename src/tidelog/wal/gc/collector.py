@@ -7,7 +7,7 @@
 A plan's owner is who wrote the bytes that stand there. Who finds a plan that another left takes it
 over by writing it again, with an id of its own; if it must not be carried out, the manifest is
 replaced, so that nobody who has read it before can carry it out either, and only then is the plan
-taken away. docs/wal3.md has the argument for each pair of requests.
+taken away. docs/internals/wal3.md has the argument for each pair of requests.
 
 Pins hold nothing back: they are read after the manifest was replaced, and what they name is left to
 lie until they are released. Whoever makes one looks at the manifest after that.
@@ -16,7 +16,7 @@ Invariants: the manifest is replaced only on condition of a version that was rea
 was seen to be ours. Nothing is deleted but what the manifest proves dead: fragments below its first
 number, snapshots that begin below its first position, in slot logs what is void; and nothing that
 it or a pin names.
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ or the new one stands there.
 
 Invariants: whoever has a `Witness` may rely on all records from its position on, until the cursor
 is moved or deleted. No two writes of cursors are equal in their bytes: ``writer`` ends in an id.
-Source: wal3, "Cursoring" and "Timing Assumptions"; docs/wal3.md.
+Source: wal3, "Cursoring" and "Timing Assumptions"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

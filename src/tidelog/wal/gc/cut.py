@@ -2,7 +2,7 @@
 
 Invariants: fragments go from the first on, without a gap; a snapshot that names some that go and
 some that stay is made anew without, however deep it lies.
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

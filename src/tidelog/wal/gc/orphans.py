@@ -6,7 +6,7 @@ Chroma's collector leaves when it dies after the manifest. Here everything is li
 if, and only if, the manifest proves it dead: fragments below its first number, snapshots that begin
 below its first position, and in slot logs what is void. What lies above may be a writer's, who has
 not come to the manifest. What a pin names is left to lie.
-Source: docs/wal3.md, docs/log.md.
+Source: docs/internals/wal3.md, docs/internals/log-collection.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The objects of pins: read, listed, and replaced on condition of the version that was read.
 
-Source: wal3-draft, "Snapshots of the log"; docs/log.md.
+Source: wal3-draft, "Snapshots of the log"; docs/internals/log-collection.md.
 """
 
 from __future__ import annotations

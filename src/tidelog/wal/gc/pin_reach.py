@@ -1,6 +1,6 @@
 """What pins keep from being deleted, and the deletion of what they have let go of.
 
-Source: docs/log.md, "Cursors, pins, collection".
+Source: docs/internals/log-collection.md, "Cursors, pins, collection".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ most, and is free again as soon as that was let go of.
 Invariants: what a pin that is sure holds can be read until it is released. A pin never holds more
 than before, so once it holds nothing its object may be deleted, at any time, by anybody. No two
 writes of one are equal in their bytes.
-Source: wal3-draft, "Snapshots of the log"; docs/log.md.
+Source: wal3-draft, "Snapshots of the log"; docs/internals/log-collection.md.
 """
 
 from __future__ import annotations

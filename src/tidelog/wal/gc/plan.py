@@ -8,7 +8,7 @@ that they outlast the records that opened them, whoever carries it out.
 
 Invariants: fragments are erased from the first on, without a gap; what is at or after the cutoff
 stays; ``setsum == collected + sum`` holds before and after; the next position and number stay.
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

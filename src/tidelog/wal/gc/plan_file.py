@@ -2,7 +2,7 @@
 
 Invariants: it is replaced only on condition of the version that was read or written. Each plan that
 is written has an id of its own, so that equal plans of two collectors are not equal bytes.
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

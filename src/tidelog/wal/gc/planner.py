@@ -1,6 +1,6 @@
 """Planning a collection: cursors and snapshots are read here, `tidelog.wal.gc.plan` decides.
 
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ so a fragment whose manifest was refused is looked for before anybody says that 
 Invariants: number N+1 is created only once N is stored and N-1 is named, so two at the most lie
 beyond the manifest, and they follow each other; a manifest is replaced only by one that continues
 it (see `transitions`).
-Source: wal3, "Write Path" and "Recovery"; docs/wal3.md.
+Source: wal3, "Write Path" and "Recovery"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading a log in wal3's form. Nothing is written, and no writer is needed.
 
-Source: wal3, "Read Path"; docs/wal3.md.
+Source: wal3, "Read Path"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

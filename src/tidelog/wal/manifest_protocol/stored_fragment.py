@@ -1,6 +1,6 @@
 """What the bytes of a stored fragment say of it, in wal3's form. Pure.
 
-Source: wal3, "Recovery"; docs/wal3.md.
+Source: wal3, "Recovery"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Walking the tree of a wal3 log: every object that a manifest names, at whatever depth.
 
-Source: wal3, "Data Structures"; docs/wal3.md.
+Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The tree is the same in both protocols, and holds no records: see `record_reader` for these. What
 is read is checked before it is believed, for it says where to read on.
-Source: wal3, "Read Path"; docs/wal3.md.
+Source: wal3, "Read Path"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a scrub is asked for, and what it found. Pure.
 
-Source: wal3, "Scrub"; docs/wal3.md.
+Source: wal3, "Scrub"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A collection that goes past meanwhile takes away what the manifest named when it
 snapshot is missing, a newer manifest says how to go on. Who finds problems reads the manifest
 again: those of fragments that were collected since are none; if there are others, and the log
 begins later than it did, all is read anew.
-Source: wal3, "Scrub"; docs/wal3.md.
+Source: wal3, "Scrub"; docs/internals/wal3.md.
 """
 
 from __future__ import annotations
