@@ -39,6 +39,7 @@ AWKWARD = (
 
 @pytest.mark.parametrize("folder", LIMITS)
 def test_few_sentences_need_a_second_reading(folder: str) -> None:
+    """A rewrite may lower the rate; no change may raise it."""
     found = [one for path in prose.files_below(ROOT / folder) for one in prose.sentences_of(path)]
     assert found
     awkward = [f"{one.path}:{one.line}: {one.text}" for one in found if one.faults]
@@ -47,11 +48,13 @@ def test_few_sentences_need_a_second_reading(folder: str) -> None:
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_a_plain_sentence_passes(text: str) -> None:
+    """A pattern must not refuse the field's own words."""
     assert prose.faults_of(text) == []
 
 
 @pytest.mark.parametrize("text", AWKWARD)
 def test_an_awkward_sentence_is_found(text: str) -> None:
+    """Each pattern must be able to fail."""
     assert prose.faults_of(text) != []
 
 
