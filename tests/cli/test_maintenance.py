@@ -52,6 +52,9 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
     refused = cli("read", "s", "--as-of", "1970-01-01T00:00:06Z")
     assert refused.status == 2
     assert "can be read since 1970-01-01T00:00:07Z" in refused.complaint
+    assert "milliseconds" not in refused.complaint
+    for given in (("read", "s", "--as-of", "6"), ("changes", "s", "--since", "6")):
+        assert "a number counts milliseconds" in cli(*given).complaint
 
     said = cli.done("collection", "retain", "s", "1s", "--yes", "--json").object
     assert said.pop("holds")[0]["hold"] == "history"

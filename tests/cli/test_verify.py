@@ -92,7 +92,7 @@ def test_what_is_wrong_is_told_and_kept(cli: Cli, monkeypatch: pytest.MonkeyPatc
         (["--writers", "0"], "writers are from 1"),
         (["--readers", "100"], "readers are from 1"),
         (["--streams", "0"], "streams are from 1"),
-        (["--streams", "many"], "it is not a whole number"),
+        (["--streams", "many"], "'many' is not a whole number"),
         (["--protocol", "raft"], "slot, manifest"),
         (["--seed", "-1"], "seed is from 0"),
     ],

@@ -60,7 +60,10 @@ def test_null_and_nothing_are_null() -> None:
     ("line", "reason"),
     [
         ('{"id":1,"x":1,"x":2}', "a field is named twice"),
-        ('{"id":1,"x":NaN}', "the line is not a plain json object"),
+        ('{"id":1,"x":NaN}', "column 'x' holds NaN, which json does not have"),
+        ('{"id":1,"x":[{"y":-Infinity}]}', "column 'x' holds -Infinity, which json does not have"),
+        ('{"id":1,"x":{"NaN":Infinity}}', "column 'x' holds Infinity, which json does not have"),
+        ('{"id":1,"x":1,"other":NaN}', "column 'other' holds NaN, which json does not have"),
         ('{"id":"1","x":1}', "column 'id' does not fit its type BIGINT"),
         ('{"id":1,"x":[1,]}', "the line is not one json value"),
     ],

@@ -23,6 +23,7 @@ import typer
 import typer.main
 
 from tidelog import __version__
+from tidelog.arguments import quoted
 from tidelog.cli.output import OutputClosed, say
 from tidelog.cli.process import INTERRUPTED
 from tidelog.consensus.port import ENVIRONMENT
@@ -327,12 +328,18 @@ def _tell_misuse(error: Exception) -> None:
     command = context.command_path if context is not None else "tidelog"
     told = _SUGGESTED.sub("", " ".join(told.split())).removesuffix(".")
     for said, plain in _PLAIN:
-        told = told.replace(said, f"it is {plain}")
+        told = told.replace(said, f"{_value_refused(error)} is {plain}")
     told = told[:1].lower() + told[1:]
     told = _EXTRA.sub(lambda found: f"unexpected argument {found[1]!r}", told)
     hint = next((hint for part, hint in _HINTS if part in f"{command}: {told}"), None)
     hint = hint or _suggestion(told, context) or _usage(told, context)
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")
+
+
+def _value_refused(error: Exception) -> str:
+    """Return the value that the parser of options refused, as its cause names it."""
+    causes = getattr(error.__cause__, "errors", list)()
+    return quoted(str(causes[0]["input"])) if causes else "it"
 
 
 def _usage(told: str, context: Any) -> str | None:

@@ -175,11 +175,11 @@ class Collection:
             return upper.time - 1
         if is_now(as_of) and not upper.is_empty:
             asked = min(asked, upper.time - 1)
-        self._check_since(asked)
+        self._check_since(asked, as_of)
         if not upper.passed(asked):
             raise AsOfNotComplete(
                 f"{self.name!r} is complete up to {format_time(upper.time - 1)}: ask for a time "
-                "up to then, or ingest more",
+                f"up to then, or ingest more{_unit_of(as_of)}",
                 asked=format_time(asked),
             )
         self._report_time_before_data(asked, as_of)
@@ -195,7 +195,7 @@ class Collection:
             format_time(asked),
             self.name,
             format_time(first),
-            "; a number counts milliseconds" if str(as_of).strip().isdigit() else "",
+            _unit_of(as_of),
         )
 
     def _time(self, when: When, what: str) -> int:
@@ -326,7 +326,7 @@ class Collection:
         """
         first = self._time(since, "since")
         last = await self.resolve_as_of(until, what="until")
-        self._check_since(first)
+        self._check_since(first, since)
         if last < first and until is None:
             raise UsageError(
                 "nothing after that time is complete yet: give an earlier --since, or ingest more",
@@ -375,14 +375,20 @@ class Collection:
                 "again if a new one has its name"
             )
 
-    def _check_since(self, as_of: int) -> None:
+    def _check_since(self, as_of: int, given: When | None = None) -> None:
         since = self.since
         self._check_there()
         if as_of < since.time:
             raise AsOfBeforeSince(
-                f"{self.name!r} can be read since {format_time(since.time)}: read a later time",
+                f"{self.name!r} can be read since {format_time(since.time)}: read a later time"
+                f"{_unit_of(given)}",
                 asked=format_time(as_of),
             )
+
+
+def _unit_of(given: When | None) -> str:
+    """Return a note on the unit of a time that the caller gave as a number."""
+    return "; a number counts milliseconds" if str(given).strip().isdigit() else ""
 
 
 def find_collection(

@@ -170,7 +170,24 @@ class FaultFinder:
             return LineFault(f"the number {self._reading.wide[0][:40]} is too large", is_own)
         if self._reading.has_twins:
             return _TWINS if _has_known_twins(value, self._wire) else _TWINS_PERHAPS
+        checked = {name for name, *_ in self._columns}
+        for name, found in value.items():
+            constant = None if name in checked else _constant_in(found)
+            if constant is not None:
+                return LineFault(f"column {name!r} holds {constant}, which json does not have")
         return _NOT_PLAIN
+
+
+def _constant_in(value: Any) -> str | None:
+    """Return the first of NaN, Infinity and -Infinity in a value, as Python's parser takes it."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict | list):
+            waiting.extend(found.values() if isinstance(found, dict) else found)
+        elif type(found) is float and not math.isfinite(found):
+            return {"nan": "NaN", "inf": "Infinity"}.get(str(found), "-Infinity")
+    return None
 
 
 _NOT_UTF8: Final = LineFault("the line is not UTF-8")
