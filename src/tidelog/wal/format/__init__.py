@@ -1,1 +1,1 @@
-"""Hold what lies in a log, as values and as bytes: pure, all of it."""
+"""Stored objects of a log as values and as bytes. All modules here are pure."""

@@ -1,14 +1,15 @@
-"""The checksum with which reads of slot logs compare records: an xxh3-128 of their columns. Pure.
+"""The checksum with which reads of slot logs verify records: an xxh3-128 of their columns. Pure.
 
-It is of the values, not of how they lie in memory or in a file: chunks, slices, offsets, padding,
-and what lies under a null make no difference. It finds what damage there can be at the speed of
-memory. It holds nobody off who means to deceive: that is for setsums.
+It covers the values, not their layout in memory or in a file: chunks, slices, offsets, padding and
+bytes under a null make no difference. It finds accidental damage at memory speed. It does not
+resist deliberate forgery; setsums do.
 
-Shape: what is hashed, all numbers little endian: the number of records (8 bytes); all positions,
-    all times (8 bytes each); of streams, then of keys if any record has one, and then of bodies all
-    lengths (4 bytes each, -1 for null), then all bytes. So no two tables run together as the same
-    bytes: where keys stand in the place of bodies, more follows.
-Invariants: stable for ever, for sums are stored.
+Shape: the hashed bytes, with all numbers little endian: the number of records (8 bytes); all
+positions, then all times (8 bytes each). Then come the streams, the keys if any record has one, and
+the bodies: for each column first all lengths (4 bytes each, -1 for null), then all bytes. Two
+different tables never yield the same bytes: if a column of keys is in the place of the bodies, more
+bytes follow it.
+Invariants: this never changes, because sums are stored.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import xxhash
 
 
 def column_sum(records: pa.Table) -> str:
-    """Return the sum of a table of records, as 32 hex digits."""
+    """Return the sum of a table of records as 32 hex digits."""
     state = xxhash.xxh3_128(records.num_rows.to_bytes(8, "little"))
     for name in ("position", "timestamp_us"):
         for chunk in records.column(name).chunks:
@@ -51,7 +52,7 @@ def _lengths(column: Any) -> np.ndarray[Any, Any]:
 
 
 def _bytes(column: Any) -> Iterator[memoryview]:
-    """Yield the bytes of all values, one after the other; what lies under a null is no value."""
+    """Yield the bytes of all values in order, without bytes under a null."""
     if column.null_count == len(column):
         return
     values = column.drop_null() if column.null_count else column

@@ -1,4 +1,4 @@
-"""Cursors: named positions in a log; what lies at or after one is not collected. Pure.
+"""Cursors: named positions in a log. Records at or after a cursor are not collected. Pure.
 
 Source: wal3, "Cursors"; docs/internals/wal3.md.
 """
@@ -13,16 +13,16 @@ from tidelog.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.json import parse, position, render
 
-INTRINSIC: Final = "compaction"  # The name of the cursor that every log of Chroma's has.
+INTRINSIC: Final = "compaction"  # The cursor that every log of Chroma has.
 CURSORS: Final = "cursor/"
-NAME_MAX: Final = 128  # Of a new cursor or pin: it becomes a part of a file's name.
+NAME_MAX: Final = 128  # Limit for new cursors and pins: the name becomes part of a file name.
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 _PATH: Final = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where a reader is: it still needs ``position`` and all after it."""
+    """The position of a reader, which still needs this record and all later ones."""
 
     position: int
     epoch_us: int
@@ -30,20 +30,20 @@ class Cursor:
 
 
 def check_length(name: str, *, of: str) -> None:
-    """Refuse a name that is too long for a new cursor or pin; others may have made such.
+    """Refuse a name that is too long for a new cursor or pin; wal3 may have created longer ones.
 
     Raises:
-        UsageError: it is.
+        UsageError: the name is too long.
     """
     if len(name) > NAME_MAX:
         raise UsageError(f"{quoted(name)} is too long: a {of} has up to {NAME_MAX} characters")
 
 
 def cursor_path(name: str) -> str:
-    """Return where the cursor of a name lies.
+    """Return the path of a cursor.
 
     Raises:
-        UsageError: wal3 could not bear the name.
+        UsageError: wal3 does not accept the name.
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
@@ -52,16 +52,16 @@ def cursor_path(name: str) -> str:
 
 
 def cursor_name(path: str) -> str | None:
-    """Return the name of the cursor that lies at a path; None if none can lie there."""
+    """Return the name of the cursor at a path, or None if the path is not a cursor's."""
     found = _PATH.fullmatch(path)
     return found[1] if found else None
 
 
 def decode_cursor(data: bytes, *, where: str) -> Cursor:
-    """Read a cursor.
+    """Decode a cursor.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: the bytes are not a cursor.
     """
     found = parse(data, where=where)
     return Cursor(

@@ -1,8 +1,8 @@
-"""Epochs of a slot log: who may write where, and the chain in which they follow each other. Pure.
+"""Epochs of a slot log: each gives one writer a directory, and they form a chain. Pure.
 
-Only its opener writes data into an epoch's directory. An epoch ends at the first slot, in slot
-order, that holds a fence; the next epoch begins at that same slot, so data has one slot after the
-other through all epochs. Slot s of an epoch with k lanes lies in lane s % k.
+Only the opener of an epoch writes data into its directory. An epoch ends at the first slot, in slot
+order, that holds a fence. The next epoch begins at that same slot, so slot numbers of data have no
+gap across epochs. Slot s of an epoch with k lanes is in lane s % k.
 Source: wal3-draft, "Sharding" and "Fencing"; design page 3, "Slot commit".
 """
 
@@ -22,7 +22,8 @@ ALPHA_MAX: Final = 256
 FIRST_SLOT: Final = 1
 EPOCHS: Final = "epoch/"
 FIRST_EPOCHS: Final = f"{EPOCHS}{0:016x}-"
-VOID_MAX: Final = 100_000  # A fence that says more was made to have somebody delete at random.
+# A greater distance is a forgery that would make a collector delete arbitrary paths.
+VOID_MAX: Final = 100_000
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _PATH: Final = re.compile(
     r"epoch/([0-9a-f]{16})-([0-9a-f]{16})/([0-9a-f]{3})/([0-9a-f]{16})\.parquet"
@@ -31,12 +32,12 @@ _PATH: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One writer's turn.
+    """The slots that one writer may fill.
 
-    ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
-    puts may be under way; ``opener`` is a name for people. ``reach`` is the first slot past all
-    fences by which it was opened. ``log`` is the name of the log whose objects they are, where a
-    fork shares them; empty for its own.
+    ``id`` is random, so two concurrent openers do not share a directory. ``alpha`` bounds the puts
+    in flight. ``opener`` is a name for people. ``reach`` is the first slot past all fences that
+    opened the epoch. ``log`` is the name of the log that owns the objects if a fork shares them,
+    else "".
     """
 
     number: int
@@ -50,20 +51,20 @@ class Epoch:
 
     @property
     def name(self) -> str:
-        """Return the name of its directory."""
+        """Return the name of the epoch's directory."""
         return f"{self.number:016x}-{self.id}"
 
     def path(self, slot: int) -> str:
-        """Return the one place where the object of a slot lies, if the slot is this epoch's."""
+        """Return the only path for a slot's object, if the slot belongs to this epoch."""
         beside = f"{BESIDE}{self.log}/" if self.log else ""
         return f"{beside}{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
 
     def void_paths(self, fence: int, reach: int) -> list[str]:
-        """Return where void objects can lie, once the epoch has ended at the slot ``fence``.
+        """Return the possible paths of void objects once the epoch has ended at the slot ``fence``.
 
-        Its writer has at most alpha slots under way from one below the fence on, and the fences of
-        whoever ended it lie below ``reach``. Those of others, who came too late, are found by a
-        sweep.
+        The writer has at most alpha slots in flight, counted from the lowest unsettled slot, which
+        is at or below the fence. The fences of the process that ended the epoch are below
+        ``reach``. A sweep finds the fences of other, later openers.
         """
         limit = min(max(fence + self.alpha, reach), fence + VOID_MAX)
         return [self.path(slot) for slot in range(fence + 1, limit)]
@@ -71,7 +72,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the path of a slot's object says of it."""
+    """The facts that a path states about a slot's object."""
 
     number: int
     id: str
@@ -80,27 +81,27 @@ class Place:
 
     @property
     def epoch(self) -> str:
-        """Return the name of its epoch's directory."""
+        """Return the name of the epoch's directory."""
         return f"{self.number:016x}-{self.id}"
 
 
 def place_of(path: str) -> Place | None:
-    """Return the place that a path names; None if no slot's object can lie there."""
+    """Return the place that a path names, or None if the path cannot belong to a slot's object."""
     if (found := _PATH.fullmatch(path)) is None:
         return None
     return Place(int(found[1], 16), found[2], int(found[3], 16), int(found[4], 16))
 
 
 def first_epoch(*, id: str, opener: str) -> Epoch:
-    """Return the epoch that a log is made with; the first to open it ends that."""
+    """Return the epoch of a new log. The first opener ends it, so it never holds data."""
     return Epoch(number=0, id=id, first_slot=FIRST_SLOT, opener=opener)
 
 
 def check_shape(*, lanes: int, alpha: int) -> None:
-    """Refuse numbers with which no epoch can be opened.
+    """Refuse numbers with which an epoch cannot be opened.
 
     Raises:
-        UsageError: there is none, or there are too many.
+        UsageError: a number is too small or too large.
     """
     check_whole(lanes, "the number of lanes")
     check_whole(alpha, "alpha")
@@ -111,7 +112,7 @@ def check_shape(*, lanes: int, alpha: int) -> None:
 
 
 def encode_epoch(epoch: Epoch) -> dict[str, Any]:
-    """Return plain values, without the first slot: the fence that opens an epoch is at that."""
+    """Return plain values without the first slot, which is the slot of the opening fence."""
     return {
         "number": epoch.number,
         "id": epoch.id,
@@ -122,10 +123,10 @@ def encode_epoch(epoch: Epoch) -> dict[str, Any]:
 
 
 def decode_epoch(found: Fields, *, first_slot: int, reach: int) -> Epoch:
-    """Read what `encode_epoch` gave.
+    """Decode the values of `encode_epoch`.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: they are not an epoch.
     """
     if not _ID.fullmatch(found.text("id")):
         raise found.wrong("id", "is not 16 hex digits")

@@ -1,7 +1,8 @@
-"""The epochs that a slot log's manifest knows: one after the other, up to the seal. Pure.
+"""The chain of epochs that a slot log's manifest knows, up to the seal. Pure.
 
-An epoch ends at the first slot, in slot order, that holds a fence; the next begins at that same
-slot. Epochs that are over leave the manifest for immutable objects that it names.
+An epoch ends at the first slot, in slot order, that holds a fence; the next epoch begins at that
+same slot. Ended epochs move from the manifest to immutable objects that the manifest names, so its
+size does not grow with the number of opens.
 Source: wal3-draft, "Fencing"; design page 3, "Slot commit"; decision 12.
 """
 
@@ -26,9 +27,9 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The end of a log: no slot after it is ever read. ``successor`` is the next log's name.
+    """The end of a log: readers read no slot after it. ``successor`` is the name of the next log.
 
-    ``reach`` is the first slot past all fences by which it was sealed.
+    ``reach`` is the first slot past all fences that sealed the log.
     """
 
     slot: int
@@ -38,7 +39,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The log of which this is a fork, and the pin there that holds what they share."""
+    """The log that this fork was made from, and the pin there that holds the shared records."""
 
     log: str
     pin: str
@@ -46,9 +47,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastEpochs:
-    """An immutable object that lists epochs which are over: the numbers ``[first, limit)``.
+    """A pointer to an immutable object that lists the ended epochs ``[first, limit)``.
 
-    They had the slots ``[first_slot, limit_slot)``. ``depth`` is 0 if it lists them itself.
+    Their slots are ``[first_slot, limit_slot)``. ``depth`` is 0 if the object lists the epochs
+    itself, and greater if it lists further such objects.
     """
 
     path: str
@@ -61,13 +63,13 @@ class PastEpochs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
+    """The epochs that a manifest knows, and the seal.
 
-    Of many epochs the newest alone are in ``epochs``, and ``past`` says where the older are listed.
-    ``is_closed`` says that the last epoch's writer was closed, and will put nothing into the next
-    slot. ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next
-    one. ``is_destroyed`` says that the log is no more: what is left are the fences that keep
-    writers who slept through it from taking its slots for free.
+    ``epochs`` has the newest epochs, and ``past`` points to lists of older ones. The first epoch of
+    a log is empty. ``is_closed`` is True if the last epoch's writer has closed, and so puts nothing
+    into the next slot. ``streams_at_start`` are the streams open at the oldest retained position,
+    ``streams`` those open at the next position. ``is_destroyed`` is True if the log was deleted.
+    Its fences remain, so a stale writer cannot find its old slots free.
     """
 
     epochs: tuple[Epoch, ...]
@@ -84,21 +86,21 @@ class Chain:
         return self.epochs[-1]
 
     def of(self, slot: int) -> Epoch:
-        """Return the epoch in which the data of a slot lies.
+        """Return the epoch that holds the data of a slot.
 
-        The first that is known, if the slot is older than all that are.
+        If the slot is older than all epochs listed here, return the oldest of these.
         """
         after = bisect_right(self.epochs, slot, key=lambda epoch: epoch.first_slot)
         return self.epochs[max(0, after - 1)]
 
     def knows(self, slot: int) -> bool:
-        """Say whether the epoch of a slot is among those that the chain itself lists."""
+        """Return True if the chain itself lists the epoch of a slot."""
         return not self.past or self.epochs[0].first_slot <= slot
 
     def ends(self) -> Iterator[tuple[Epoch, int]]:
-        """Yield the epochs that have ended, each with the slot of the fence that ended it.
+        """Yield the ended epochs, each with the slot of its ending fence.
 
-        Where a fork begins there is no fence: the log it shares with goes on.
+        A fork begins without a fence, because its origin log continues there.
         """
         for one, other in pairwise(self.epochs):
             if one.log == other.log:
@@ -107,22 +109,22 @@ class Chain:
             yield self.last, self.seal.slot
 
     def after(self, epoch: Epoch) -> Epoch | None:
-        """Return the epoch that followed one; None if none did, as far as is known."""
-        # Numbers follow each other.
+        """Return the epoch after ``epoch``, or None if there is no known one."""
+        # Epoch numbers are contiguous.
         place = epoch.number - self.epochs[0].number
         if not 0 <= place < len(self.epochs) - 1 or self.epochs[place].name != epoch.name:
             return None
         return self.epochs[place + 1]
 
     def reach_after(self, epoch: Epoch) -> int:
-        """Return the first slot past all fences by which an epoch was ended."""
+        """Return the first slot past all fences that ended an epoch."""
         if (following := self.after(epoch)) is not None:
             return following.reach
         return 0 if self.seal is None else self.seal.reach
 
 
 def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
-    """Yield all that is wrong with the epochs of a manifest whose next slot is ``next_slot``."""
+    """Yield the faults in the epochs of a manifest whose next slot is ``next_slot``."""
     yield from _problems_of_past(chain)
     for one, other in pairwise(chain.epochs):
         if other.number != one.number + 1:
@@ -146,7 +148,7 @@ def _problems_of_past(chain: Chain) -> Iterator[str]:
 
 
 def encode_chain(chain: Chain) -> dict[str, Any]:
-    """Return plain values; what most logs have not is left out."""
+    """Return plain values, without those that most logs do not need."""
     seal, origin = chain.seal, chain.origin
     found: dict[str, Any] = {
         "version": VERSION,
@@ -172,10 +174,11 @@ def encode_chain(chain: Chain) -> dict[str, Any]:
 
 
 def decode_chain(found: Fields) -> Chain:
-    """Read what `encode_chain` gave.
+    """Decode the values of `encode_chain`.
 
     Raises:
-        CorruptionError: it is none. UsageError: a newer tidelog wrote it.
+        CorruptionError: they are not a chain.
+        UsageError: a newer tidelog wrote them.
     """
     if (version := found.whole("version")) != VERSION:
         raise UsageError(
@@ -215,7 +218,7 @@ def decode_chain(found: Fields) -> Chain:
 
 
 def encode_epoch_of_chain(epoch: Epoch) -> dict[str, Any]:
-    """Return plain values of an epoch whose place in its log is known."""
+    """Return plain values of an epoch, with its first slot and its reach."""
     return {
         **encode_epoch(epoch),
         "first_slot": epoch.first_slot,
@@ -225,10 +228,10 @@ def encode_epoch_of_chain(epoch: Epoch) -> dict[str, Any]:
 
 
 def decode_epochs_of_chain(found: Fields) -> tuple[Epoch, ...]:
-    """Read a list of what `encode_epoch_of_chain` returned.
+    """Decode a list of the values of `encode_epoch_of_chain`.
 
     Raises:
-        CorruptionError: it is none, or it is empty.
+        CorruptionError: it is not such a list, or is empty.
     """
     epochs = tuple(
         replace(
@@ -248,10 +251,10 @@ def encode_past(past: PastEpochs) -> dict[str, Any]:
 
 
 def decode_past(found: Fields) -> PastEpochs:
-    """Read what `encode_past` returned.
+    """Decode the values of `encode_past`.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: they are not a pointer to past epochs.
     """
     return PastEpochs(
         path=own_path_in(found, "path"),

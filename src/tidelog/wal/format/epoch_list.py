@@ -1,8 +1,9 @@
-"""Lists of epochs that are over: they keep a manifest small, however often it was opened. Pure.
+"""Lists of ended epochs, which keep a manifest small however often its log is opened. Pure.
 
-A list is immutable, named by its checksum. It holds epochs and, last, the one that followed them:
-so where each of them ended can be told from the list alone. Of many lists a deeper one is made.
-Invariants: what a chain knows is the same before and after it is shortened.
+A list is immutable, and its name contains its checksum. It holds epochs and, at its end, the epoch
+that followed them: so the list alone shows where each of its epochs ended. Once there are many
+lists of one depth, a deeper list replaces them.
+Invariants: a chain knows the same epochs before and after it is shortened.
 Source: wal3, "Manifest Compaction"; design page 3, "Open for writing".
 """
 
@@ -26,13 +27,13 @@ from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.new_object import NewObject
 
 PAST: Final = "epochs/"
-EPOCHS_MAX: Final = 32  # In a manifest; half of them go to a list at once.
-LISTS_MAX: Final = 16  # Of one depth, in a manifest or in a list.
+EPOCHS_MAX: Final = 32  # In a manifest. Beyond that, half of them move to a list.
+LISTS_MAX: Final = 16  # Lists of one depth, in a manifest or in a list.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochList:
-    """Epochs that are over, and the one that came after them; or further lists."""
+    """Ended epochs and the epoch that followed them, or pointers to further lists."""
 
     epochs: tuple[Epoch, ...] = ()
     lists: tuple[PastEpochs, ...] = ()
@@ -41,7 +42,7 @@ class EpochList:
 def shorten(
     chain: Chain, *, epochs_max: int = EPOCHS_MAX, lists_max: int = LISTS_MAX
 ) -> tuple[Chain, list[NewObject]]:
-    """Return a chain with its older epochs in lists, and those to store, in that order."""
+    """Return a chain with its older epochs in lists, and the new lists in storing order."""
     made: list[NewObject] = []
     epochs, past = chain.epochs, list(chain.past)
     while len(epochs) > epochs_max:
@@ -57,10 +58,10 @@ def shorten(
 
 
 def decode_epoch_list(data: bytes, pointer: PastEpochs) -> EpochList:
-    """Read a list, which must be what the pointer says.
+    """Decode a list, and check it against its pointer.
 
     Raises:
-        CorruptionError: it is not.
+        CorruptionError: the list differs from its pointer.
     """
     found = parse(data, where=pointer.path)
     if pointer.path != _path(pointer.depth, data):
@@ -116,5 +117,5 @@ def _path(depth: int, data: bytes) -> str:
 
 
 def _run_of_lists(past: Sequence[PastEpochs], lists_max: int) -> list[PastEpochs]:
-    """Return the newest lists that are of one depth; deeper ones are older."""
+    """Return the newest lists that have one depth; deeper lists are older."""
     return [one for one in past if one.depth == past[-1].depth][-lists_max:]

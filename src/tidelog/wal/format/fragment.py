@@ -1,6 +1,6 @@
-"""Fragments as a log's tree names them: immutable files of records. Pure.
+"""Fragments: the immutable files of records, as a log's tree names them. Pure.
 
-Bytes that were written by wal3 come out of parsing and rendering as they went in.
+Bytes written by wal3 stay the same after decoding and encoding.
 Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
@@ -25,11 +25,14 @@ TIME_MAX_US: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """An immutable file of the records ``[start, limit)``; size in bytes.
+    """An immutable file of the records ``[start, limit)``.
 
-    ``last_us`` is the greatest time of its records, ``streams`` which streams it holds, and
-    ``keys`` which keys: known in logs of slot commits only, and None elsewhere. Of keys nothing
-    may be recorded there, either, which is None, too.
+    ``last_us`` is the greatest time of its records, ``streams`` and ``keys`` the sets of their
+    streams and keys. All three are None in wal3's protocol. In a slot log ``keys`` may also be
+    None, which means that the set is not recorded.
+
+    Units:
+        num_bytes: bytes of the stored file.
     """
 
     path: str
@@ -44,13 +47,13 @@ class Fragment:
 
 
 def fragment_path(seq_no: int) -> str:
-    """Return the one place where the fragment of a number lies."""
+    """Return the only path for the fragment with a number, in wal3's protocol."""
     bucket = seq_no // BUCKET_FRAGMENTS * BUCKET_FRAGMENTS
     return f"{FRAGMENTS}Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
 
 
 def has_path_of_its_number(fragment: Fragment) -> bool:
-    """Say whether a fragment lies where one of its number can, in a log of either protocol."""
+    """Return True if the path of a fragment fits its number, in a log of either protocol."""
     _, _, shared = fragment.path.removeprefix(BESIDE).partition("/")
     place = place_of(shared if fragment.path.startswith(BESIDE) else fragment.path)
     if place is not None:
@@ -59,7 +62,7 @@ def has_path_of_its_number(fragment: Fragment) -> bool:
 
 
 def decode_fragment(found: Fields) -> Fragment:
-    """Take a fragment from the fields of an object, which may be part of a larger one."""
+    """Decode a fragment from the fields of an object, which may be part of a larger one."""
     last_us = last_us_in(found)
     return Fragment(
         path=path_in(found, "path"),
@@ -69,7 +72,8 @@ def decode_fragment(found: Fields) -> Fragment:
         num_bytes=found.whole("num_bytes"),
         setsum=found.setsum("setsum"),
         last_us=last_us,
-        # Where the time is known the streams and the keys are, and most fragments hold none.
+        # A fragment with a time also has the sets. Most fragments have no streams and no keys, so
+        # no fields for them.
         streams=None if last_us is None else stream_set_in(found, "streams"),
         keys=None if last_us is None else key_set_in(found, "keys"),
     )

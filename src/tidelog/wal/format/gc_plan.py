@@ -1,9 +1,9 @@
-"""Garbage: what a collection of a log has planned to erase, and to keep. Pure.
+"""Garbage: the plan of a collection, with the objects to delete and the first to keep. Pure.
 
-In slot logs the plan that stands between two collections, which erases nothing, says where the log
-begins, and which streams are open there. So nothing of a slot log is ever deleted before this
-object says that it may be gone, and whoever makes a lost manifest again can tell what was collected
-from what was lost. A copy begins where it was told to, so it has such a plan before its manifest.
+In a slot log an empty plan exists between two collections. It states where the log begins, and the
+streams open there. So no object of a slot log is deleted before this plan permits it. When
+`rebuild` restores a lost manifest, the plan tells collected objects from lost ones. A copy may
+begin at a later position than its source, so it writes such a plan before its manifest.
 
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md, docs/internals/log-collection.md.
 """
@@ -29,8 +29,8 @@ from tidelog.wal.format.snapshot import (
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 GARBAGE: Final = "gc/GARBAGE"
-ERASED_MAX: Final = 2**22  # Fragments of one plan: a path is made of each.
-# These only in slot logs, which wal3 does not read.
+ERASED_MAX: Final = 2**22  # Fragments per plan: the collector builds a path for each.
+# Fields of slot logs, which wal3 does not read.
 STREAMS: Final = "tidelog_streams_at_start"
 STREAMS_BEFORE: Final = "tidelog_streams_before"
 DESTROYED: Final = "tidelog_is_destroyed"
@@ -39,14 +39,15 @@ FIRST_EPOCH: Final = "tidelog_first_epoch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """A plan; the default is wal3's of nothing, which is what stands between two collections.
+    """A plan. The default is wal3's empty plan, which exists between two collections.
 
-    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go; ``first_to_keep`` is
-        the position after them. In slot logs ``streams_at_start`` are open there, and
-        ``streams_before`` where the log begins until the plan is carried out; None elsewhere.
-        ``is_destroyed``: all of the log was deleted, and no manifest is to be made for it again.
-        ``first_epoch`` is the name of a copy's, in the plan that its maker wrote: a copy that was
-        broken off may have left it where another log is now.
+    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` are deleted;
+    ``first_to_keep`` is the position after them. In slot logs ``streams_at_start`` are the streams
+    open at that position. ``streams_before`` are those open at the log's start until the plan is
+    carried out. Both are None in wal3's protocol. ``is_destroyed`` means that the whole log was
+    deleted, and a rebuild must not restore it. ``first_epoch`` is the name of a copy's first epoch,
+    set by the copier: if another log is at the location later, the name shows that this plan is
+    left over from a copy that broke off.
     """
 
     snapshots_to_drop: tuple[Pointer, ...] = ()
@@ -63,14 +64,14 @@ class Garbage:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether it erases nothing."""
+        """Return True if the plan deletes nothing."""
         return self.fragments_start == self.fragments_limit and not (
             self.snapshots_to_drop or self.snapshots_to_make or self.root
         )
 
 
 def nothing_to_erase(manifest: Manifest, *, is_destroyed: bool = False) -> Garbage:
-    """Return the plan that stands for a manifest while nothing is planned."""
+    """Return the empty plan for a manifest."""
     if manifest.chain is None:
         return Garbage()
     first = manifest.initial_seq_no or FIRST_SLOT
@@ -84,11 +85,11 @@ def nothing_to_erase(manifest: Manifest, *, is_destroyed: bool = False) -> Garba
 
 
 def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
-    """Read a plan.
+    """Decode a plan.
 
     Raises:
-        CorruptionError: it is none, or erases more than a plan may. UsageError: it is one of wal3's
-        replicated logs.
+        CorruptionError: the bytes are not a plan, or the plan deletes more than a plan may.
+        UsageError: it belongs to one of wal3's replicated logs.
     """
     found = parse(data, where=where)
     if found.flag("fragments_are_uuids", default=False):
@@ -115,10 +116,10 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
 
 
 def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
-    """Write a plan.
+    """Encode a plan.
 
-    ``write_id`` makes the bytes of this write differ from those of any other, in a field of its own
-    that wal3 passes over; without one they are wal3's to the byte.
+    ``write_id`` makes the bytes of this write unique, in a field that wal3 ignores. Without it the
+    bytes are exactly wal3's.
     """
     found: dict[str, Any] = {
         "snapshots_to_drop": [encode_pointer(p) for p in garbage.snapshots_to_drop],

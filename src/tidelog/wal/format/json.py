@@ -1,7 +1,7 @@
-"""The form of wal3's JSON objects: compact, fields in a fixed order, numbers whole. Pure.
+"""The form of wal3's JSON objects: compact, with fields in a fixed order and whole numbers. Pure.
 
-Readers take fields in any order and ignore those they do not know; a field that comes twice is an
-error, as it is to wal3.
+Readers accept fields in any order and ignore unknown ones. A repeated field is an error, as in
+wal3.
 Source: Chroma's wal3 as written by its own code; see docs/internals/wal3.md.
 """
 
@@ -22,25 +22,25 @@ from tidelog.json_depth import depth_of
 from tidelog.setsum import Setsum
 
 U64_MAX: Final = 2**64 - 1
-DEPTH_MAX: Final = 128  # What wal3's own reader goes down to.
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # An escape of half a character, or of two.
-CHECK: Final = "check"  # A field of our own: the sum of an object without it.
+DEPTH_MAX: Final = 128  # The depth limit of wal3's reader.
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # An escaped surrogate, single or in a pair.
+CHECK: Final = "check"  # A field of ours: the checksum of an object without this field.
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one JSON object, taken out with their types checked.
+    """The fields of one JSON object, read with type checks.
 
     Raises:
-        CorruptionError: by each method, where a field is missing or of another type; it names the
-            object in the store and the field.
+        CorruptionError: a field is missing or has another type; the error names the object and the
+        field.
     """
 
     where: str
     found: Mapping[str, Any]
 
     def whole(self, name: str, *, most: int = U64_MAX) -> int:
-        """Return a number from 0 to ``most``."""
+        """Return a whole number from 0 to ``most``."""
         value = self._value(name)
         if type(value) is not int or not 0 <= value <= most:
             raise self.wrong(name, f"is no whole number from 0 to {most}")
@@ -65,7 +65,7 @@ class Fields:
             raise self.wrong(name, "is no setsum") from error
 
     def position(self, name: str) -> int:
-        """Return a position, which stands in an object of its own."""
+        """Return a position, which is stored in an object of its own."""
         return self.child(name).whole("offset")
 
     def child(self, name: str) -> Fields:
@@ -81,18 +81,18 @@ class Fields:
         return [Fields(f"{self.where}: {name}[{n}]", item) for n, item in enumerate(value)]
 
     def blob(self, name: str) -> bytes:
-        """Return bytes, which stand as base64."""
+        """Return bytes, which are stored as base64."""
         return self._blob(name, self.text(name))
 
     def blobs(self, name: str) -> list[bytes]:
-        """Return a list of them."""
+        """Return a list of bytes, each stored as base64."""
         value = self._value(name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.wrong(name, "is no list of texts")
         return [self._blob(name, item) for item in value]
 
     def has(self, name: str) -> bool:
-        """Say whether an optional field is there; null is not."""
+        """Return True if an optional field exists and is not null."""
         return self.found.get(name) is not None
 
     def wrong(self, name: str, why: str) -> CorruptionError:
@@ -111,15 +111,16 @@ class Fields:
 
 
 def parse(data: bytes, *, where: str) -> Fields:
-    """Read a JSON object.
+    """Decode a JSON object.
 
     Raises:
-        CorruptionError: it is none, or a field comes twice in it, or it is nested deeper than wal3
-            reads, or a text in it has half a character, which could not be written back.
+        CorruptionError: the bytes are not a JSON object, a field is repeated, the object is nested
+        deeper than wal3 reads, or a text has a lone surrogate, which cannot be written back.
     """
     try:
         text = data.decode("utf-8")
-        # Python's own limit depends on its caller, so an object might be read and not be written.
+        # Python's own depth limit depends on the caller's stack: a process might read an object
+        # that it cannot write.
         if depth_of(data, least=DEPTH_MAX) > DEPTH_MAX:
             raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
@@ -135,10 +136,10 @@ def parse(data: bytes, *, where: str) -> Fields:
 
 
 def render(found: Mapping[str, Any]) -> bytes:
-    """Write a JSON object as wal3 does, to the byte.
+    """Encode a JSON object with exactly wal3's bytes.
 
     Raises:
-        UsageError: a text in it has half a character, which no file can have.
+        UsageError: a text has a lone surrogate, which UTF-8 cannot hold.
     """
     text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
     try:
@@ -151,20 +152,20 @@ def render(found: Mapping[str, Any]) -> bytes:
 
 
 def render_bytes(value: bytes) -> str:
-    """Write bytes as text."""
+    """Return bytes as base64 text."""
     return base64.b64encode(value).decode("ascii")
 
 
 def check_of(found: Mapping[str, Any]) -> str:
-    """Return a checksum of an object without the field that will hold it."""
+    """Return the checksum of an object without the field that holds the checksum."""
     return hashlib.blake2b(render(found), digest_size=16).hexdigest()
 
 
 def position(offset: int) -> dict[str, int]:
-    """Return a position as wal3 writes it.
+    """Return a position in wal3's form.
 
     Raises:
-        UsageError: it is none; nobody could read it again.
+        UsageError: it is not a valid position, so readers would refuse it.
     """
     check_whole(offset, "a position")
     return {"offset": offset}
@@ -182,7 +183,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _is_whole(found: Any) -> bool:
-    """Say whether all texts can be written back."""
+    """Return True if no text has a lone surrogate."""
     try:
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

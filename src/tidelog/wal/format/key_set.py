@@ -1,13 +1,14 @@
-"""Which keys a fragment holds, so that whoever reads one key need not fetch it. Pure.
+"""The set of a fragment's keys, so that a read of one key can skip the fragment. Pure.
 
-A few are listed; of more there is a bloom filter, as of streams (`tidelog.wal.format.stream_set`),
-but of hashes that numpy makes: an append may bring a key for each record. Nothing is recorded where
-each key has `REPEATS` records or more, for then nearly every fragment of such a log holds nearly
-every key; nor where there are so many keys that a filter would be wrong too often.
+A few keys are listed. More are kept in a Bloom filter, as for streams
+(`tidelog.wal.format.stream_set`). Its hashes are computed by numpy, because an append may bring a
+key for each record. The set is not recorded in two cases. If each key has `REPEATS` records or
+more, nearly every fragment of the log holds nearly every key. If there are too many keys, a filter
+has too many false positives.
 
-Shape: a key's two hashes are XXH3_64 with the seeds 0 and 1; the places of its bits are ``first +
-    n * (second | 1)`` of 64 bits, modulo the count of bits, for n from 0 on. Bit p is bit ``p % 8``
-    of byte ``p // 8``. Stable for ever, for filters are stored.
+Shape: a key's two hashes are XXH3_64 with the seeds 0 and 1. The places of its bits are ``first + n
+* (second | 1)`` in 64 bits, modulo the number of bits, for n from 0 up. Bit p is bit ``p % 8`` of
+byte ``p // 8``. This never changes, because filters are stored.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tidelog.wal.format.stream_set import (
 
 KEY_BYTES_MAX: Final = 16_384
 REPEATS: Final = 3
-# With two bits for each key, two answers in five are wrong; with fewer, no filter is worth a place.
+# With two bits per key, 40 % of the answers are false positives. With fewer, a filter is not worth
+# its place.
 FILTERED_MAX: Final = BYTES_MAX * 8 // 2
 _SEEDS: Final = (0, 1)
 _ANY: Final = "any"
@@ -43,10 +45,10 @@ _ANY: Final = "any"
 
 @dataclass(frozen=True, slots=True)
 class KeyBloom(Bloom):
-    """A bloom filter of keys."""
+    """A Bloom filter of keys."""
 
     def places_of(self, member: bytes) -> list[int]:
-        """Return the bits that stand for a key."""
+        """Return the bits of a key."""
         first, second = (xxhash.xxh3_64_intdigest(member, seed) for seed in _SEEDS)
         return self.in_steps(first, second | 1)
 
@@ -56,10 +58,10 @@ KeySet: TypeAlias = tuple[bytes, ...] | KeyBloom | None
 
 
 def check_key(key: object) -> None:
-    """Refuse what cannot be the key of a record.
+    """Refuse a value that cannot be the key of a record.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the value is not a valid key.
     """
     if isinstance(key, str):
         raise UsageError("a key is bytes, never str: encode it first")
@@ -70,9 +72,9 @@ def check_key(key: object) -> None:
 
 
 def key_set_of(keys: Any) -> KeySet:
-    """Return what is recorded of a column of keys, null where a record has none.
+    """Return the set of a column of keys; null means that a record has no key.
 
-    The same for the same keys as often, in whatever order.
+    The result does not depend on the order of the keys, only on which occur and how often.
     """
     if (count := len(keys) - keys.null_count) == 0:
         return ()
@@ -91,10 +93,10 @@ def encode_key_set(held: KeySet) -> Any:
 
 
 def key_set_in(found: Fields, name: str) -> KeySet:
-    """Read what `encode_key_set` gave; a missing field means that no record has a key.
+    """Decode the values of `encode_key_set`; a missing field means that no record has a key.
 
     Raises:
-        CorruptionError: it is something else.
+        CorruptionError: they are not a set of keys.
     """
     if not found.has(name):
         return ()
@@ -104,12 +106,13 @@ def key_set_in(found: Fields, name: str) -> KeySet:
 
 
 def _filter_of(unique: Any) -> KeyBloom:
-    """Return the filter of keys, none of which is null or comes twice."""
+    """Return the filter of distinct keys, none of them null."""
     count = len(unique)
     size, hashes = filter_shape(count)
     _, offsets, data = unique.buffers()
     ends = np.frombuffer(offsets, np.int32, count + 1, 4 * unique.offset).astype(np.int64)
-    octets = np.frombuffer(data, np.uint8)  # Of so many keys one at most is empty.
+    # At most one of the distinct keys is empty, so there is data.
+    octets = np.frombuffer(data, np.uint8)
     first, second = hash_bytes(octets, ends[:-1], np.diff(ends), _SEEDS)
     step = second | np.uint64(1)
     held = np.zeros(size * 8, dtype=np.bool_)

@@ -1,6 +1,7 @@
-"""Links: what a slot's object says of its place in the log, and of the log up to it. Pure.
+"""Links: the description of a slot's object, and of the log up to that object. Pure.
 
-A data link carries the log's setsum, so that the chain of links proves itself without a manifest.
+A data link carries the setsum of the whole log up to its end. So the chain of links proves itself
+without a manifest.
 Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
 """
 
@@ -20,14 +21,13 @@ from tidelog.wal.format.streams import Controls, Streams, decode_controls, encod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLink:
-    """Records ``[start, limit)``, and how they continue the log.
+    """The link of the records ``[start, limit)``.
 
-    ``setsum`` is theirs, ``log_setsum`` that of all records up to them, ``column_sum`` what reads
-    compare their columns with; ``log_bytes`` counts the
-    bytes of all fragments before this one. ``first_us`` and ``last_us`` are their least and
-    greatest time, ``streams`` says which streams they are in, ``keys`` which keys they have, and
-    ``controls`` what those of them say that are in the control stream, so that who walks needs only
-    links.
+    ``setsum`` is the setsum of these records, ``log_setsum`` that of all records up to and
+    including them. Readers compare the columns with ``column_sum``. ``log_bytes`` is the bytes of
+    all earlier fragments. ``first_us`` and ``last_us`` are the least and the greatest time of the
+    records. ``streams`` and ``keys`` describe the streams and keys that occur. ``controls`` repeats
+    the control records, so a walk needs only links.
     """
 
     epoch: str
@@ -48,11 +48,11 @@ class DataLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceLink:
-    """The end of an epoch: the next one, or (None) the end of the log, with its successor.
+    """The link of a fence: it names the next epoch, or with None ends the log.
 
-    ``reach`` is the first slot past all fences that its opener put into the epoch, this one
-    included: what lies further is not theirs. All slots below ``seen`` were taken when it was sent:
-    if one is missing now, and was not collected, it was lost.
+    ``reach`` is the first slot past all fences that this opener put into the epoch; fences further
+    on are another opener's. All slots below ``seen`` were taken when the opener sent the fence. So
+    a slot below it that is missing now, and was not collected, was lost.
     """
 
     epoch: str
@@ -70,7 +70,7 @@ Link: TypeAlias = DataLink | FenceLink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Where the next object goes, all that its link says of what is before it, and what is open."""
+    """The place of the next object, and the state of the log before it."""
 
     epoch: Epoch
     slot: int
@@ -86,20 +86,20 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlFragment(Fragment):
-    """A fragment with control records, as its link shows it; manifests keep the plain one."""
+    """A fragment with the control records of its link; manifests store the plain fragment."""
 
     controls: Controls
 
 
 def plain(fragment: Fragment) -> Fragment:
-    """Return what a manifest keeps of a fragment."""
+    """Return the part of a fragment that a manifest stores."""
     if not isinstance(fragment, ControlFragment):
         return fragment
     return Fragment(**{one.name: getattr(fragment, one.name) for one in fields(Fragment)})
 
 
 def fragment_of(link: DataLink, path: str, size_bytes: int) -> Fragment:
-    """Return what a manifest says of a slot's object; with its control records, if it has any."""
+    """Return the fragment of a slot's object, with its control records if it has any."""
     fragment = Fragment(
         path=path,
         seq_no=link.slot,
@@ -148,10 +148,10 @@ def link_fields(link: Link) -> dict[str, Any]:
 
 
 def link_of(found: Fields) -> Link:
-    """Read what `link_fields` gave.
+    """Decode the values of `link_fields`.
 
     Raises:
-        CorruptionError: it is no link.
+        CorruptionError: they are not a link.
     """
     kind, slot = found.text("kind"), found.whole("slot")
     if kind == "fence":

@@ -1,10 +1,10 @@
 """The manifest of a log: the root of its tree, as a value and as bytes. Pure.
 
-A manifest lists fragments, newest last, and before them pointers to snapshots. Setsums tie all of
-it together: the manifest's is what was collected, plus the sum of all that it names.
+A manifest lists the newest fragments, and before them pointers to snapshots. Its setsum is the
+setsum of the collected records plus the setsums of all children.
 
-Invariants: see `problems_of_manifest`. Bytes that were written by wal3 come out of parsing and
-rendering as they went in.
+Invariants: see `problems_of_manifest`. Bytes written by wal3 stay the same after decoding and
+encoding.
 Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
@@ -36,14 +36,14 @@ from tidelog.wal.format.snapshot import (
 MANIFEST: Final = "manifest/MANIFEST"
 FIRST_POSITION: Final = 1
 FIRST_SEQ_NO: Final = 1
-CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
+CHAIN: Final = "tidelog"  # The only field of ours in a manifest; wal3 ignores it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The root of a log. ``acc_bytes`` counts every fragment there ever was.
+    """The root of a log. ``acc_bytes`` is the bytes of all fragments, also of the collected ones.
 
-    ``chain`` is there in logs of slot commits, and only there.
+    Only slot logs have a ``chain``.
     """
 
     setsum: Setsum = field(default_factory=Setsum.zero)
@@ -58,38 +58,39 @@ class Manifest:
 
     @property
     def children(self) -> list[Pointer | Fragment]:
-        """Return all that it names, oldest first."""
+        """Return its snapshots and fragments, oldest first."""
         return [*self.snapshots, *self.fragments]
 
     @property
     def oldest(self) -> int:
-        """Return the position of the first record that is still there, or of the next one."""
+        """Return the position of the oldest retained record; in an empty log, the next position."""
         starts = [child.start for child in self.children]
         return min(starts, default=self.initial_offset or FIRST_POSITION)
 
     @property
     def next(self) -> int:
-        """Return the position that the next record will have."""
+        """Return the position of the next record."""
         limits = [child.limit for child in self.children]
         return max(limits, default=self.initial_offset or FIRST_POSITION)
 
     @property
     def is_destroyed(self) -> bool:
-        """Say whether it is what was left of a log."""
+        """Return True if the log was destroyed, and this is its tombstone."""
         return self.chain is not None and self.chain.is_destroyed
 
     @property
     def next_seq_no(self) -> int:
-        """Return the number that the next fragment will have."""
+        """Return the number of the next fragment."""
         numbers = [fragment.seq_no for fragment in self.fragments]
         return max(numbers) + 1 if numbers else self.initial_seq_no or FIRST_SEQ_NO
 
 
 def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
-    """Read a manifest.
+    """Decode a manifest.
 
     Raises:
-        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+        CorruptionError: the bytes are not a manifest.
+        UsageError: they are the manifest of one of wal3's replicated logs.
     """
     found = parse(data, where=where)
     chain = _decode_chain(found) if found.has(CHAIN) else None
@@ -107,7 +108,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Write a manifest."""
+    """Encode a manifest."""
     found: dict[str, Any] = {
         "setsum": manifest.setsum.hex(),
         "collected": manifest.collected.hex(),
@@ -129,7 +130,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def _decode_chain(found: Fields) -> Chain:
     fields = found.child(CHAIN)
     chain = decode_chain(fields)
-    # What would be read elsewhere for a changed epoch is an empty place: no error, and no records.
+    # A changed epoch would direct readers to an empty place, which looks like the end of the log.
+    # So check the manifest as a whole.
     bare = {name: value for name, value in fields.found.items() if name != CHECK}
     if fields.text(CHECK) != check_of({**found.found, CHAIN: bare}):
         raise fields.wrong(CHECK, "is not that of the manifest")
@@ -137,7 +139,7 @@ def _decode_chain(found: Fields) -> Chain:
 
 
 def problems_of_manifest(manifest: Manifest) -> list[str]:
-    """Return all that is wrong with a manifest, as far as it alone shows."""
+    """Return the faults that a manifest shows by itself."""
     children = manifest.children
     problems = list(problems_of_children(children))
     if sum_of(children) + manifest.collected != manifest.setsum:
@@ -147,7 +149,7 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     if _begins_elsewhere(manifest):
         problems.append("its initial_seq_no is not the number of its oldest fragment")
     size = sum(child.num_bytes for child in children)
-    # Of what was collected, no size is kept.
+    # The sizes of collected fragments are not recorded.
     known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
     if manifest.acc_bytes != known:
         problems.append("its acc_bytes are not those of its fragments")
@@ -168,14 +170,14 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
 def _begins_elsewhere(manifest: Manifest) -> bool:
     if manifest.initial_seq_no is None or not manifest.fragments:
         return False
-    # Those in snapshots have lower numbers.
+    # Fragments in snapshots have lower numbers.
     first = manifest.fragments[0].seq_no
     is_lower = bool(manifest.snapshots) and manifest.initial_seq_no < first
     return manifest.initial_seq_no != first and not is_lower
 
 
 def path_of(seq_no: int, chain: Chain | None) -> str:
-    """Return where the fragment of a number lies, in a log of either protocol."""
+    """Return the path of the fragment with a number, in a log of either protocol."""
     return fragment_path(seq_no) if chain is None else chain.of(seq_no).path(seq_no)
 
 

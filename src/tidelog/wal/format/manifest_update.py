@@ -1,8 +1,7 @@
-"""What becomes of a manifest: when a fragment joins it, and when it grows too long. Pure.
+"""Changes of a manifest: add a fragment, or roll over when it is too long. Pure.
 
-Invariants: an append adds to the setsum what the fragment holds, and to the positions exactly its
-own; a rollover changes neither. The newest fragment stays in the manifest itself, so that the next
-number can be told from it.
+Invariants: an append adds exactly the fragment's setsum and positions; a rollover changes neither.
+The newest fragment stays in the manifest itself, because the next number follows from it.
 Source: wal3, "Write Path" and "Snapshots"; docs/internals/wal3.md.
 """
 
@@ -27,9 +26,10 @@ from tidelog.wal.format.snapshot import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollover:
-    """How many fragments make a snapshot, and how many snapshots of one depth a deeper one.
+    """How many fragments make a snapshot, and how many snapshots of one depth make a deeper one.
 
-    Of either at least 2: an append rolls up once at most, and fewer would not keep up with it.
+    Both are at least 2: an append rolls over once at most, and with 1 the manifest would grow
+    anyway.
     """
 
     fragments: int = 64
@@ -50,7 +50,7 @@ def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Mani
     """Return the manifest with its next fragment.
 
     Raises:
-        CorruptionError: it is not the next: its number or its first position is another.
+        CorruptionError: the fragment has another number or another start than the next one.
     """
     if (fragment.seq_no, fragment.start) != (manifest.next_seq_no, manifest.next):
         raise CorruptionError(
@@ -71,10 +71,10 @@ def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Mani
 def roll_over(
     manifest: Manifest, rollover: Rollover, *, writer: str, maker: str = ""
 ) -> tuple[Manifest, Snapshot | None]:
-    """Return the manifest with one more snapshot in place of what that names, if one is due.
+    """Return the manifest with one new snapshot in place of its children, if one is due.
 
-    The deepest run of snapshots that is long enough goes first, then fragments. The snapshot has to
-    be stored before the manifest. For ``maker`` see `snapshot_path`.
+    The deepest run of snapshots that is long enough comes first, then fragments. The caller must
+    store the snapshot before the manifest. For ``maker`` see `snapshot_path`.
     """
     children = _run_of_snapshots(manifest.snapshots, rollover.snapshots)
     if not children:
@@ -104,7 +104,7 @@ def snapshot_over(
     names_depth: bool = False,
     maker: str = "",
 ) -> Snapshot:
-    """Return the snapshot that names all of ``children``; in slot logs its name says its depth.
+    """Return the snapshot of ``children``; in slot logs its name contains its depth.
 
     For ``maker`` see `snapshot_path`.
     """
@@ -122,7 +122,7 @@ def snapshot_over(
 
 
 def pointer_to(snapshot: Snapshot) -> Pointer:
-    """Return what names a snapshot in its parent."""
+    """Return the pointer that names a snapshot in its parent."""
     children = snapshot.children
     return Pointer(
         setsum=snapshot.setsum,
@@ -139,7 +139,7 @@ def check_manifest(manifest: Manifest) -> None:
     """Refuse a manifest that contradicts itself, before it is written.
 
     Raises:
-        CorruptionError: it does.
+        CorruptionError: the manifest contradicts itself.
     """
     if problems := problems_of_manifest(manifest):
         raise CorruptionError(
@@ -151,7 +151,7 @@ def _run_of_snapshots(pointers: Sequence[Pointer], count: int) -> list[Pointer |
     for depth in range(max((p.depth for p in pointers), default=0), 0, -1):
         run: list[Pointer | Fragment] = []
         for pointer in reversed(pointers):
-            # What is shallower and newer is not due yet; within a run it would leave a gap.
+            # A newer, shallower snapshot is not due yet. Within a run it would leave a gap.
             is_end = pointer.depth > depth or (run and pointer.depth < depth)
             if is_end or len(run) == count:
                 break
@@ -161,7 +161,8 @@ def _run_of_snapshots(pointers: Sequence[Pointer], count: int) -> list[Pointer |
             continue
         first = pointers[0]
         if first.depth < depth and first.limit == run[0].start:
-            run.insert(0, first)  # What a collection left: it would stand alone for ever.
+            # A collection left this snapshot. Without this it would never join a deeper one.
+            run.insert(0, first)
         return run
     return []
 

@@ -1,4 +1,4 @@
-"""Objects that are to be stored because something stored after them will name them. Pure."""
+"""Objects to store before the object that names them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object that a manifest is to name: a snapshot, or a list of epochs."""
+    """An object that a manifest will name: a snapshot or a list of epochs."""
 
     path: str
     data: bytes

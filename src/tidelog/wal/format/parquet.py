@@ -1,12 +1,12 @@
-"""Opening the Parquet files that hold a log's records, of either protocol. Pure.
+"""Opening the Parquet files of records, of either protocol. Pure.
 
-Whoever can write into the store can write a file of a few kilobytes whose reading takes gigabytes.
-So before any of it is decoded, what its end and the headers of its pages promise is held against
-its size; and of what may repeat itself, what it would come to is counted before it is written out.
+A process that can write to the store can write a file of a few kilobytes that takes gigabytes to
+read. So before decoding, the reader compares the sizes in the footer and the page headers with the
+file's size. If values may repeat, it counts their bytes before it expands them.
 
-Invariants: besides the file itself, reading it takes at most a few times `bytes_allowed`, and 24
-bytes for each of `RECORDS_MAX` records. What a library raises over bytes is told as
-CorruptionError; that there is no memory is not.
+Invariants: a read takes at most a few times `bytes_allowed`, plus 24 bytes for each of
+`RECORDS_MAX` records, plus the file itself. An error of a library about the bytes becomes a
+CorruptionError; a lack of memory does not.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from tidelog.wal.format.parquet_meta import (
     read_footer,
 )
 
-RECORDS_MAX: Final = 2**23  # In one object.
+RECORDS_MAX: Final = 2**23  # Per object.
 BYTES_MIN: Final = 128 * 1024 * 1024
-RATIO_MAX: Final = 32  # Snappy, which both protocols write, makes at most 22 bytes of one.
-# How both protocols write: what readers allow of groups and pages must hold whatever a later
-# library would choose by itself.
+RATIO_MAX: Final = 32  # Both protocols write Snappy, which expands one byte to at most 22.
+# Both protocols write with these sizes. The readers' limits on groups and pages rely on them, so a
+# library's defaults must not replace them.
 GROUP_ROWS: Final = 2**20
 PAGE_BYTES: Final = 2**20
 _LIST_MAX: Final = 4_096
-_LEAST: Final = {INT64: 8, BYTE_ARRAY: 4}  # Bytes that a value takes at least.
-# Where each value stands itself, or is a number in a dictionary.
+_LEAST: Final = {INT64: 8, BYTE_ARRAY: 4}  # Minimum bytes of a value.
+# Encodings in which each value is stored itself, or is an index into a dictionary.
 _BOUNDED: Final = (PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY)
 _FOREIGN: Final = (pa.ArrowException, ValueError, LookupError, TypeError, OSError)
 _REASON_MAX: Final = 300
 
 
 def bytes_allowed(size_bytes: int) -> int:
-    """Return how many bytes of streams, keys and bodies may come out of a file of a size."""
+    """Return the bytes of streams, keys and bodies that a file of a size may decode to."""
     return max(BYTES_MIN, RATIO_MAX * size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """A Parquet file of records whose footer was read; ``what`` it is, and where, is for people."""
+    """A Parquet file of records with its footer. ``what`` and ``path`` name it in errors."""
 
     data: bytes
     path: str
@@ -65,11 +65,11 @@ class RecordFile:
     footer: Footer
 
     def read(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
-        """Read columns, in whatever encodings they are written, as those of ``schema``, in order.
+        """Read the columns ``names``, in any encodings, as the columns of ``schema``, in order.
 
         Raises:
-            CorruptionError: one is missing, or is of another type, or has nulls where there may be
-            none; or the file promises more than one of its size may have.
+            CorruptionError: a column is missing, has another type, or has nulls where ``schema``
+            allows none; or the file would decode to more than a file of its size may.
         """
         with told_as_damage(self.path, self.what):
             shared = _look_at_promises(self.data, self.footer, names)
@@ -81,12 +81,12 @@ class RecordFile:
             return pa.Table.from_arrays(columns, schema=schema)
 
     def _read(self, names: Sequence[str], shared: Sequence[str]) -> pa.Table:
-        """Read columns; in the ``shared`` ones a value may stand once and come out often."""
+        """Read columns; keep the ``shared`` ones as dictionaries, whose values may repeat often."""
         file = pq.ParquetFile(
             pa.BufferReader(self.data),
             pre_buffer=False,
             read_dictionary=list(shared),
-            # Statistics of pages may repeat bodies, which may be as large as the file.
+            # Page statistics may repeat bodies, which may be as large as the file.
             thrift_string_size_limit=len(self.data),
             thrift_container_size_limit=_LIST_MAX,
         )
@@ -98,17 +98,17 @@ class RecordFile:
                 if _size_of_shared(column) > bytes_allowed(len(self.data)):
                     raise ValueError("its values repeat more than a file of its size may")
             elif column.type == pa.binary() or not _is_bytes(column.type):
-                continue  # As it should be, or for the caller to refuse.
+                continue  # The type is right, or the caller refuses it.
             found = found.set_column(found.column_names.index(name), name, column.cast(pa.binary()))
         table: pa.Table = found
         return table
 
 
 def open_records(data: bytes, *, path: str, what: str) -> RecordFile:
-    """Open a file, or a part of it that has its end: nothing but the footer is read.
+    """Open a file, or its last bytes, and read only the footer.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: the footer is missing or broken.
     """
     with told_as_damage(path, what):
         return RecordFile(data, path, what, read_footer(data))
@@ -116,15 +116,16 @@ def open_records(data: bytes, *, path: str, what: str) -> RecordFile:
 
 @contextmanager
 def told_as_damage(path: str, what: str) -> Iterator[None]:
-    """Tell what a library says of stored bytes as an error that names the object.
+    """Turn an error of a library about stored bytes into an error that names the object.
 
     Raises:
-        CorruptionError: a library refused them.
+        CorruptionError: a library refused the bytes.
     """
     try:
         yield
     except pa.ArrowMemoryError:
-        raise  # What the file promises was looked at: this says something of the machine.
+        # The sizes in the file were checked, so this is about the machine, not about the file.
+        raise
     except _FOREIGN as error:
         raise CorruptionError(
             f"{what} cannot be read: restore it, or move it away ({str(error)[:_REASON_MAX]})",
@@ -133,10 +134,10 @@ def told_as_damage(path: str, what: str) -> Iterator[None]:
 
 
 def _look_at_promises(data: bytes, footer: Footer, names: Sequence[str]) -> list[str]:
-    """Refuse a file that promises too much; return the columns that may become so by repetition.
+    """Refuse a file that may decode to too much; return the columns that need a check for repeats.
 
     Raises:
-        ValueError: it does, or there are other things in it than it says.
+        ValueError: the file may decode to too much, or contradicts its footer.
     """
     if footer.rows > RECORDS_MAX:
         raise ValueError(f"it promises {footer.rows} records, and {RECORDS_MAX} are allowed")
@@ -160,10 +161,10 @@ def _look_at_promises(data: bytes, footer: Footer, names: Sequence[str]) -> list
 
 
 class _Promise(NamedTuple):
-    """Bytes of a column's pages: such as come out as they stand, dictionaries, and all others.
+    """Bytes of a column's pages, by how they may expand.
 
-    A value of a dictionary may come out in every row, and of the others each may repeat the one
-    before it.
+    A ``plain`` page decodes to its own size. A value of a ``dictionary`` page may occur in every
+    row. In a ``chained`` page each value may repeat the one before it.
     """
 
     plain: int
@@ -190,7 +191,7 @@ def _promise_of(
 
 
 def _place_of(footer: Footer, name: str) -> int:
-    """Return where a column stands, which must be there once, and be flat."""
+    """Return the index of a column, which must occur once and be flat."""
     found = [place for place, leaf in enumerate(footer.leaves) if leaf.name == name]
     leaf = footer.leaves[found[0]] if len(found) == 1 else None
     if leaf is None or not leaf.is_flat or leaf.type not in _LEAST:
@@ -199,12 +200,12 @@ def _place_of(footer: Footer, name: str) -> int:
 
 
 def _is_bytes(dtype: pa.DataType) -> bool:
-    """Say whether values are bytes, in whichever of Arrow's layouts the file's writer had them."""
+    """Return True if values are bytes, in any of Arrow's layouts."""
     return dtype in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _size_of_shared(column: Any) -> int:
-    """Return how many bytes a column of dictionaries has when each value is written out."""
+    """Return the bytes of a dictionary column after each value is written out."""
     total = 0
     for chunk in column.chunks:
         lengths = pc.binary_length(chunk.dictionary)

@@ -1,11 +1,11 @@
-"""What a Parquet file says of itself: in its footer, and in the header before each page. Pure.
+"""The metadata of a Parquet file: its footer, and the headers of its pages. Pure.
 
-A footer says little of what it takes to read its file: a dictionary of one value of a megabyte, and
-a few bytes that repeat it, make a column of gigabytes. The headers of pages say which encoding each
-has and how large it is when it is decompressed; Arrow does not show them. Nor may Arrow be asked
-for the columns of a footer that was changed: some changes end the process.
+A footer does not show how much memory its file needs. A dictionary with one value of a megabyte,
+and a few bytes that repeat it, become a column of gigabytes. The page headers give each page's
+encoding and decompressed size, but Arrow does not expose them. Arrow must also not read the columns
+of a forged footer, because some forgeries crash the process.
 
-Invariants: pages are found where Arrow finds them.
+Invariants: this module finds pages where Arrow finds them.
 Source: the Parquet format, parquet.thrift.
 """
 
@@ -32,7 +32,8 @@ _ELEMENT: Final[Shape] = {1: I32, 3: I32, 4: BINARY, 5: I32}
 _COLUMN: Final[Shape] = {1: I32, 5: I64, 7: I64, 9: I64, 11: I64}
 _GROUP: Final[Shape] = {1: ({3: _COLUMN},), 3: I64}
 _FOOTER: Final[Shape] = {2: (_ELEMENT,), 3: I64, 4: (_GROUP,), 5: ({1: BINARY, 2: BINARY},)}
-# Of a page's kind: the field that is its own header, and there those of count and encoding.
+# By kind of page: the field of its own header, then the fields of the count and the encoding in
+# that header.
 _OWN: Final = {0: (5, 1, 2), DICTIONARY_PAGE: (7, 1, 2), 3: (8, 1, 4)}
 _COUNT_AND_ENCODING: Final[Shape] = {1: I32, 2: I32}
 _PAGE: Final[Shape] = {
@@ -46,11 +47,12 @@ _PAGE: Final[Shape] = {
 
 _REMEMBERED_BYTES_MAX: Final = 16 * 1024
 _PAGES_MIN: Final = 64
-_PAGE_BYTES_MIN: Final = 512  # On average, beyond those; writers make pages of a megabyte.
+# On average, beyond the first pages. Writers make pages of a megabyte.
+_PAGE_BYTES_MIN: Final = 512
 
 
 class Page(NamedTuple):
-    """A page: how many values it has, and its bytes as stored and as decompressed."""
+    """A page: its kind, encoding, number of values, and bytes as stored and as decompressed."""
 
     kind: int
     encoding: int
@@ -61,7 +63,7 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """A column of one group of rows; its pages lie in ``[start, limit)``."""
+    """A column of one row group, with its pages in the bytes ``[start, limit)``."""
 
     values: int
     start: int
@@ -70,7 +72,7 @@ class ColumnChunk:
 
 @dataclass(frozen=True, slots=True)
 class SchemaLeaf:
-    """A column of the schema. One that is not ``is_flat`` is part of something, or a list."""
+    """A column of the schema. It is not flat if it is nested or repeated."""
 
     name: str
     type: int
@@ -79,7 +81,7 @@ class SchemaLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a file says; each group of rows has its number of rows, and its columns."""
+    """The footer of a file. Each of its row groups has a number of rows and columns."""
 
     rows: int
     leaves: Sequence[SchemaLeaf]
@@ -88,15 +90,15 @@ class Footer:
 
 
 def footer_bytes(end: bytes) -> int:
-    """Return how many bytes at the end of a file are its footer, as the last 8 of them say."""
+    """Return the size of the footer, as the last 8 bytes of a file state it."""
     return int.from_bytes(end[-8:-4], "little") + 8
 
 
 def read_footer(data: bytes) -> Footer:
-    """Read the footer of a file, or of a part of it that has its end.
+    """Read the footer of a file, from the file or its last bytes.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the bytes do not end with a footer.
     """
     start = len(data) - footer_bytes(data)
     if start < 0 or data[-4:] != MAGIC:
@@ -115,7 +117,7 @@ def _footer_in(end: bytes) -> Footer:
     return Footer(_number(found, 3), _leaves(found.get(2, ())), groups, pairs)
 
 
-# An object's link and its records are read one after the other, each by the same footer.
+# A reader decodes an object's link and its records in turn, with the same footer.
 _remembered = lru_cache(maxsize=64)(_footer_in)
 
 
@@ -123,7 +125,7 @@ def pages_of(data: bytes, column: ColumnChunk) -> Iterator[Page]:
     """Yield the pages of a column.
 
     Raises:
-        ValueError: they are not what the footer says.
+        ValueError: the pages contradict the footer.
     """
     at, limit, values = column.start, column.limit, column.values
     if not 0 <= at <= limit <= len(data):
@@ -162,14 +164,14 @@ def _page(found: Struct) -> Page:
 
 def _column(found: Struct) -> ColumnChunk:
     start = _number(found, 9)
-    # As Arrow has it: a dictionary lies before the pages, or there is none.
+    # The same rule as Arrow's: a dictionary precedes the data pages, or the column has none.
     if 0 < found.get(11, 0) < start:
         start = found[11]
     return ColumnChunk(_number(found, 5), start, start + _number(found, 7))
 
 
 def _leaves(schema: Sequence[Struct]) -> list[SchemaLeaf]:
-    """Return the columns of a schema, which has its tree's nodes in order, the root first."""
+    """Return the columns of a schema, given as its tree in depth-first order."""
     leaves: list[SchemaLeaf] = []
     name, within = "", 0
     for element in schema[1:]:

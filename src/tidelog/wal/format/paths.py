@@ -1,6 +1,7 @@
-"""Paths and names in stored objects: they say where to read on, so they are looked at first. Pure.
+"""Checks of the paths and names in stored objects, before a reader follows them. Pure.
 
-Whoever can write into the store could lead a reader out of the log, or to what no store takes.
+A process that can write to the store could otherwise direct a reader out of the log, or to a key
+that the store refuses.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from tidelog.wal.format.json import Fields
 
 
 def path_in(found: Fields, name: str) -> str:
-    """Take a path, which may be that of an object in the log, or in one that it shares with.
+    """Return the path in a field: an object of the log, or of a log that it shares with.
 
     Raises:
-        CorruptionError: it leads elsewhere, or no object can have it.
+        CorruptionError: the path leads elsewhere, or is not a valid key.
     """
     path = found.text(name)
     beside, _, rest = path.removeprefix(BESIDE).partition("/")
@@ -30,7 +31,7 @@ def path_in(found: Fields, name: str) -> str:
 
 
 def own_path_in(found: Fields, name: str) -> str:
-    """Take a path, which must be that of an object in the log itself.
+    """Return the path in a field, which must be an object of the log itself.
 
     Raises:
         CorruptionError: see `path_in`.
@@ -42,10 +43,10 @@ def own_path_in(found: Fields, name: str) -> str:
 
 
 def log_in(found: Fields, name: str) -> str:
-    """Take the name of a log; empty if there is none.
+    """Return the name of a log in a field, or "" if the field is missing.
 
     Raises:
-        CorruptionError: no log can have it.
+        CorruptionError: it cannot be the name of a log.
     """
     log = found.text(name) if found.has(name) else ""
     try:

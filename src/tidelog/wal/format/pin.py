@@ -1,10 +1,10 @@
-"""Pins: ranges of a log that stay readable, though the log itself goes on and is collected. Pure.
+"""Pins: ranges of a log that stay readable while the log itself is collected. Pure.
 
-A pin names its fragments itself: the part of the manifest's tree that holds its range. A cursor
-holds back the start of the log, for everybody; a pin holds back only the deletion of what it names.
-A deletion has no condition. So each pin that is made has a path of its own, with a random id in it:
-once it holds nothing any more its object is deleted, and whoever is late in that cannot hit a pin
-that was made since under the same name.
+A cursor holds back the start of the log for all readers. A pin holds back only the deletion of the
+objects that it names: the part of the manifest's tree for its range.
+A store deletes without a condition. So each new pin has a path of its own, with a random id in it.
+Once a pin holds nothing, its object is deleted. A late deletion cannot hit a newer pin of the same
+name.
 
 Source: wal3-draft, "Snapshots of the log"; design page 3, "Manifest tree, setsum, cursors,
 collection".
@@ -37,12 +37,12 @@ _PATH: Final = re.compile(r"pin/([A-Za-z0-9_]+)\.([0-9a-f]{16})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """The records ``[start, limit)`` are held, and nothing if these are equal.
+    """A hold on the records ``[start, limit)``. A pin with ``start == limit`` is released.
 
-    ``id`` is that of its making: another pin of the same name has another.
-    ``is_sure`` is False until whoever makes it has seen that no collection went past. What lies
-    below ``swept`` was deleted already, as far as it was dead. ``holder`` is the name of the log
-    that shares the fragments, or empty. ``writer`` differs with every write.
+    ``id`` is random, so another pin of the same name has another one. ``is_sure`` is False until
+    the creator has verified that no collection went past the range. Dead objects below ``swept``
+    are deleted already. ``holder`` is the name of the log that shares the fragments, or "".
+    ``writer`` differs with every write.
     """
 
     name: str
@@ -67,15 +67,15 @@ class Pin:
 
     @property
     def children(self) -> list[Pointer | Fragment]:
-        """Return what it names, oldest first."""
+        """Return its snapshots and fragments, oldest first."""
         return [*self.snapshots, *self.fragments]
 
 
 def check_pin_name(name: str, *, of: str = "pin") -> None:
-    """Refuse what cannot be the name of a pin, and so of a fork, which has one of its name.
+    """Refuse an invalid name of a pin. A fork has the same rules, because its pin has its name.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the name is invalid.
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
@@ -84,12 +84,12 @@ def check_pin_name(name: str, *, of: str = "pin") -> None:
 
 
 def pins_named(name: str) -> str:
-    """Return what the paths of all pins of a name begin with, and of no others."""
+    """Return the common prefix of the paths of all pins with a name."""
     return f"{PINS}{name}."
 
 
 def pin_name(path: str) -> str | None:
-    """Return the name of the pin that lies at a path; None if none can lie there."""
+    """Return the name of the pin at a path, or None if the path is not a pin's."""
     found = _PATH.fullmatch(path)
     return found[1] if found else None
 
@@ -97,17 +97,17 @@ def pin_name(path: str) -> str | None:
 def children_between(
     manifest: Manifest, start: int, limit: int
 ) -> tuple[tuple[Pointer, ...], tuple[Fragment, ...]]:
-    """Return what a manifest names that holds any of the positions ``[start, limit)``."""
+    """Return the children of a manifest that overlap the positions ``[start, limit)``."""
     inside = [child for child in manifest.children if overlaps(child, start, limit)]
     pointers = tuple(child for child in inside if isinstance(child, Pointer))
     return pointers, tuple(child for child in inside if isinstance(child, Fragment))
 
 
 def decode_pin(data: bytes, *, where: str) -> Pin:
-    """Read a pin.
+    """Decode a pin.
 
     Raises:
-        CorruptionError: it is none, or another's than its path says.
+        CorruptionError: the bytes are not a pin, or are the pin of another path.
     """
     found = parse(data, where=where)
     rest = {name: value for name, value in found.found.items() if name != CHECK}
@@ -134,7 +134,7 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
 
 
 def encode_pin(pin: Pin) -> bytes:
-    """Write a pin."""
+    """Encode a pin."""
     fields = {
         "name": pin.name,
         "id": pin.id,
@@ -152,7 +152,7 @@ def encode_pin(pin: Pin) -> bytes:
 
 
 def problems_of_pin(pin: Pin) -> list[str]:
-    """Return all that is wrong with a pin that holds something, as far as it alone shows."""
+    """Return the faults that a held pin shows by itself."""
     children = [child for child in pin.children if child.limit > pin.start]
     problems = list(problems_of_children(children))
     if not children or children[0].start > pin.start or children[-1].limit < pin.limit:

@@ -1,7 +1,7 @@
-"""Records of both protocols: the items of which setsums are made of them, their positions. Pure.
+"""Records of both protocols: their positions, and the items that their setsums hash. Pure.
 
-An item is a record's head, whose length is the same for all, and then what varies. Items are laid
-out by Arrow one after the other: to build each in Python takes longer than to hash it.
+An item is a head of fixed length, followed by the variable fields of a record. Arrow joins them for
+many records at once: building each item in Python takes longer than hashing it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tidelog.errors import UsageError
 
 POSITION_MAX: Final = 2**63 - 1
 
-# What is laid out at once, so that it stays in the cache.
+# Bytes and rows joined at once, so that they stay in the processor's cache.
 PIECE_BYTES: Final = 1024 * 1024
 PIECE_ROWS: Final = 1_024
 
 
 def items_of(heads: np.ndarray[Any, Any], *parts: Any) -> Iterator[list[bytes]]:
-    """Yield the items of records, a piece at a time: a head, and its value in each of the parts.
+    """Yield the items of records, a piece at a time: a head, then the record's value of each part.
 
-    Shape: a part is a binary array without nulls; the last is the one whose values may be large.
+    Shape: a part is a binary array without nulls. Only the values of the last part may be large.
     """
     for start, limit in _pieces(parts[-1]):
         count = limit - start
@@ -37,7 +37,7 @@ def items_of(heads: np.ndarray[Any, Any], *parts: Any) -> Iterator[list[bytes]]:
 
 
 def _pieces(bodies: pa.BinaryArray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows: few enough, and of few bytes unless one row alone has more."""
+    """Yield ranges of rows with bounded rows and bytes, unless a single row exceeds the bytes."""
     ends: Any = np.cumsum(pc.binary_length(bodies).to_numpy(), dtype=np.int64)
     start = reached = 0
     while start < len(bodies):
@@ -48,9 +48,9 @@ def _pieces(bodies: pa.BinaryArray) -> Iterator[tuple[int, int]]:
 
 
 def has_positions(records: pa.Table, start: int, limit: int) -> bool:
-    """Say whether records have just these positions, and there are any.
+    """Return True if records have exactly the positions ``[start, limit)``, and at least one.
 
-    Counts are compared first: what an object says of itself may be of any size.
+    The counts are compared first, because a forged object may claim a range of any size.
     """
     found: Any = records.column("position").to_numpy()
     if not len(found) or len(found) != limit - start:
@@ -60,10 +60,10 @@ def has_positions(records: pa.Table, start: int, limit: int) -> bool:
 
 
 def positions_from(start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the positions of records that follow each other.
+    """Return consecutive positions.
 
     Raises:
-        UsageError: the last of them is over 2^63-1, and no reader of logs could show it.
+        UsageError: the last one is over 2^63-1, which readers cannot show.
     """
     if start + count > POSITION_MAX + 1:
         raise log_full("position", start + count)

@@ -1,13 +1,14 @@
-"""Slot objects: what lies in a slot of an epoch, data or a fence, as a value and as bytes. Pure.
+"""Slot objects: the data or the fence of a slot, as a value and as bytes. Pure.
 
-Both are Parquet files with the same columns; a fence has no rows. The link stands in the file's
-metadata, with a checksum of its own, and names the slot: an object that changed places is told.
+Both are Parquet files with the same columns; a fence has no rows. The link is in the file's
+metadata with a checksum of its own. The link names the slot, so a reader detects an object that was
+moved to another slot.
 
 Shape: records are a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary, null
-    where there is none, empty in control records), ``key`` (binary, null where there is none) and
-    ``body`` (binary), in the order of positions. A file has no column ``key`` if no record has one.
-Invariants: bytes of different writes differ, for the link names an epoch, or an id,
-    that is its writer's own.
+for no stream, empty in control records), ``key`` (binary, null for no key) and ``body`` (binary),
+sorted by position. A file without keys has no column ``key``.
+Invariants: two writes never have the same bytes, because the link names an epoch or an id that
+belongs to one writer only.
 Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
 """
 
@@ -37,7 +38,7 @@ from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
-# No id is that long.
+# Marks outside the lengths that a stream's id can have.
 CONTROL_MARK: Final = 0xFFFF
 KEY_MARK: Final = 0xFFFE
 _WHAT: Final = "a slot's object"
@@ -52,7 +53,7 @@ _FIELDS: list[pa.Field[Any]] = [
 ]
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
 _KEYLESS: Final = pa.schema([field for field in _FIELDS if field.name != "key"])
-# Places are a few bytes as they are encoded.
+# Positions and times are tiny after delta encoding.
 _COMPRESSION: Final[dict[str, Any]] = {
     "position": "none",
     "timestamp_us": "none",
@@ -73,7 +74,7 @@ def place_slot_records(
     streams: pa.BinaryArray | None = None,
     keys: pa.BinaryArray | None = None,
 ) -> pa.Table:
-    """Return bodies as records that follow each other, each with its time, stream and key.
+    """Return bodies as a table of consecutive records with their times, streams and keys.
 
     Raises:
         UsageError: see `positions_from`.
@@ -91,7 +92,7 @@ def place_slot_records(
 
 
 def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink, bytes]:
-    """Write records as the object that comes next in the log."""
+    """Return the link and the bytes of the log's next object, which holds the records."""
     setsum = setsum_of_slot_records(records)
     first_us, last_us = _least_and_greatest(records)
     held, controls = _streams_of(records, where=tail.path)
@@ -115,10 +116,10 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
 
 
 def encode_fence(link: FenceLink) -> bytes:
-    """Write a fence.
+    """Encode a fence.
 
     Raises:
-        UsageError: its slot is so near to 2^64 that no reader accepts it.
+        UsageError: its slot is so near to 2^64 that readers would refuse it.
     """
     if link.reach > U64_MAX:
         raise log_full("slot", link.reach)
@@ -126,20 +127,20 @@ def encode_fence(link: FenceLink) -> bytes:
 
 
 def decode_link(data: bytes, *, path: str) -> Link:
-    """Read the link of the object at a path; its last bytes will do, at least `footer_bytes`.
+    """Decode the link of the object at a path from its last bytes, at least `footer_bytes`.
 
     Raises:
-        CorruptionError: there is none, or it was changed, or there are not as many records.
+        CorruptionError: the link is missing or changed, or has another number of records.
     """
     return _link_in(open_records(data, path=path, what=_WHAT))
 
 
 def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
-    """Read the link and the records of the object at a path.
+    """Decode the link and the records of the object at a path.
 
     Raises:
-        CorruptionError: see `decode_link`; or it has not the columns of one, or has more records
-            than its link says, or promises more than an object of its size may have.
+        CorruptionError: see `decode_link`; or the object lacks a column, or would decode to more
+        than an object of its size may.
     """
     file = open_records(data, path=path, what=_WHAT)
     link = _link_in(file)
@@ -153,10 +154,10 @@ def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
 def problems_of_data(
     records: pa.Table, link: Link, size_bytes: int, fragment: Fragment, *, with_setsum: bool = False
 ) -> list[str]:
-    """Return all in which a slot's object differs from what the log says of it.
+    """Return the differences between a slot's object and the log's description of it.
 
-    Whoever serves records compares them with the sum of their columns in the link, which takes a
-    hundredth of the time of their setsum; ``with_setsum`` is for those who answer for the log.
+    Reads compare records with the column sum of the link, which takes a hundredth of the time of
+    the setsum. Copies and scrubs answer for the log, so they pass ``with_setsum``.
     """
     if not isinstance(link, DataLink):
         return ["it is a fence"]
@@ -176,10 +177,10 @@ def problems_of_data(
 
 
 def controls_of(data: bytes, fragment: Fragment) -> Controls:
-    """Return what the control records of a slot's object say, as its link repeats it.
+    """Return the control records of a slot's object, as its link repeats them.
 
     Raises:
-        CorruptionError: it is not the object that the log names.
+        CorruptionError: the object is not the one that the log names.
     """
     link = decode_link(data, path=fragment.path)
     if not isinstance(link, DataLink) or [*_problems_of_place(link, len(data), fragment)]:
@@ -190,12 +191,12 @@ def controls_of(data: bytes, fragment: Fragment) -> Controls:
 
 
 def setsum_of_slot_records(records: pa.Table) -> Setsum:
-    """Return the setsum of records, of which place, time, stream, key and body count.
+    """Return the setsum of records: their positions, times, streams, keys and bodies.
 
-    Shape: the item of a record is its position and time (8 bytes each) and the mark of its stream
-        (2 bytes: the length of its id, 0 for none, 0xFFFF for the control stream's), all big
-        endian, then the id and the body. That of one with a key has 0xFFFE for the mark, then the
-        mark and the length of the key (4 bytes), then the id, the key and the body.
+    Shape: an item is the position and the time (8 bytes each), a mark (2 bytes), then the stream's
+    id and the body; all numbers are big endian. The mark is the length of the id, 0 for no stream,
+    and 0xFFFF for the control stream. For a record with a key, the mark is 0xFFFE, followed by the
+    mark of the stream and the length of the key (4 bytes), then the id, the key and the body.
     """
     return setsum_of(chain.from_iterable(_items(records)), item_hash=SHA_256)
 
@@ -205,13 +206,13 @@ def _items(records: pa.Table) -> Iterator[list[bytes]]:
         keys: Any = batch.column("key")
         if keys.null_count in (0, len(keys)):
             yield from _items_of(batch)
-        else:  # Sums are free of order.
+        else:  # A setsum does not depend on the order of its items.
             yield from _items_of(batch.filter(pc.is_valid(keys)))
             yield from _items_of(batch.filter(pc.is_null(keys)))
 
 
 def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
-    """Yield the items of records of which all have a key, or none has."""
+    """Yield the items of records that all have a key, or all have none."""
     positions, times, streams, bodies = (batch.column(name) for name in _KEYLESS.names)
     keys: Any = batch.column("key")
     has_keys = keys.null_count < len(keys)
@@ -230,7 +231,7 @@ def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
 
 
 def _marks(streams: Any) -> Any:
-    """Return the lengths of streams' ids; none differs from the empty id of the control stream."""
+    """Return the marks of streams, which tell no stream from the control stream's empty id."""
     lengths: Any = pc.binary_length(streams)
     if lengths.null_count == len(lengths):
         return 0
@@ -242,7 +243,7 @@ def _marks(streams: Any) -> Any:
 
 
 def _streams_of(records: pa.Table, *, where: str) -> tuple[StreamSet, Controls]:
-    """Return which streams records are in, and what those in the control stream say."""
+    """Return the set of the records' streams, and the control records."""
     column: Any = records.column("stream")
     if column.null_count == len(column):
         return (), ()
@@ -319,7 +320,7 @@ def _encode(records: pa.Table, link: Link) -> bytes:
     keys = records.column("key")
     if keys.null_count == len(keys):
         records = records.drop_columns(["key"])
-    # Keys of which there is a filter hardly repeat.
+    # If the keys need a filter, hardly any of them repeats.
     keys_repeat = isinstance(link, DataLink) and not isinstance(link.keys, KeyBloom)
     shared = [
         *(["stream"] if records.column("stream").null_count < records.num_rows else []),
@@ -331,8 +332,9 @@ def _encode(records: pa.Table, link: Link) -> bytes:
         compression={name: _COMPRESSION[name] for name in records.column_names},
         column_encoding=_ENCODINGS,
         use_dictionary=shared or False,  # type: ignore[arg-type]
-        # What would repeat bodies, or the schema that every reader knows. Pages have no checksums:
-        # reading them took as long as decoding, and the sum of the columns finds what they find.
+        # Statistics would repeat bodies, and every reader knows the schema. Pages have no
+        # checksums: verifying them takes as long as decoding, and the column sum finds the same
+        # damage.
         write_statistics=False,
         store_schema=False,
         data_page_size=PAGE_BYTES,

@@ -1,10 +1,10 @@
-"""Fragments and snapshots as a log's tree names them: values, paths and bytes. Pure.
+"""Snapshots: the inner nodes of a manifest's tree, as values, paths and bytes. Pure.
 
-A snapshot is an immutable object that lists fragments, or further snapshots. Its setsum is the sum
-of what it names, and is its name.
+A snapshot is an immutable object that lists fragments or further snapshots. Its setsum is the sum
+of its children's setsums, and its path contains that setsum.
 
-Invariants: see `problems_of_snapshot`. Bytes that were written by wal3 come out of parsing and
-rendering as they went in.
+Invariants: see `problems_of_snapshot`. Bytes written by wal3 stay the same after decoding and
+encoding.
 Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
 
@@ -34,9 +34,9 @@ _MAKER: Final = re.compile(r"snapshot/SNAPSHOT\.[0-9a-f]{2}\.[0-9a-f]{64}\.([0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """A snapshot as its parent knows it.
+    """A snapshot as its parent describes it.
 
-    ``num_bytes`` is the sum over its direct children, ``last_us`` the greatest of theirs.
+    ``num_bytes`` is the sum over its direct children, ``last_us`` their greatest time.
     """
 
     setsum: Setsum
@@ -61,49 +61,50 @@ class Snapshot:
 
     @property
     def children(self) -> list[Pointer | Fragment]:
-        """Return all that it names, oldest first."""
+        """Return its snapshots and fragments, oldest first."""
         return [*self.snapshots, *self.fragments]
 
 
 def snapshot_path(setsum: Setsum, depth: int | None = None, maker: str = "") -> str:
-    """Return where a snapshot lies; in slot logs its depth is part of its name.
+    """Return the path of a snapshot; in slot logs the path contains the depth.
 
-    A roll-up of many slots makes several levels at once, and may lose its race: what it leaves must
-    not be taken for a snapshot of another depth over the same fragments. ``maker`` is an id of
-    whoever stores it before there is a manifest, for a fork, a copy or a rebuilt log: what another
-    has left there may have the same records, and name other objects.
+    A roll-up of many slots makes several levels at once, and may lose its race. The depth keeps a
+    leftover snapshot distinct from one of another depth over the same fragments. ``maker`` is a
+    random id of a fork, a copy or a rebuild, which stores snapshots before its log has a manifest.
+    A snapshot that another process left there may have the same records but name other objects.
     """
     level = "" if depth is None else f"{depth:02x}."
     return f"snapshot/SNAPSHOT.{level}{setsum.hex()}" + (f".{maker}" if maker else "")
 
 
 def maker_of(path: str) -> str | None:
-    """Return who stored the snapshot at a path before there was a manifest; None if nobody did."""
+    """Return the id of the maker in a snapshot's path, or None if the path has no maker."""
     found = _MAKER.fullmatch(path)
     return found and found[1]
 
 
 def object_of(snapshot: Snapshot) -> NewObject:
-    """Return what is to be stored of a snapshot before anything names it."""
+    """Return the object of a snapshot, to store before its parent."""
     return NewObject(snapshot.path, encode_snapshot(snapshot))
 
 
 def decode_snapshot(data: bytes, *, where: str) -> Snapshot:
-    """Read a snapshot.
+    """Decode a snapshot.
 
     Raises:
-        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+        CorruptionError: the bytes are not a snapshot.
+        UsageError: it is one of wal3's replicated logs.
     """
     return snapshot_of(parse(data, where=where))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Write a snapshot."""
+    """Encode a snapshot."""
     return render(snapshot_fields(snapshot))
 
 
 def snapshot_of(found: Fields) -> Snapshot:
-    """Take a snapshot from the fields of an object, which may be part of a larger one."""
+    """Decode a snapshot from the fields of an object, which may be part of a larger one."""
     children = [*found.children("snapshots"), *found.children("fragments")]
     has_times = any("last_us" in child.found for child in children)
     if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
@@ -119,7 +120,7 @@ def snapshot_of(found: Fields) -> Snapshot:
 
 
 def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Return plain values; in slot logs with a sum, for times and streams are in no setsum."""
+    """Return plain values; in slot logs with a checksum, since setsums omit times and streams."""
     found: dict[str, Any] = {
         "path": snapshot.path,
         "depth": snapshot.depth,
@@ -138,7 +139,7 @@ def _check_of_children(found: Mapping[str, Any]) -> str:
 
 
 def decode_pointer(found: Fields) -> Pointer:
-    """Take a pointer from the fields of an object, which may be part of a larger one."""
+    """Decode a pointer from the fields of an object, which may be part of a larger one."""
     return Pointer(
         setsum=found.setsum("setsum"),
         path=path_in(found, "path_to_snapshot"),
@@ -164,10 +165,10 @@ def encode_pointer(pointer: Pointer) -> dict[str, Any]:
 
 
 def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
-    """Return all that is wrong with a snapshot, as it and its parent's pointer show.
+    """Return the faults that a snapshot and its parent's pointer show.
 
-    Its depth may be less than the pointer's: a snapshot that was left with one child has that
-    child's name, and the first to be written under a name stays.
+    Its depth may be less than the pointer's. A deeper snapshot with one child has the same setsum
+    as that child, and in wal3's form the same path; the object stored first stays.
     """
     children = snapshot.children
     problems = list(problems_of_children(children))
@@ -193,7 +194,7 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
 
 
 def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
-    """Say whether the path of a snapshot is one that its setsum gives."""
+    """Return True if the path of a snapshot follows from its setsum."""
     names = [snapshot_path(snapshot.setsum, depth) for depth in (None, snapshot.depth)]
     if maker := maker_of(snapshot.path):
         names = [snapshot_path(snapshot.setsum, snapshot.depth, maker)]
@@ -201,12 +202,12 @@ def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
 
 
 def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
-    """Say whether any of the positions ``[start, limit)`` is a child's."""
+    """Return True if a child has any of the positions ``[start, limit)``."""
     return child.limit > start and (limit is None or child.start < limit)
 
 
 def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
-    """Add up the setsums of fragments and snapshots."""
+    """Return the sum of the setsums of fragments and snapshots."""
     columns = list(zip(*(child.setsum.columns for child in children), strict=True))
     if not columns:
         return Setsum.zero()
@@ -214,14 +215,14 @@ def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
 
 
 def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
-    """Return the greatest time in fragments and snapshots; None if it is not known of one."""
+    """Return the greatest time in fragments and snapshots; None if any of them lacks it."""
     times = [child.last_us for child in children]
     known = [time for time in times if time is not None]
     return max(known) if known and len(known) == len(times) else None
 
 
 def problems_of_children(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
-    """Yield all that is wrong with what a manifest or a snapshot names, in its order."""
+    """Yield the faults in the children of a manifest or a snapshot, in order."""
     for child in children:
         if child.start >= child.limit:
             yield f"{child.path} covers no position: its start is not below its limit"

@@ -1,10 +1,10 @@
-"""Which streams a fragment holds, so that whoever reads one stream need not fetch it. Pure.
+"""The set of a fragment's streams, so that a read of one stream can skip the fragment. Pure.
 
-A few are listed; of many there is a bloom filter, which may keep a fragment that holds none of
-a stream's records, and never leaves out one that does.
+A few streams are listed. Many are kept in a Bloom filter: it may claim a stream that the fragment
+does not hold, but never denies one that it holds.
 Source: wal3-draft, "Streams"; design page 3, "Streams"; B. Bloom, "Space/Time Trade-offs in Hash
-Coding with Allowable Errors"; A. Kirsch and M. Mitzenmacher, "Less Hashing, Same Performance" (two
-hashes stand for all).
+Coding with Allowable Errors"; A. Kirsch and M. Mitzenmacher, "Less Hashing, Same Performance" (all
+hashes derive from two).
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 from tidelog.wal.format.json import Fields, render_bytes
 
 LISTED_MAX: Final = 16
-LISTED_BYTES_MAX: Final = 1_024  # Of all together: a manifest has hundreds of such lists.
+LISTED_BYTES_MAX: Final = 1_024  # All ids together: a manifest has hundreds of such lists.
 
-BITS_EACH: Final = 10  # About one wrong yes in a hundred.
-BYTES_MAX: Final = 4_096  # Each is kept in a manifest; with more members it is wrong more often.
+BITS_EACH: Final = 10  # About 1 % false positives.
+# A manifest stores each filter. With more members the false positives increase.
+BYTES_MAX: Final = 4_096
 HASHES_MAX: Final = 16
 _U64: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Bloom:
-    """A set of bytes; ``hashes`` bits stand for each member."""
+    """A set of bytes as a Bloom filter with ``hashes`` bits per member."""
 
     bits: bytes
     hashes: int
 
     def may_hold(self, member: bytes) -> bool:
-        """Say whether it may hold a value; if not, it surely does not."""
+        """Return True if the set may hold a value; False is certain."""
         return all(self.bits[place >> 3] >> (place & 7) & 1 for place in self.places_of(member))
 
     def places_of(self, member: bytes) -> list[int]:
-        """Return the bits that stand for a value."""
+        """Return the bits of a value."""
         digest = hashlib.blake2b(member, digest_size=16).digest()
-        # An odd step meets no place twice where the count is a power of two, and seldom elsewhere.
+        # If the number of bits is a power of two, an odd step visits no bit twice; otherwise
+        # seldom.
         first, step = int.from_bytes(digest[:8]), int.from_bytes(digest[8:]) | 1
         return self.in_steps(first, step)
 
     def in_steps(self, first: int, step: int) -> list[int]:
-        """Return as many bits as there are hashes, of which two stand for all."""
+        """Return ``hashes`` bits, derived from two hashes."""
         count = len(self.bits) * 8
         return [(first + number * step & _U64) % count for number in range(self.hashes)]
 
@@ -55,19 +57,19 @@ StreamSet: TypeAlias = tuple[bytes, ...] | Bloom
 
 
 def stream_set_of(streams: Iterable[bytes]) -> StreamSet:
-    """Return what is recorded of streams; the same for the same ones, in whatever order."""
+    """Return the set of streams, which does not depend on their order."""
     found = tuple(sorted(set(streams)))
     is_short = len(found) <= LISTED_MAX and sum(map(len, found)) <= LISTED_BYTES_MAX
     return found if is_short else bloom_of(found)
 
 
 def is_listed(held: StreamSet) -> TypeGuard[tuple[bytes, ...]]:
-    """Say whether streams are recorded one by one."""
+    """Return True if the streams are listed."""
     return not isinstance(held, Bloom)
 
 
 def may_hold(held: StreamSet | None, member: bytes) -> bool:
-    """Say whether a fragment may hold records of a stream, or a key; of None nothing is known."""
+    """Return True if a fragment may hold a stream or a key. None for ``held`` means unknown."""
     if held is None:
         return True
     return held.may_hold(member) if isinstance(held, Bloom) else member in held
@@ -81,10 +83,10 @@ def encode_stream_set(held: StreamSet) -> Any:
 
 
 def stream_set_in(found: Fields, name: str) -> StreamSet:
-    """Read what `encode_stream_set` gave; a missing field means none.
+    """Decode the values of `encode_stream_set`; a missing field means no streams.
 
     Raises:
-        CorruptionError: it is something else.
+        CorruptionError: they are not a set of streams.
     """
     if not found.has(name):
         return ()
@@ -94,10 +96,10 @@ def stream_set_in(found: Fields, name: str) -> StreamSet:
 def listed_or_filter_in(
     found: Fields, name: str, *, of: str, bloom: type[B]
 ) -> tuple[bytes, ...] | B:
-    """Read a list of a few, or a filter of a kind; ``of`` is what they are of.
+    """Decode a short list or a filter of type ``bloom``; ``of`` names its members in errors.
 
     Raises:
-        CorruptionError: it is neither.
+        CorruptionError: the field is neither.
     """
     if isinstance(found.found[name], list):
         listed = tuple(found.blobs(name))
@@ -112,13 +114,13 @@ def listed_or_filter_in(
 
 
 def filter_shape(count: int) -> tuple[int, int]:
-    """Return how many bytes the filter of so many has, and how many bits stand for each."""
+    """Return the bytes of a filter for ``count`` members, and the bits per member."""
     size = min(BYTES_MAX, math.ceil(count * BITS_EACH / 8))
     return size, min(HASHES_MAX, max(1, round(size * 8 / count * math.log(2))))
 
 
 def bloom_of(members: Collection[bytes]) -> Bloom:
-    """Return the filter of a set; the same for the same set, in whatever order."""
+    """Return the filter of a set, which does not depend on the members' order."""
     size, hashes = filter_shape(max(1, len(members)))
     empty, bits = Bloom(bytes(size), hashes), bytearray(size)
     for member in members:

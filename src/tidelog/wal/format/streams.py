@@ -1,8 +1,8 @@
-"""Streams: which are open at a position, and the control records that change it. Pure.
+"""Streams: which are open at a position, and the control records that change this. Pure.
 
-Control records lie in the log itself, in a stream whose id is empty, which no user's can be; so
-whoever reads them in order knows what was open at each position. Links repeat what they say, and
-the manifest keeps what is open at its two ends.
+Control records are in the log itself, in a stream with an empty id, which users cannot choose. So a
+reader that reads them in order knows the streams open at each position. Links repeat the control
+records. The manifest stores the streams open at its two ends.
 
 Invariants: a stream is opened only while it is closed, and closed or described only while it is
 open.
@@ -29,7 +29,7 @@ META: Final = "meta"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamInfo:
-    """A stream that is open, since the record at ``position``; ``meta`` is its user's."""
+    """An open stream. ``position`` is the record that opened it; ``meta`` belongs to its user."""
 
     id: bytes
     meta: bytes = b""
@@ -38,19 +38,19 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What a control record says: to open a stream, to close it, or to give it another meta."""
+    """A control record: open a stream, close it, or change its meta."""
 
     op: str
     stream: bytes
     meta: bytes = b""
 
 
-Controls: TypeAlias = tuple[tuple[int, Control], ...]  # Each with its position.
+Controls: TypeAlias = tuple[tuple[int, Control], ...]  # Control records with their positions.
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The streams that are open at one position, in the order in which they were opened."""
+    """The streams open at one position, in the order in which they were opened."""
 
     by_id: Mapping[bytes, StreamInfo] = field(default_factory=dict, hash=False)
 
@@ -65,10 +65,10 @@ class Streams:
 
 
 def check_stream(stream: object) -> None:
-    """Refuse what cannot be the id of a stream.
+    """Refuse a value that cannot be the id of a stream.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the value is not a valid id.
     """
     if isinstance(stream, str):
         raise UsageError("the id of a stream is bytes, never str: encode it first")
@@ -77,10 +77,10 @@ def check_stream(stream: object) -> None:
 
 
 def check_control(control: Control) -> None:
-    """Refuse what no control record can say, whatever is open.
+    """Refuse a control record that would be invalid whatever streams are open.
 
     Raises:
-        UsageError: the stream's id or its meta is none.
+        UsageError: the stream's id or its meta is invalid.
     """
     check_stream(control.stream)
     meta: object = control.meta
@@ -91,7 +91,7 @@ def check_control(control: Control) -> None:
 
 
 def refusal(open_now: Mapping[bytes, StreamInfo], control: Control) -> UsageError | None:
-    """Say why a control record does not fit what is open; None if it does."""
+    """Return the error of a control record that does not fit the open streams; None if it fits."""
     is_open = control.stream in open_now
     if control.op == OPEN and is_open:
         return NameTaken("the stream is open already", stream=control.stream)
@@ -112,10 +112,10 @@ def no_such_stream(stream: bytes) -> NoSuchStream:
 
 
 def apply_controls(streams: Streams, controls: Controls) -> Streams:
-    """Return what is open after control records.
+    """Return the streams that are open after control records.
 
     Raises:
-        UsageError: one does not fit what is open.
+        UsageError: a record does not fit the open streams.
     """
     if not controls:
         return streams
@@ -128,7 +128,7 @@ def apply_controls(streams: Streams, controls: Controls) -> Streams:
 
 
 def enact(open_now: dict[bytes, StreamInfo], control: Control, position: int) -> None:
-    """Change what is open as a control record says that fits it."""
+    """Change the open streams by a control record that fits them."""
     stream = control.stream
     if control.op == OPEN:
         open_now[stream] = StreamInfo(id=stream, meta=control.meta, position=position)
@@ -139,15 +139,15 @@ def enact(open_now: dict[bytes, StreamInfo], control: Control, position: int) ->
 
 
 def encode_control(control: Control) -> bytes:
-    """Write the body of a control record."""
+    """Encode the body of a control record."""
     return render(_control_fields(control))
 
 
 def decode_control(body: bytes, *, where: str) -> Control:
-    """Read the body of a control record.
+    """Decode the body of a control record.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: it is not a control record.
     """
     return _control_of(parse(body, where=where))
 
@@ -158,10 +158,10 @@ def encode_controls(controls: Controls) -> list[dict[str, Any]]:
 
 
 def decode_controls(found: Sequence[Fields]) -> Controls:
-    """Read what `encode_controls` gave.
+    """Decode the values of `encode_controls`.
 
     Raises:
-        CorruptionError: it is something else.
+        CorruptionError: they are not control records.
     """
     return tuple((child.whole("position"), _control_of(child)) for child in found)
 
@@ -179,10 +179,10 @@ def encode_streams(streams: Iterable[StreamInfo]) -> list[dict[str, Any]]:
 
 
 def streams_in(found: Fields, name: str) -> Streams:
-    """Read what `encode_streams` gave; a missing field means none.
+    """Decode the values of `encode_streams`; a missing field means no streams.
 
     Raises:
-        CorruptionError: it is something else.
+        CorruptionError: they are not streams.
     """
     children = found.children(name) if found.has(name) else []
     infos = [

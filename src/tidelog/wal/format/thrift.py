@@ -1,8 +1,8 @@
-"""Reading structs of Thrift's compact protocol, in which Parquet says what is in a file. Pure.
+"""A reader of Thrift's compact protocol, in which Parquet encodes its metadata. Pure.
 
-Shape: a struct is read by a `Shape`: which of its fields are wanted, and of what kind each must be.
-    What is read is a dict of those that are there; all others are skipped.
-Invariants: what is read is bounded by the bytes it is read from, and takes time in proportion.
+Shape: a `Shape` lists the wanted fields of a struct and the kind that each must have. The result is
+a dict of those that exist; all other fields are skipped.
+Invariants: memory and time are bounded by the number of bytes read.
 Source: Thrift, "Thrift Compact protocol encoding".
 """
 
@@ -27,19 +27,19 @@ _WIDTHS: Final = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
 _MOST: Final = {I32: 2**31, I64: 2**63}
 
 _DEPTH_MAX: Final = 8
-_LIST_MAX: Final = 4_096  # Of columns, of groups of rows, of keys: ours have a few.
+_LIST_MAX: Final = 4_096  # Columns, row groups or key-value pairs: our files have a few.
 
-# By field: a kind of number, or BINARY; the shape of a struct; or that of a list's structs, in a
-# tuple.
+# Maps a field to a kind of number, BINARY, the shape of a struct, or a 1-tuple with the shape of a
+# list's structs.
 Shape: TypeAlias = Mapping[int, Any]
 Struct: TypeAlias = dict[int, Any]
 
 
 def read_struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
-    """Read the struct that begins at a place; return it, and where it ends.
+    """Read the struct that begins at offset ``at``; return it and its end.
 
     Raises:
-        ValueError: there is none, or a field is of another kind than it must be.
+        ValueError: it is not a struct, or a field has another kind than its shape says.
     """
     try:
         return _struct(data, at, shape, 0)
@@ -111,7 +111,7 @@ def _skipped(data: bytes, at: int, kind: int, depth: int) -> int:
         raise ValueError("it has a field of an unknown kind")
     count, kind, at = _list_head(data, at)
     for _ in range(count):
-        # In a list, unlike in a struct, true and false take a byte.
+        # Unlike in a struct, a boolean in a list takes a byte.
         at = at + 1 if kind in (_TRUE, _FALSE) else _skipped(data, at, kind, depth + 1)
     return at
 
@@ -132,7 +132,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _longer(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Read the rest of a number whose first byte says that there is more."""
+    """Read the rest of a number whose first byte announces more bytes."""
     number = first & 127
     for shift in range(7, 70, 7):
         byte = data[at]

@@ -1,9 +1,9 @@
-"""Fragments: the immutable Parquet files that hold a wal3 log's records. Pure.
+"""Fragments of wal3's protocol: the immutable Parquet files that hold a log's records. Pure.
 
 Shape: records are a table of ``position`` (uint64), ``timestamp_us`` (uint64, the same in all rows
-    of a fragment) and ``body`` (binary), none of them ever null, in the order of positions.
-Invariants: the setsum binds each record to its position and time; `check_fragment` compares it, so
-    no changed record is ever given out.
+of a fragment) and ``body`` (binary), without nulls, sorted by position.
+Invariants: the setsum binds each record to its position and time. `check_fragment` verifies it, so
+readers never return a changed record.
 Source: wal3, "Fragments"; docs/internals/wal3.md.
 """
 
@@ -31,7 +31,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("body", pa.binary(), nullable=False),
 ]
 RECORDS: Final = pa.schema(_FIELDS)
-_HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8")])  # As `record_item` spells it.
+_HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8")])  # The head of an item of wal3.
 _COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
 
 
@@ -39,7 +39,7 @@ def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> p
     """Return bodies as the records of one fragment.
 
     Raises:
-        UsageError: see `positions_from`: wal3 itself would go on to 2^64-1.
+        UsageError: see `positions_from`. (wal3 itself allows positions up to 2^64-1.)
     """
     count = len(bodies)
     positions = pa.array(positions_from(start, count).astype(np.uint64))
@@ -48,9 +48,9 @@ def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> p
 
 
 def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
-    """Write records as a fragment that wal3 reads.
+    """Encode records as a fragment that wal3 reads.
 
-    ``write_id`` makes the bytes of this write differ from those of any other.
+    ``write_id`` makes the bytes of this write unique.
 
     Raises:
         UsageError: there is no record.
@@ -63,8 +63,8 @@ def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
         columns.replace_schema_metadata({"tidelog.write": write_id}),
         sink,
         compression="snappy",
-        # Statistics would repeat the least and the greatest body in each page's header, and a
-        # dictionary of bodies that differ is written in vain.
+        # Statistics would repeat the least and the greatest body in each page header. A dictionary
+        # of distinct bodies is wasted work.
         write_statistics=False,
         use_dictionary=False,
         row_group_size=GROUP_ROWS,
@@ -74,26 +74,26 @@ def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
 
 
 def decode_fragment(data: bytes, *, path: str) -> pa.Table:
-    """Read the records of a fragment, in whatever encodings it is written.
+    """Decode the records of a fragment, whatever encodings its writer chose.
 
     Raises:
-        CorruptionError: it is no Parquet file with the columns of a fragment, or promises more than
-            one of its size may have.
+        CorruptionError: the bytes are not a Parquet file with a fragment's columns, or would decode
+        to more than a file of their size may.
     """
     return open_records(data, path=path, what="a fragment").read(_COLUMNS, RECORDS)
 
 
 def count_records(data: bytes, *, path: str) -> int:
-    """Return how many records a fragment says that it has.
+    """Return the number of records that a fragment's footer states.
 
     Raises:
-        CorruptionError: it is no Parquet file.
+        CorruptionError: the bytes are not a Parquet file.
     """
     return open_records(data, path=path, what="a fragment").footer.rows
 
 
 def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:
-    """Return all in which a fragment differs from what the log says of it."""
+    """Return the differences between a fragment and the log's description of it."""
     problems = []
     if size_bytes != fragment.num_bytes:
         problems.append(f"it has {size_bytes} bytes, not {fragment.num_bytes}")
@@ -107,10 +107,10 @@ def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment)
 
 
 def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> None:
-    """Refuse a fragment that is not what the log says of it.
+    """Refuse a fragment that differs from the log's description of it.
 
     Raises:
-        CorruptionError: it is not.
+        CorruptionError: the fragment differs.
     """
     if problems := problems_of_fragment(records, size_bytes, fragment):
         raise CorruptionError(
@@ -120,7 +120,7 @@ def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> No
 
 
 def check_shown(records: pa.Table) -> None:
-    """Refuse records that wal3 has and a log's face cannot show, whose columns are signed.
+    """Refuse records of wal3 that a log's signed columns cannot hold.
 
     Raises:
         UsageError: a position or a time is over 2^63-1.

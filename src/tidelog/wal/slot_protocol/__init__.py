@@ -1,1 +1,1 @@
-"""Commit by creating slots: the writer, the fence that ends it, and reading past the manifest."""
+"""Slot commit: the writer, the fence that ends a writer's epoch, and reads past the manifest."""

@@ -1,7 +1,8 @@
-"""Which appends of a batch may be written: those to streams that are open when it is their turn.
+"""Admission: which appends of a batch may be written, by the streams that are open. Pure.
 
-Pure. What is open is told from the tail of the turn, with all that is under way; a batch that comes
-to nothing takes its turn with it, and what is sent again is judged anew.
+An append to a stream is admitted only if the stream is open at the append's place in the log. The
+tail supplies the open streams, and counts all batches in flight as written. If one of those batches
+fails, the writer takes its place back and admits the later batches again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidelog.wal.format.streams import Streams, enact, no_such_stream, refusal
 def admit(
     streams: Streams, batch: Sequence[Work]
 ) -> tuple[list[Work], list[tuple[Work, UsageError]]]:
-    """Return those of a batch that may be written after what is open, and others with why not."""
+    """Return the appends that fit the open streams, and the others with their errors."""
     if not any(work.control or work.stream is not None for work in batch):
         return list(batch), []
     open_now = dict(streams.by_id) if any(work.control for work in batch) else streams.by_id
@@ -27,7 +28,8 @@ def admit(
         if work.control is not None:
             error = refusal(open_now, work.control)
             if error is None and isinstance(open_now, dict):
-                enact(open_now, work.control, 0)  # Where it will stand is not known yet.
+                # The position is not known yet, and does not matter here.
+                enact(open_now, work.control, 0)
         elif work.stream is not None and work.stream not in open_now:
             error = no_such_stream(work.stream)
         if error is None:

@@ -1,9 +1,10 @@
-"""Walking a slot log past its manifest: what each object means to readers and to manifests. Pure.
+"""The chain of a slot log past its manifest: the meaning of each object in slot order. Pure.
 
-A walk goes slot by slot, in slot order, and says nothing of a slot before every slot below it is
-known: the first fence that it meets ends the epoch, and what lies in higher slots of that is void.
-Invariants: two walks of one log give the same steps, as far as both go; so a manifest that was
-extended by either is extended by the other where it stopped.
+A walk visits the slots in order and decides nothing about a slot before it knows every lower slot.
+The reason: the first fence in slot order ends the epoch, and makes all objects in higher slots of
+that epoch void.
+Invariants: two walks of one log return the same steps, as far as both go. So if one walk extended a
+manifest, the other walk can extend it further from the same place.
 Source: wal3-draft, "Recovery"; design page 3, "Slot commit".
 """
 
@@ -27,10 +28,10 @@ Step: TypeAlias = Fragment | Epoch | Seal
 
 
 def tail_of(manifest: Manifest) -> Tail:
-    """Return where a manifest ends.
+    """Return the tail of a log that has only what its manifest lists.
 
     Raises:
-        UsageError: it is that of a log of the other protocol.
+        UsageError: the log has wal3's protocol, not slot commits.
     """
     chain = chain_of(manifest)
     return Tail(
@@ -44,12 +45,13 @@ def tail_of(manifest: Manifest) -> Tail:
 
 
 def refuse_full(tail: Tail, *, epochs: int = 0) -> None:
-    """Refuse a log that has no room for one more record, in so many ``epochs`` after the last.
+    """Raise an error if the log cannot take one more record, in ``epochs`` more epochs.
 
-    Slots, epochs and bytes end at 2^63, so that fences above them can still seal the log.
+    Slots, epochs and bytes of data end at 2^63. Fences may have greater numbers, so a full log can
+    still be sealed.
 
     Raises:
-        UsageError: a counter is at its end. Nothing was stored.
+        UsageError: a counter has no next value. NOT_APPLIED.
     """
     counters = {
         "slot": tail.slot,
@@ -63,10 +65,10 @@ def refuse_full(tail: Tail, *, epochs: int = 0) -> None:
 
 
 def chain_of(manifest: Manifest) -> Chain:
-    """Return a manifest's epochs.
+    """Return the chain of epochs of a manifest.
 
     Raises:
-        UsageError: it is that of a log of the other protocol.
+        UsageError: the log has wal3's protocol, not slot commits.
     """
     if manifest.chain is None:
         raise UsageError(
@@ -76,10 +78,12 @@ def chain_of(manifest: Manifest) -> Chain:
 
 
 def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
-    """Return what the object at the tail means, and the tail after it (after a seal, the same).
+    """Return the tail after the object at ``tail``, and the step that the object stands for.
+
+    A seal leaves the tail unchanged.
 
     Raises:
-        CorruptionError: it does not continue the log.
+        CorruptionError: the object does not continue the log.
     """
     if (link.epoch, link.slot) != (tail.epoch.name, tail.slot):
         raise _broken("it is the object of another slot", tail)
@@ -105,10 +109,10 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
 
 
 def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifest:
-    """Return the manifest with the steps of a walk that it does not have yet.
+    """Return the manifest with those steps of a walk that it does not have yet.
 
     Raises:
-        CorruptionError: they do not continue it.
+        CorruptionError: the steps do not continue the manifest.
     """
     for one in steps:
         chain = chain_of(manifest)
@@ -131,9 +135,10 @@ def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifes
 
 
 def close(manifest: Manifest, tail: Tail) -> Manifest:
-    """Return the manifest that says that nobody writes at its end any more, if that is ``tail``.
+    """Return the manifest with the note that its writer has closed, if the log ends at ``tail``.
 
-    A hint: it saves the next opener fences. Were it false, these would go on from there.
+    The note is only a hint: it lets the next opener send one fence instead of a burst. If the note
+    is wrong, that fence meets data, and the opener goes on with bursts.
     """
     chain = chain_of(manifest)
     here = (chain.last.name, manifest.next_seq_no)
@@ -143,11 +148,12 @@ def close(manifest: Manifest, tail: Tail) -> Manifest:
 
 
 def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | None) -> bool:
-    """Say whether the log went past a slot without the fence that one believes to stand there.
+    """Return True if the manifest went past a slot without the fence that a process found there.
 
-    The slot was empty when the fence came because what had been there was collected.
-    ``next_name`` is the name of the epoch that the fence opens; None for a seal. An epoch that is
-    older than all that the manifest lists was ended long ago, and is taken to be passed.
+    Such a fence is stray: its put found the slot empty only because the slot's data had been
+    collected. ``next_name`` is the name of the epoch that the fence opens, or None if the fence is
+    a seal. An epoch older than all those that the manifest lists ended long ago, so its fences
+    count as passed.
     """
     chain = chain_of(manifest)
     if chain.past and fenced.number < chain.epochs[0].number:
@@ -162,9 +168,9 @@ def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | No
 
 
 def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
-    """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows.
+    """Return True if the log has, or once had, data of ``epoch`` in a slot.
 
-    The manifest has to know the slot; see `tidelog.wal.read.epoch_history`.
+    The chain must know the epoch of the slot; see `tidelog.wal.read.epoch_history`.
     """
     return manifest.next_seq_no > slot and chain_of(manifest).of(slot).name == epoch.name
 

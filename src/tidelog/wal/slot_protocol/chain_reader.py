@@ -1,11 +1,11 @@
-"""Reading a slot log past its manifest, slot by slot, several at once.
+"""A walker of a slot log past its manifest: slot by slot, several reads at once.
 
-Who follows a log walks as far as there is something. Who wants to know where it ends looks once:
-listings show which slots are there, and neither a slot that is missing nor a later one held
-anything before. So a read ends, however fast a writer appends meanwhile.
+A follower walks until a slot is missing. A process that wants the end of the log looks once
+instead: listings show which slots exist. A slot missing from them, and every later slot, held
+nothing committed before the look. So the walk over them ends, however fast a writer appends.
 
-Nothing is concluded from a slot that is missing: whoever walks looks at the manifest again. Nor is
-a seal believed before the manifest, read after it was met, has been seen not to have gone past it.
+A missing slot proves nothing by itself: the caller checks the manifest again. A seal counts only if
+the manifest, read after the walk met the seal, has not gone past it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, ta
 from tidelog.wal.slot_protocol.link_reader import read_link
 
 READS_MAX: Final = 8
-LINKS_MAX: Final = 32  # A link is small.
+LINKS_MAX: Final = 32  # Links are small.
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One object that was walked past: what it means, and the tail after it.
+    """One object of a walk: its step, and the tail after it.
 
-    ``data`` are its bytes; none where its link alone was read.
+    ``data`` is the bytes of the object, empty if only its link was read.
     """
 
     step: Step
@@ -48,17 +48,17 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one look past ``tail`` showed: ``sizes`` has the bytes of what was there, by path.
+    """The result of one look past ``tail``: the sizes in bytes of the objects found, by path.
 
-    A slot that is not among them was missing at some moment of the look; so neither it nor a later
-    one held anything before, unless all of that was collected meanwhile.
+    A slot not listed was missing at some moment of the look. So it and all later slots held nothing
+    committed before the look, unless those were collected during it.
     """
 
     tail: Tail
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def paths(self, tail: Tail, most: int) -> list[str]:
-        """Return what was there from a tail on without a gap, at most so many paths."""
+        """Return at most ``most`` paths that were found from a tail on without a gap."""
         found: list[str] = []
         while len(found) < most and (path := tail.path) in self.sizes:
             found.append(path)
@@ -68,9 +68,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class WalkedEnd:
-    """The manifest, what a walk met past it, and where the log ended.
+    """The manifest, the steps of a walk past it, and the tail where the log ended.
 
-    Among the steps may be some that the manifest has by now: `extend` passes over them.
+    The manifest may already list some of the steps: `extend` skips these.
     """
 
     head: Head
@@ -83,13 +83,13 @@ class WalkedEnd:
 
     @property
     def fragments(self) -> list[Fragment]:
-        """Return the fragments that the manifest does not name yet."""
+        """Return the fragments that the manifest does not list yet."""
         found = [one for one in self.steps if isinstance(one, Fragment)]
         return [one for one in found if one.start >= self.manifest.next]
 
     @property
     def seal(self) -> Seal | None:
-        """Return what sealed the log, if it is sealed."""
+        """Return the seal, if the log is sealed."""
         if self.steps and isinstance(last := self.steps[-1], Seal):
             return last
         return chain_of(self.manifest).seal
@@ -101,20 +101,21 @@ _Read: TypeAlias = Callable[[str], Awaitable[_Found]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainReader:
-    """Walks a log. At most ``reads`` slots are read at once."""
+    """A walker of one log. It reads at most ``reads`` slots at once."""
 
     store: Store
     clock: Clock
     reads: int = READS_MAX
 
     async def end(self, head: Head | None = None, tail: Tail | None = None) -> WalkedEnd:
-        """Return where the log ends: a place between where it ended at the call and where it does.
+        """Return a tail that was the end of the log at some moment between the call and its return.
 
-        A walk from the manifest as it was read, or from a tail past it, reads links only. The
-        requests are bounded by what there was at the call.
+        The walk starts at the given manifest, or at a tail past it, and reads links only. The
+        number of requests depends only on the log's length at the call.
 
         Raises:
-            NoSuchLog: there is none, or it was destroyed. CorruptionError: the log is broken.
+            NoSuchLog: the log does not exist or was destroyed.
+            CorruptionError: the log is broken.
             LocationError: the store failed.
         """
         head = await load_living(self.store) if head is None else head
@@ -122,7 +123,7 @@ class ChainReader:
             return WalkedEnd(head, (), tail_of(head.manifest))
         tail = tail or tail_of(head.manifest)
         seen = await self.look(tail)
-        if len(seen.sizes) > LINKS_MAX:  # By now the writer has rolled most of it up.
+        if len(seen.sizes) > LINKS_MAX:  # By now the writer has rolled up most of these slots.
             newer = await renew_head(self.store, head)
             if has_gone_on(newer.manifest, tail):
                 head, tail = newer, tail_of(newer.manifest)
@@ -133,7 +134,9 @@ class ChainReader:
                     steps.append(passed.step)
                     tail = passed.tail
             except CorruptionError as found:
-                error = found  # Unless a collection went past, and a sleeper put something there.
+                # Ignored if a collection went past: a late writer may have put an object into a
+                # collected slot.
+                error = found
             newer = await renew_head(self.store, head)
             if not has_gone_on(newer.manifest, tail):
                 if error is not None:
@@ -141,16 +144,17 @@ class ChainReader:
                 return WalkedEnd(newer, tuple(steps), tail)
             head, tail = newer, tail_of(newer.manifest)
             if head.manifest.oldest > seen.tail.position:
-                seen = await self.look(tail)  # What was missing may have been collected.
+                seen = await self.look(tail)  # The missing slots may have been collected.
             elif tail.path not in seen.sizes:
                 return WalkedEnd(head, (), tail)
 
     async def look(self, tail: Tail, *, ask_first: bool = True) -> Seen:
-        """Look once at what lies past a tail.
+        """List the objects past a tail, once.
 
-        One request where nothing does; else a listing for each lane that has something, and one of
-        the epochs after this one. Listings end: a page has 1,000 keys, and a writer fewer puts
-        under way. Who knows that there is something does not ``ask_first``.
+        If nothing is there, this takes one request. Otherwise it takes a listing for each lane that
+        has objects, and one of all later epochs. A listing is one page, because a page has 1,000
+        keys and a writer has fewer puts in flight. A caller that knows that the tail has an object
+        passes ``ask_first=False``.
         """
         if ask_first:
             try:
@@ -162,7 +166,7 @@ class ChainReader:
         return Seen(tail, {**here, **later})
 
     async def links(self, tail: Tail, seen: Seen) -> AsyncGenerator[Passed, None]:
-        """Yield object after object as `walk` does, to the end of what was seen, by links alone."""
+        """Yield objects as `walk` does, to the end of ``seen``, but read only their links."""
 
         async def read(path: str) -> _Found:
             link, size_bytes = await read_link(self.store, path, seen.sizes[path])
@@ -175,12 +179,13 @@ class ChainReader:
                 yield passed
 
     async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncGenerator[Passed, None]:
-        """Yield object after object from ``tail`` on, to the first slot that is missing, or a seal.
+        """Yield objects from ``tail`` on, to the first missing slot or a seal.
 
-        With ``seen`` no object is read that was not there.
+        With ``seen``, only the objects listed there are read.
 
         Raises:
-            CorruptionError: one does not continue the log. LocationError: the store failed.
+            CorruptionError: an object does not continue the log.
+            LocationError: the store failed.
         """
 
         async def read(path: str) -> _Found:
@@ -213,20 +218,21 @@ class ChainReader:
                 if isinstance(met, Seal):
                     return
                 if tail.epoch != epoch:
-                    break  # What else was read is void: it lies past the fence.
+                    break  # The other objects read are past the fence, and void.
 
     async def _is_stray(self, epoch: Epoch, seal: Seal) -> bool:
-        """Say whether a seal was put into a slot that was empty because it had been collected.
+        """Return True if a seal is stray: its slot was empty because its data was collected.
 
-        A stray fence that opens an epoch needs no look: that epoch is empty, and leads to one.
+        A stray fence that opens an epoch needs no such check: its epoch is empty, so the walk ends
+        at a missing slot, and the caller checks the manifest then.
         """
         manifest = (await load_head(self.store)).manifest
         return has_passed(manifest, epoch, seal.slot, None)
 
     async def _in_lanes(self, tail: Tail) -> dict[str, int]:
-        """List an epoch's lanes from a slot on, in the order of slots, up to one that is missing.
+        """List the lanes of an epoch, in slot order, until a slot is missing.
 
-        Of the lanes after that, no slot can matter.
+        Objects in further lanes cannot be committed, so these lanes are not listed.
         """
         sizes: dict[str, int] = {}
         at, count, lanes = tail.slot, 1, tail.epoch.lanes
@@ -241,19 +247,19 @@ class ChainReader:
         return sizes
 
     async def _in_lane(self, epoch: Epoch, slot: int) -> dict[str, int]:
-        """List the lane of a slot, from that on."""
+        """List the lane of a slot, from that slot on."""
         lane = epoch.path(slot).rpartition("/")[0] + "/"
         after = f"{lane}{slot - 1:016x}.parquet"
         return {one.key: one.size_bytes async for one in self.store.list(lane, after=after)}
 
     async def _later(self, epoch: Epoch) -> dict[str, int]:
-        """List all epochs after one."""
+        """List all epochs after ``epoch``."""
         after = f"{EPOCHS}{epoch.name}/\U0010ffff"
         return {one.key: one.size_bytes async for one in self.store.list(EPOCHS, after=after)}
 
 
 async def _tried(read: _Read, path: str) -> _Found | CorruptionError | None:
-    """Read an object; None if it is not there. Its fault is told when a walk gets to it."""
+    """Read an object; return None if it is missing, or its error for the walk to raise in order."""
     try:
         return await read(path)
     except ObjectNotFound:
@@ -267,6 +273,6 @@ def _paths(tail: Tail, count: int) -> list[str]:
 
 
 def has_gone_on(manifest: Manifest, tail: Tail) -> bool:
-    """Say whether a manifest has gone past a tail, by records or by an epoch."""
+    """Return True if a manifest is past a tail, by records or by an epoch."""
     is_later = chain_of(manifest).last.number > tail.epoch.number
     return manifest.next > tail.position or is_later

@@ -1,7 +1,7 @@
-"""Rolling up a slot log: its manifest is replaced by one that names what was committed since.
+"""Roll-up of a slot log: replace the manifest by one that lists the newly committed slots.
 
-This bounds how far others have to walk, and is on nobody's way to an acknowledgement. Whoever
-loses the race to replace the manifest has lost nothing: the winner's names the same objects.
+A roll-up bounds how far readers must walk. Acknowledgements do not wait for it. A process that
+loses the race to replace the manifest loses nothing: the winner's manifest lists the same objects.
 Source: wal3-draft, "Manifests"; design page 3, "Roll-up".
 """
 
@@ -37,7 +37,7 @@ TRIES_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointer:
-    """Rolls up one log. ``writer`` is a name for people, in what it writes."""
+    """The roll-ups of one log. ``writer`` is a name for people; manifests carry it."""
 
     store: Store
     clock: Clock
@@ -47,14 +47,15 @@ class Checkpointer:
     async def roll_up(
         self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
     ) -> Head:
-        """Bring steps of a walk into the manifest; return the manifest that has them.
+        """Add the steps of a walk to the manifest; return the manifest that has them.
 
-        ``closing`` is the tail of a writer that will never put anything there: if the log ends
-        there, the manifest says so, and the next to open it needs a single fence.
+        ``closing`` is the tail of a writer that will append nothing more. If the log ends there,
+        the manifest records the close, and the next opener needs a single fence.
 
         Raises:
-            ContentionError: others were first every time. CorruptionError: the steps do not
-            continue the manifest. LocationError: the store failed.
+            ContentionError: other processes replaced the manifest at every try.
+            CorruptionError: the steps do not continue the manifest.
+            LocationError: the store failed.
         """
         for _ in range(TRIES_MAX):
             try:
@@ -66,10 +67,11 @@ class Checkpointer:
     async def replace_once(
         self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
     ) -> Head:
-        """Bring steps into the manifest as it was read, or into none.
+        """Add steps to the manifest that the caller read, in one try.
 
         Raises:
-            ManifestMoved: another was first, or that may be. Otherwise see `roll_up`.
+            ManifestMoved: another process replaced the manifest, or the outcome is unknown.
+            Otherwise see `roll_up`.
         """
         extended = extend(head.manifest, steps, writer=self.writer)
         if closing is not None:
@@ -87,13 +89,15 @@ class Checkpointer:
 
 
 async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
-    """Bring all that is committed into a log's manifest, whoever wrote it; return that.
+    """Add all committed slots of all writers to a log's manifest; return the manifest.
 
-    A log in wal3's form has nothing else in it.
+    In wal3's protocol the manifest already lists everything, so it is returned unchanged.
 
     Raises:
-        NoSuchLog: there is none. ContentionError: others were first every time. CorruptionError,
-        LocationError: as everywhere.
+        NoSuchLog: the log does not exist.
+        ContentionError: other processes replaced the manifest at every try.
+        CorruptionError: the log is broken.
+        LocationError: the store failed.
     """
     target: Tail | None = None
     is_sealed = False
@@ -101,12 +105,13 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
         if attempt:
             await clock.sleep(backoff_us(attempt - 1, clock))
         head = await load_head(store)
-        # Where a writer is busy it rolls up itself: what was there at first is all that is asked.
+        # A busy writer rolls up too. Its manifest is enough once it has the tail that this call saw
+        # first.
         chain = head.manifest.chain
         if chain is None or (
             target is not None
             and _is_past(head.manifest, target)
-            and (chain.seal is not None or not is_sealed)  # A seal has the slot that comes next.
+            and (chain.seal is not None or not is_sealed)  # A seal does not move the tail.
         ):
             return head
         tail, steps = tail_of(head.manifest), list[Step]()
@@ -121,7 +126,8 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
             continue
         if target is None:
             target, is_sealed = tail, any(isinstance(one, Seal) for one in steps)
-        # What a sleeper put into slots that had been collected is no part of the log.
+        # Unless the manifest is unchanged, the walk may have met objects that a late writer put
+        # into collected slots. These are not part of the log.
         if (await load_head(store)).e_tag == head.e_tag:
             with suppress(ContentionError):
                 return await Checkpointer(store=store, clock=clock, writer=writer).replace_once(
@@ -140,7 +146,7 @@ def _is_past(manifest: Manifest, tail: Tail) -> bool:
 def roll_all(
     manifest: Manifest, rollover: Rollover, *, writer: str, maker: str = ""
 ) -> tuple[Manifest, list[Snapshot]]:
-    """Roll over as often as the thresholds ask for; return the snapshots in the order to store.
+    """Roll over until no threshold is exceeded; return the new snapshots in storing order.
 
     For ``maker`` see `snapshot_path`.
     """
@@ -153,7 +159,7 @@ def roll_all(
 
 
 def _streams_continue(before: Manifest, after: Manifest) -> bool:
-    """Say whether streams that are open after are those from before, or were opened since."""
+    """Return True if each stream open after was open before, or was opened since."""
     one, other = chain_of(before).streams, chain_of(after).streams
     if before.next == after.next:
         return one == other
@@ -167,7 +173,7 @@ def check_continues(before: Manifest, after: Manifest) -> None:
     """Refuse to replace a manifest by one that does not continue it.
 
     Raises:
-        CorruptionError: it would lose or change something.
+        CorruptionError: the new manifest would lose or change something. NOT_APPLIED.
     """
     one, other = chain_of(before), chain_of(after)
     kept = (

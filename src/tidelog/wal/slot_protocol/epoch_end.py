@@ -1,7 +1,7 @@
-"""What became of a slot: once an epoch has ended, its fence says which of its slots are in the log.
+"""The end of an epoch: its fence decides which slots of the epoch are in the log.
 
-The slots below the first fence hold data, all of them; those at or after it are void. So an append
-that ended in `OutcomeUnknown` is decided as soon as the log was opened again.
+All slots below the first fence hold data; those at or after it are void. So once the log has been
+opened again, an append that ended in `OutcomeUnknown` is decided.
 Source: design page 3, "Append".
 """
 
@@ -21,17 +21,18 @@ from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where an epoch ended, and what came after it."""
+    """The slot of the fence that ended an epoch, and the epoch or seal that follows."""
 
     slot: int
     after: Epoch | Seal
 
 
 async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | None:
-    """Return the end of an epoch; None if it has not ended.
+    """Return the end of an epoch, or None if it has not ended.
 
     Raises:
-        CorruptionError: the log is broken. LocationError: the store failed.
+        CorruptionError: the log is broken.
+        LocationError: the store failed.
     """
     while True:
         manifest = (await load_head(store)).manifest
@@ -44,6 +45,8 @@ async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | Non
                 end = End(tail.slot, passed.step)
                 break
             tail = passed.tail
+        # Believe the walk only if the manifest, read after it, agrees: a missing slot or a fence
+        # may be where collected data was.
         newer = (await load_head(store)).manifest
         if end is not None:
             after = end.after.name if isinstance(end.after, Epoch) else None

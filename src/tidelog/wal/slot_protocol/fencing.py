@@ -1,13 +1,17 @@
-"""Opening a slot log for writing, and sealing it: both end an epoch with fences.
+"""Fencing: opening a slot log for writing, and sealing it. Both end an epoch with fences.
 
-One listing shows how far the epoch has come; fences go from the first free slot on, and some far
-ahead (`tidelog.wal.slot_protocol.burst`), until one stands where the writer has not been. Only then
-is the log read on, in slot order: the first fence that is met decides. It is read on from a
-manifest that was read after the fence stood. Had the log gone past that slot, the slot would have
-been empty only because what it held was collected, and the walk would not come by it.
+One listing shows how far the epoch has come. The opener puts fences from the first free slot on,
+and some far ahead of it (`tidelog.wal.slot_protocol.burst`), until one is stored in a slot that the
+writer has not reached. Only then it reads the log on in slot order, and the first fence that it
+meets decides.
 
-Invariants: the epoch is ours only if its fence is the first in slot order, and was there before
-anything at or after it was collected. Whoever was fenced by another opens nothing over that.
+The opener starts this walk at a manifest that it reads *after* its fence is stored. The reason: if
+a collection had emptied the slot before the put, the fence would be stray. Then that manifest is
+past the slot, and the walk does not visit it.
+
+Invariants: an opener owns an epoch only if its fence is the first in slot order, and was stored
+before anything at or after that slot was collected. A writer that another opener fenced does not
+open a new epoch over that opener's.
 Source: wal3-draft, "Fencing"; design page 3, "Open for writing"; docs/decisions/0010.
 """
 
@@ -49,16 +53,16 @@ from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
-LOOKS_MAX: Final = 3  # At the manifest, for a writer that was fenced to bring it to its end.
+LOOKS_MAX: Final = 3  # Looks at the manifest while waiting for the fenced writer's last roll-up.
 SUCCESSOR_MAX: Final = 1_024
-PUTS_MAX: Final = 600  # Side by side: more than the fences of any one round.
+PUTS_MAX: Final = 600  # Puts at once: more than the fences of any one round.
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An epoch was ended by our fence: the manifest then, the steps from it on, the tail after.
+    """The result of ending an epoch: the manifest, the steps after it, and the tail after those.
 
-    ``taken_from`` is the name of the writer whose epoch was open; "" if it closed the log.
+    ``taken_from`` is the name of the writer whose epoch was open, or "" if that writer had closed.
     """
 
     head: Head
@@ -69,7 +73,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How far the log was read: from a manifest on, by these steps, to this tail or seal."""
+    """The part of the log read so far: a manifest, the steps after it, and the tail or the seal."""
 
     head: Head
     steps: tuple[Step, ...]
@@ -79,10 +83,10 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class Fencer:
-    """Ends epochs. ``writer`` is a name for people, in what it writes.
+    """An opener that ends epochs. ``writer`` is a name for people; its fences carry it.
 
-    ``named`` has the names of all epochs that its fences would open, whatever became of them;
-    ``resend`` is how long each fence is sent again.
+    ``named`` collects the names of all epochs that its fences would open, whatever their outcome.
+    ``resend`` limits how long it sends each fence again.
     """
 
     store: Store
@@ -94,15 +98,20 @@ class Fencer:
     async def open(
         self, *, lanes: int, alpha: int, only_over: frozenset[str] | None = None
     ) -> Ended:
-        """Begin an epoch of one's own.
+        """Begin a new epoch for this writer.
 
-        ``only_over`` are names of epochs: no other is ended. So a writer goes on after a doubt, and
-        never over the epoch of one who has taken over from it.
+        ``only_over`` has names of epochs: if given, only one of these is ended. A writer whose put
+        got no answer passes the names of its own epochs, so it never ends the epoch of a writer
+        that took over.
 
         Raises:
-            NoSuchLog: there is none. LogSealed: it takes no more records. Fenced: the log's epoch
-            is another than ``only_over`` allows. ContentionError: others were first every time.
-            UsageError: the log is full. CorruptionError, LocationError: as everywhere.
+            NoSuchLog: the log does not exist.
+            LogSealed: the log is sealed.
+            Fenced: the current epoch is not in ``only_over``.
+            ContentionError: other openers were first at every try.
+            UsageError: the log is full.
+            CorruptionError: the log is broken.
+            LocationError: the store failed.
         """
         check_shape(lanes=lanes, alpha=alpha)
         known = await self._look()
@@ -110,7 +119,8 @@ class Fencer:
             if known.seal is not None:
                 raise log_sealed(known.seal)
             if only_over is not None and known.tail.epoch.name not in only_over:
-                # The manifest may not have come to an epoch of one's own yet.
+                # The manifest may not list this writer's newest epoch yet: read on before giving
+                # up.
                 known = await self._read_on(known)
                 if known.seal is None and known.tail.epoch.name not in only_over:
                     raise fenced_by(known.tail.epoch)
@@ -119,7 +129,7 @@ class Fencer:
             following = Epoch(
                 number=known.tail.epoch.number + 1,
                 id=self.clock.unique()[:16],
-                first_slot=known.tail.slot,  # Or wherever the fence that decides will stand.
+                first_slot=known.tail.slot,  # A guess: the slot of the deciding fence replaces it.
                 lanes=lanes,
                 alpha=alpha,
                 opener=self.writer,
@@ -135,11 +145,12 @@ class Fencer:
         raise ContentionError("others were first at every try to open the log")
 
     async def seal(self, *, successor: str = "") -> Seal:
-        """End the log: from then on it takes no record, in any process.
+        """End the log: no process can append to it afterwards.
 
         Raises:
-            UsageError: ``successor`` is no text, or too long a one. LogSealed: it is already.
-            Otherwise as `open`.
+            UsageError: ``successor`` is not a str, or is too long.
+            LogSealed: the log is sealed already.
+            Otherwise see `open`.
         """
         if type(successor) is not str or len(successor) > SUCCESSOR_MAX:
             raise UsageError(
@@ -176,14 +187,15 @@ class Fencer:
         return _Known(head, (), tail_of(head.manifest), chain_of(head.manifest).seal)
 
     async def _end(self, known: _Known, fence: FenceLink) -> _Known:
-        """Fence the epoch of the tail, and return how the log then goes on, whoever ended it."""
+        """Fence the tail's epoch; return the log from there, whichever process ended the epoch."""
         begun_us = self.clock.monotonic_us()
         created, is_alive = await self._put_fences(known, fence)
         lowest = min(created, default=known.tail.slot)
         rtt_us = self.clock.monotonic_us() - begun_us
         newer = await self._look()
         for _ in range(LOOKS_MAX if is_alive else 0):
-            # A writer that meets a fence brings the manifest to its end: that is read, not walked.
+            # A writer that meets a fence rolls up all it committed. Reading that manifest is
+            # cheaper than walking the same slots.
             tail = newer.tail
             if tail.epoch.name != fence.epoch or lowest - tail.slot <= known.tail.epoch.alpha:
                 break
@@ -192,14 +204,15 @@ class Fencer:
         return await self._read_on(_later(known, newer), fence, created)
 
     async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[frozenset[int], bool]:
-        """Put fences until one stands; return where that is sure, and whether somebody was writing.
+        """Put fences until one is stored; return the sure fences, and if a writer is active.
 
-        Where a put was answered "exists" it is not sure that the fence stands, even if it is ours:
-        an earlier try of the same put may have landed in a slot that had been collected.
+        If a put is answered "exists", the fence is not sure even if the stored fence is this
+        opener's. An earlier try of the same put may have been stored after the slot was collected.
         """
         tail = known.tail
         if chain_of(known.head.manifest).is_closed and not known.steps:
-            # Nobody writes: one fence will do. If it does not, the next try is by bursts.
+            # The writer has closed, so one fence is enough. If it meets data, the next try uses
+            # bursts.
             done = await self._put(tail.epoch, tail.slot, fence)
             return frozenset([tail.slot] if done is Occupied.CREATED else []), False
         first, is_over = await self._first_free(tail)
@@ -215,7 +228,7 @@ class Fencer:
         return frozenset(created), bool(burst.taken)
 
     async def _first_free(self, tail: Tail) -> tuple[int, bool]:
-        """Return the first slot that seems free; and whether the epoch has ended at the tail."""
+        """Return the first slot that seems free, and whether a fence is at the tail already."""
 
         async def has_ended() -> int:
             with suppress(ObjectNotFound):
@@ -244,16 +257,17 @@ class Fencer:
     async def _read_on(
         self, known: _Known, fence: FenceLink | None = None, created: frozenset[int] = frozenset()
     ) -> _Known:
-        """Read the log on, in slot order: to its end, or the fence that was put here.
+        """Read the log on in slot order, to its end or to the fence of this opener.
 
-        A fence that was not known to stand before the manifest was read is looked at again: it may
-        lie in a slot that was collected since, and leads astray then.
+        A fence that is not known to be older than the manifest is checked against a newer manifest.
+        It may be stray: its slot may have been collected before the fence was put.
         """
         if known.seal is not None:
             return known
         steps, tail, seal = [*known.steps], known.tail, None
         walker = ChainReader(store=self.store, clock=self.clock)
-        seen = await walker.look(tail, ask_first=fence is None)  # Where it stands, something is.
+        # After a fence was put, some object is in that epoch.
+        seen = await walker.look(tail, ask_first=fence is None)
         async for passed in walker.links(tail, seen):
             met = passed.step
             if isinstance(met, Epoch):
@@ -267,11 +281,13 @@ class Fencer:
             steps.append(met)
             tail = passed.tail
             if fence is not None and isinstance(met, Epoch) and met.id == fence.id:
-                break  # Ours. Whoever has taken over since is met by the first append.
+                # This opener's own. If another one has taken over since, the first append finds
+                # out.
+                break
         return _Known(known.head, tuple(steps), tail, seal)
 
     async def _is_ours(self, ending: Epoch, seal: Seal, fence: FenceLink) -> bool:
-        """Say whether a seal is the one that was put here."""
+        """Return True if this process put the seal."""
         with suppress(ObjectNotFound):
             link, _ = await read_link(self.store, ending.path(seal.slot))
             return isinstance(link, FenceLink) and link.id == fence.id
@@ -279,9 +295,10 @@ class Fencer:
 
 
 def _later(known: _Known, newer: _Known) -> _Known:
-    """Return what leads further of what was read before and a newer manifest.
+    """Return the state that is further on: the one read before, or a newer manifest.
 
-    Always the manifest, for that is what says that a slot which was fenced had not been collected.
+    Prefer the newer manifest unless it is behind, because it was read after the fence was put. Only
+    such a manifest proves that the fenced slot was not collected before.
     """
     if not known.steps or newer.seal is not None:
         return newer
@@ -291,7 +308,7 @@ def _later(known: _Known, newer: _Known) -> _Known:
 
 
 def fenced_by(epoch: Epoch) -> Fenced:
-    """Return the error of a writer whose epoch was ended by the opener of another."""
+    """Return the error of a writer whose epoch was ended by the opener of ``epoch``."""
     return Fenced(
         "another writer took over the log: stop, or open it again if you mean to take it back",
         by=repr(epoch.opener),
@@ -300,9 +317,9 @@ def fenced_by(epoch: Epoch) -> Fenced:
 
 
 async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
-    """Make a log, unless there is one; say whether it was made.
+    """Create a log if it does not exist; return True if this call created it.
 
-    Nobody writes into its first epoch: the first to open it ends that.
+    No process writes to its first epoch: the first opener ends that epoch.
     """
     genesis = first_epoch(id=clock.unique()[:16], opener=writer)
     manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,), is_closed=True))
@@ -311,11 +328,11 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
 
 
 def log_sealed(seal: Seal) -> LogSealed:
-    """Return the error of a log that is sealed."""
+    """Return the error of an append to a sealed log."""
     where = f": go on in {seal.successor}" if seal.successor else ""
     return LogSealed(f"the log is sealed, and takes no more records{where}", slot=seal.slot)
 
 
 def over(after: Epoch | Seal) -> TidelogError:
-    """Return what a writer says whose epoch was ended by another."""
+    """Return the error of a writer whose epoch was ended by another process."""
     return log_sealed(after) if isinstance(after, Seal) else fenced_by(after)

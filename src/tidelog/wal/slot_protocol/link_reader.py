@@ -1,4 +1,4 @@
-"""Reading what a slot's object says of itself, without its records: a range at its end holds it."""
+"""Reading the link of a slot's object without its records: the link is at the end of the file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from tidelog.wal.format.parquet_meta import footer_bytes
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.read.read_again import read_again
 
-END_BYTES: Final = 16 * 1024  # Holds the link of nearly every slot's object.
+END_BYTES: Final = 16 * 1024  # Enough for the link of nearly every slot's object.
 
 
 async def read_link(store: Store, path: str, size_bytes: int = 0) -> tuple[Link, int]:
-    """Read the link of an object that had ``size_bytes`` when it was listed; return its size, too.
+    """Read the link of an object of ``size_bytes`` bytes, as listed; return the link and the size.
 
-    Without a size all of it is read. One request, and a second one where the link is longer than
-    most. An object that has another size by now was collected, and put again by somebody who had
-    slept: all of it is read.
+    This takes one request, and a second one if the link is long. Without a size, all of the object
+    is read. If the object has another size now, it was collected and a late writer put it again:
+    then all of it is read too.
 
     Raises:
-        ObjectNotFound: it is gone. CorruptionError: it has no link, or a changed one.
+        ObjectNotFound: the object does not exist.
+        CorruptionError: the object has no link, or a changed one.
     """
     return await read_again(partial(_read_once, store, path, size_bytes))
 

@@ -1,7 +1,7 @@
-"""Keeping a slot log's manifest close behind its writer, in the background.
+"""The background roll-ups of a writer, which keep the manifest close behind its log.
 
-It is on nobody's way to an acknowledgement, until the manifest is so late that readers would have
-far to go: then appends wait for it, and are told what keeps it.
+Appends do not wait for roll-ups unless the manifest is so far behind that readers would walk long.
+Then appends wait, and their errors report why the roll-up fails.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tidelog.wal.read.head import Head
 from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 
-LOOK_US: Final = 50_000  # How often it looks whether there is enough to roll up.
-BEHIND_MAX: Final = 8  # Roll-ups by which the manifest may be late before appends wait for it.
-# A collector or a fork reads the manifest and then replaces it. Where gets take longer than puts a
-# busy writer would be ahead at every try: so once in so many roll-ups it leaves it alone so long,
-# unless it is half as late as it may be.
+LOOK_US: Final = 50_000  # How often the keeper checks whether a roll-up is due.
+BEHIND_MAX: Final = 8  # In roll-ups: if the manifest is later than this, appends wait for it.
+# A collector or a fork reads the manifest, then replaces it. If gets take longer than puts, a busy
+# writer would win every such race. So before every BREATH_EVERY-th roll-up the keeper leaves the
+# manifest alone for BREATH_US, unless it is half as late as it may be.
 BREATH_EVERY: Final = 4
 BREATH_US: Final = 500_000
 WAIT_FIRST_US: Final = 50_000
 WAIT_MOST_US: Final = 5_000_000
-BROKEN_MAX: Final = 5  # So often in a row, what cannot be read was not cut short on the way.
+BROKEN_MAX: Final = 5  # After so many failures in a row, the cause is not an answer cut short.
 
 
 @dataclass(slots=True, kw_only=True)
 class ManifestKeeper:
-    """Rolls up what a writer has committed, after ``slots`` of them or ``interval_us``."""
+    """Roll-ups of a writer's committed slots, after ``slots`` slots or ``interval_us``."""
 
     checkpointer: Checkpointer
     queue: Queue
@@ -45,24 +45,24 @@ class ManifestKeeper:
 
     @property
     def behind(self) -> int:
-        """Return how many slots the manifest is late by."""
+        """Return by how many slots the manifest is late."""
         return len(self._steps)
 
     @property
     def behind_max(self) -> int:
-        """Return how many slots the manifest may be late by before appends are to wait for it."""
+        """Return by how many slots the manifest may be late before appends wait."""
         return BEHIND_MAX * self.slots
 
     def begin(self, head: Head, steps: list[Step]) -> None:
-        """Go on from a manifest that was read, and what is known to come after it."""
+        """Continue from a manifest and the steps known to come after it."""
         self._head, self._steps = head, steps
 
     def add(self, step: Step) -> None:
-        """Note what was committed next."""
+        """Note the next committed step."""
         self._steps.append(step)
 
     async def run(self) -> None:
-        """Roll up again and again, and wait longer and longer where that fails."""
+        """Roll up whenever due, with growing pauses after failures."""
         failures = 0
         while True:
             await self.queue.changed.wait_for(lambda: bool(self._steps))
@@ -85,10 +85,10 @@ class ManifestKeeper:
             await self.clock.sleep(min(self.interval_us - waited_us, LOOK_US))
 
     async def roll_up(self, *, closing: Tail | None = None) -> bool:
-        """Roll up what is committed, once; False if it could not be, and the queue has the reason.
+        """Roll up the committed steps once; on failure give the queue the reason and return False.
 
         Raises:
-            CorruptionError: the log cannot be read, or does not fit together, and stays so.
+            CorruptionError: the log could not be read several times in a row.
         """
         steps = list(self._steps)
         if self._head is None or not (steps or closing):

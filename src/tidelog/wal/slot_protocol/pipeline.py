@@ -1,4 +1,4 @@
-"""One writer's epoch: its batches become the slots of its epoch, several under way at once.
+"""The pipeline of one writer's epoch: batches become slots, and several puts are in flight.
 
 Source: wal3-draft, "Concurrent Writes"; design page 3, "Append".
 """
@@ -37,7 +37,7 @@ READS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A batch that has a slot, and is not acknowledged; ``before`` is the tail without it."""
+    """A batch that has a slot but is not acknowledged. ``before`` is the tail without it."""
 
     batch: Sequence[Work]
     fragment: Fragment
@@ -47,10 +47,10 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Pipeline:
-    """The slots of an epoch that is ours, from the fence that opened it on.
+    """The slots of this writer's epoch, from the fence that opened it.
 
-    ``fence`` is what came after the epoch, if a fence was met; ``doubt`` is why nothing more is
-    sent: a put was given up.
+    ``fence`` is the epoch or seal after this epoch, once a fence was met. ``doubt`` is the error
+    after which nothing more is sent: a put has an unknown outcome, or a refused put left a gap.
     """
 
     store: Store
@@ -77,17 +77,17 @@ class Pipeline:
 
     @property
     def has_room(self) -> bool:
-        """Say whether another batch may be sent."""
+        """Return True if another batch may be sent."""
         return self.doubt is None and self._window.has_room(self._epoch.alpha)
 
     @property
     def is_over(self) -> bool:
-        """Say whether nothing more can come of this epoch."""
+        """Return True if no further slot of this epoch can be settled by the pipeline itself."""
         return self._window.is_over or (self.doubt is not None and not self._puts)
 
     @property
     def is_idle(self) -> bool:
-        """Say whether the epoch is still this writer's, and each of its puts was answered."""
+        """Return True if the epoch is still this writer's and each of its puts was answered."""
         return self.doubt is None and self.fence is None and not self._puts and not self._sent
 
     @property
@@ -95,18 +95,19 @@ class Pipeline:
         return len(self._sent)
 
     def is_void(self, slot: int) -> bool:
-        """Say whether a slot is known to be void: a lower one was refused, and nothing fills it."""
+        """Return True if a slot is known to be void: a lower one was refused, and stays empty."""
         return self._void_from is not None and slot >= self._void_from
 
     async def place(self, batch: Sequence[Work]) -> int | None:
-        """Put a batch into the next slot, and return that; it is to be sent with `put`.
+        """Give a batch the next slot, and return the slot; the caller then sends it with `put`.
 
-        None if the slot before was refused meanwhile, and is free again: the batch was admitted
-        upon what that would have opened, and is to be judged anew.
+        Return None if the store refused the previous slot during encoding. That slot is free again,
+        and the batch was admitted to streams that the refused batch would have opened. So the
+        caller admits it again.
 
         Raises:
-            InvariantError: it cannot be encoded. UsageError: the log has no room for it. Nothing
-            was changed.
+            InvariantError: the batch cannot be encoded. NOT_APPLIED.
+            UsageError: the log has no room for the batch. NOT_APPLIED.
         """
         tail = self.tail
         refuse_full(tail)
@@ -131,10 +132,10 @@ class Pipeline:
         return tail.slot
 
     async def put(self, slot: int) -> None:
-        """Send a slot's batch until it is known what is in the slot, or patience is at its end.
+        """Send a slot's batch until the slot's content is known, or the time to resend is over.
 
         Raises:
-            CorruptionError: what is there is neither ours nor a fence.
+            CorruptionError: the slot holds neither this batch nor a fence.
         """
         sent = self._sent[slot]
         try:
@@ -162,7 +163,8 @@ class Pipeline:
             path = sent.fragment.path
             raise CorruptionError("somebody else wrote into this writer's epoch", path=path)
         if await self._has_landed(slot):
-            # Ours had landed, and was collected; then a late opener found the slot empty.
+            # The batch was stored and collected. A late opener then found the slot empty, and its
+            # fence is stray.
             self._window = answer(self._window, slot)
             return
         if self._window.fence is None or slot < self._window.fence:
@@ -174,23 +176,24 @@ class Pipeline:
         return await create_or_read(self.store, path, sent.data, clock=clock, resend=self.resend)
 
     async def _met(self, slot: int, sent: Sent, found: bytes) -> Step:
-        """Return what an object means that is in a slot of ours and is not ours."""
+        """Return the step that a foreign object in one of this writer's slots stands for."""
         path, tail = sent.fragment.path, replace(self.tail, slot=slot)
         for _ in range(READS_MAX - 1):
-            with suppress(CorruptionError):  # Cut short on the way, perhaps.
+            with suppress(CorruptionError):  # The answer may have been cut short.
                 return step(tail, decode_link(found, path=path), len(found))[1]
             found = await self._create(sent)
         return step(tail, decode_link(found, path=path), len(found))[1]
 
     def _refuse(self, slot: int, sent: Sent, error: TidelogError) -> None:
-        """Note that the store took the object at no try: it is not there, and never will be."""
+        """Note that the store refused the object at every try, so it is certainly not stored."""
         if not isinstance(error, LocationError):
             error = LocationError(
                 "the store did not take the records, and they are not in the log", reason=error
             )
         self._refused[slot] = error
         if slot == self._window.next - 1 and self.doubt is None:
-            # Nothing was built upon it: the next batch takes the slot.
+            # No later slot is in use, so the next batch can take this one. After a later slot, a
+            # gap would remain.
             self.tail, self._window = sent.before, replace(self._window, next=slot)
             return
         self.doubt = error
@@ -202,19 +205,19 @@ class Pipeline:
         return has_slot(replace(manifest, chain=chain), self._epoch, slot)
 
     def settled(self, *, below: int | None = None) -> Iterator[Sent]:
-        """Take out the batches that are in the log now: those ``below`` a slot, if it is known."""
+        """Yield and remove the batches in the log: those below ``below``, or the committed ones."""
         committed = self._window.committed if below is None else below
         for slot in sorted(self._sent):
             if slot < committed:
                 yield self._sent.pop(slot)
 
     def refused(self) -> Iterator[tuple[Sent, LocationError]]:
-        """Take out the batches that the store refused, with what it said."""
+        """Yield and remove the batches that the store refused, each with its error."""
         for slot in sorted(self._refused):
             yield self._sent.pop(slot), self._refused.pop(slot)
 
     def rest(self) -> list[Sent]:
-        """Take out all other batches, in order."""
+        """Remove and return all other batches, in order."""
         rest = [self._sent[slot] for slot in sorted(self._sent)]
         self._sent.clear()
         return rest

@@ -1,8 +1,9 @@
-"""Reading a slot log: what its manifest names, then slot by slot to the end.
+"""The reader of a slot log: it reads the manifest's fragments, then slot by slot to the end.
 
-A missing slot is taken for the end only if the manifest, read after the miss, has not gone past it:
-the slot may be missing because it was collected. What was there when a read began was below the
-first slot that is missing, so no read goes further: it ends however fast a writer appends.
+A reader takes a missing slot for the end only if the manifest, read after the miss, has not gone
+past it. Otherwise the slot may be missing because it was collected. All records acknowledged before
+a read began are below the first slot that is missing then. So a read stops there, and it ends
+however fast a writer appends.
 Source: wal3-draft, "Reading"; design page 3, "Read".
 """
 
@@ -41,7 +42,9 @@ MANIFEST_EVERY_US: Final = 5_000_000
 class SlotReader:
     """A reader of the log at the root of ``store``.
 
-    Units: about ``window_bytes`` of fragments, and at most ``reads`` of them, are read ahead.
+    Units:
+        window_bytes: bytes of fragments that are read ahead, approximately.
+        reads: fragments that are read ahead, at most.
     """
 
     store: Store
@@ -63,26 +66,26 @@ class SlotReader:
         """Read the manifest; see `TreeReader.manifest`.
 
         Raises:
-            UsageError: the log is of the other protocol.
+            UsageError: the log has wal3's protocol.
         """
         manifest = await self.tree.manifest(checked=checked)
         tail_of(manifest)
         return manifest
 
     async def bounds(self) -> Bounds:
-        """Return the oldest position that is left, and the next one to come."""
+        """Return the oldest retained position, the next position, and the seal."""
         end = await self.end()
         return Bounds(oldest=end.manifest.oldest, next=end.tail.position, seal=end.seal)
 
     async def end(self) -> WalkedEnd:
-        """Return where the log ends; see `ChainReader.end`."""
+        """Return the end of the log; see `ChainReader.end`."""
         return await self.walker.end()
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """Return the fragments that hold any of the positions ``[start, limit)``, in order.
+        """Return the fragments that overlap the positions ``[start, limit)``, in order.
 
         Raises:
-            CorruptionError: the tree is not what was written.
+            CorruptionError: the manifest's tree is broken.
         """
         while True:
             end = await self.end()
@@ -101,16 +104,18 @@ class SlotReader:
         limit: int | None = None,
         selection: Selection = ALL,
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the records of the positions ``[start, limit)`` that there are now, in order.
+        """Yield the records of the positions ``[start, limit)`` that exist now, in order.
 
-        Fragments that hold none of the ``selection`` are not read.
+        Fragments that hold nothing of the ``selection`` are not read. Start 0 is the oldest
+        retained record.
 
-        Shape: tables as `tidelog.wal.format.slot_object` says, none of them empty, each with
-            records of one fragment. Start 0 is the oldest record that is left.
+        Shape: tables as in `tidelog.wal.format.slot_object`, none of them empty, each with records
+        of one fragment.
 
         Raises:
-            PositionCollected: records from ``start`` on were collected, maybe meanwhile.
-            CorruptionError: an object is missing, or is not what was written.
+            PositionCollected: records at or after ``start`` were collected, before or during the
+            read.
+            CorruptionError: an object is missing or changed.
         """
         reading = _Reading(self, await self.manifest(), start, limit, selection)
         while True:
@@ -123,9 +128,10 @@ class SlotReader:
     async def follow(
         self, start: int = 0, *, selection: Selection = ALL
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield records as `scan` does, and those to come as they come, until the log is sealed.
+        """Yield records as `scan` does, then new records as they arrive, until the log is sealed.
 
-        An idle log is asked for its next slot, ever more seldom, and now and then for its manifest.
+        On an idle log the reader asks for the next slot with growing pauses, and every few seconds
+        for the manifest.
         """
         reading = _Reading(self, await self.manifest(), start, None, selection)
         seen_us, wait_us = self.clock.monotonic_us(), POLL_FIRST_US
@@ -145,9 +151,10 @@ class SlotReader:
 
 
 class _Reading:
-    """Where a read stands: the next position, and the tail of what was walked.
+    """The progress of one read: the next position, and the tail of the walk.
 
-    One that is ``bounded`` looks once at what there is, as soon as it has given what comes first.
+    A ``bounded`` read looks once for the end of the log, as soon as it has yielded its first
+    records.
     """
 
     def __init__(
@@ -168,25 +175,26 @@ class _Reading:
         self._seen: Seen | None = None
 
     def is_done(self) -> bool:
-        """Say whether nothing more can come."""
+        """Return True if no more records can follow."""
         if self._limit is not None and self._reached >= self._limit:
             return True
         return self._seal is not None and self._manifest is None
 
     def renew(self, manifest: Manifest) -> bool:
-        """Go on from a newer manifest, if it has gone past what was walked, and that is wanted."""
+        """Continue from a newer manifest if it is past the walk's tail and the read needs it."""
         if not has_gone_on(manifest, self._tail):
             return False
         if self._seen is not None:
             if manifest.oldest > self._seen.tail.position:
-                self._seen = None  # What was missing may have been collected: look again.
+                # The slots missing in the first look may have been collected: look again.
+                self._seen = None
             elif self._tail.path not in self._seen.sizes:
-                return False  # All that there was when the read began is read.
+                return False  # The read has all records that existed when it began.
         self._manifest, self._tail, self._seal = manifest, tail_of(manifest), _seal_of(manifest)
         return True
 
     async def go(self, *, bounded: bool = False) -> AsyncGenerator[pa.Table, None]:
-        """Read what the manifest names, if that was not read, and on to the first missing slot."""
+        """Yield from the manifest's fragments, unless done, then from slots to the first gap."""
         if self._manifest is not None:
             async with aclosing(self._named(self._manifest)) as named:
                 async for records in named:
@@ -204,7 +212,7 @@ class _Reading:
             if self.is_done():
                 return
             if self._tail == first:
-                self._seen = Seen(first)  # It is missing.
+                self._seen = Seen(first)  # The slot is missing.
             await self._look()
         async with aclosing(self._past(self._seen)) as past:
             async for records in past:
@@ -215,7 +223,7 @@ class _Reading:
             self._seen = await self._reader.walker.look(self._tail)
 
     async def _named(self, manifest: Manifest) -> AsyncGenerator[pa.Table, None]:
-        """Read what a manifest names."""
+        """Yield the records of the fragments that a manifest lists."""
         found = self._reader.records.scan(
             manifest, self._reached, limit=self._limit, wanted=self._selection.may_be_in
         )
@@ -227,7 +235,7 @@ class _Reading:
         self._pass(manifest.next)
 
     async def _past(self, seen: Seen | None) -> AsyncGenerator[pa.Table, None]:
-        """Read on from the tail to the first missing slot, or to the end of what was seen."""
+        """Yield records from the tail to the first missing slot, or to the end of ``seen``."""
         start = self._reached
         found = self._reader.records.read(self._leaves(seen))
         async with aclosing(found):
@@ -240,7 +248,7 @@ class _Reading:
         self._pass(self._tail.position)
 
     async def _leaves(self, seen: Seen | None) -> AsyncGenerator[Leaf, None]:
-        """Walk ahead of what is read, and yield what is wanted of it."""
+        """Walk ahead of the records read, and yield the fragments that the read wants."""
         start = self._reached
         walked = self._reader.walker.walk(self._tail, seen=seen)
         async with aclosing(walked):
@@ -256,7 +264,7 @@ class _Reading:
                     return
 
     def _pass(self, position: int) -> None:
-        """Note how far the read has come: what was not wanted lies before that, too."""
+        """Advance the reached position, also past records that the read did not want."""
         limit = position if self._limit is None else min(position, self._limit)
         self._reached = max(self._reached, limit)
 
@@ -267,8 +275,7 @@ async def scan_pinned(
     """Yield the records that a pin holds, in order.
 
     Raises:
-        CorruptionError: an object is missing, or is not what was written; or the pin does not name
-        all that it holds.
+        CorruptionError: an object is missing or changed, or the pin does not name all it holds.
     """
     if problems := problems_of_pin(pin):
         raise CorruptionError(

@@ -1,7 +1,8 @@
-"""Finding where a time begins in a slot log: down the tree by last times, then past the manifest.
+"""Seeking a time in a slot log: down the manifest's tree by last times, then past the manifest.
 
-Times are their writers', and need not rise. A last time is the greatest of all that is below it, so
-the first child that reaches a time has the first record which does.
+Writers choose the times of records, so times need not rise. The last time of a node is the greatest
+time below it. So the first child whose last time reaches ``time_us`` holds the first record that
+does.
 Source: wal3-draft, "Interface"; design page 3, "Manifest tree, setsum, cursors, collection".
 """
 
@@ -21,13 +22,14 @@ from tidelog.wal.slot_protocol.reader import SlotReader
 
 
 async def position_at(reader: SlotReader, time_us: int) -> int:
-    """Return the first position whose record has a time or a later one; the next one if none has.
+    """Return the first position whose record's time is at least ``time_us``, or the next position.
 
-    One request for the manifest, one for each level of its tree, and one for the fragment.
+    This takes one request for the manifest, one for each level of its tree, and one for the
+    fragment.
 
     Raises:
-        CorruptionError: an object is missing, or is not what was written. LocationError: the store
-        failed.
+        CorruptionError: an object is missing or changed.
+        LocationError: the store failed.
     """
     head = await load_living(reader.store)
     tail_of(head.manifest)
@@ -37,7 +39,8 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
             if found is not None:
                 return found
             end = await reader.walker.end(head)
-            # What is past the manifest, or was when this began.
+            # Fragments past the manifest, and those that a newer manifest took in since the first
+            # read.
             since = [one for one in end.manifest.children if one.limit > head.manifest.next]
             found = await _below(reader.records, [*since, *end.fragments], time_us)
             return end.tail.position if found is None else found
@@ -62,6 +65,6 @@ async def _below(
 
 
 def first_at(records: pa.Table, time_us: int) -> int | None:
-    """Return the position of the first record that has a time or a later one."""
+    """Return the position of the first record with a time of at least ``time_us``, if any."""
     reach = records.column("timestamp_us").to_numpy() >= time_us
     return int(records.column("position")[int(reach.argmax())].as_py()) if reach.any() else None

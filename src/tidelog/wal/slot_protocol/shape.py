@@ -1,4 +1,4 @@
-"""How a writer of a slot log lays out its epochs: what a user may set. Pure.
+"""Settings of a slot log's writer: lanes, puts in flight and roll-ups. Pure.
 
 Source: wal3-draft, "Sharding" and "Concurrent Writes"; design page 3, "Slot commit".
 """
@@ -15,10 +15,13 @@ from tidelog.wal.format.manifest_update import Rollover
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a writer lays out its epochs.
+    """The settings with which a writer opens its epochs.
 
-    Units: at most ``alpha`` puts under way, in ``lanes`` directories; a roll-up after
-        ``rollup_slots`` slots or ``rollup_interval_us``, whichever is first.
+    Units:
+        alpha: puts in flight, at most.
+        lanes: directories of an epoch.
+        rollup_slots: slots after which the writer rolls up.
+        rollup_interval_us: time after which it rolls up, if that is sooner.
     """
 
     lanes: int = 1

@@ -1,4 +1,4 @@
-"""Which streams were open at a position of a slot log: control records, replayed up to there."""
+"""The streams open at an older position of a slot log, by replay of control records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tidelog.wal.slot_protocol.reader import SlotReader
 
 
 async def streams_at(reader: SlotReader, position: int) -> Streams:
-    """Return the streams that are open at a position; only objects with control records are read.
+    """Return the streams open at a position; only fragments with control records are read.
 
     Raises:
-        PositionCollected: what is before it cannot be told any more. CorruptionError: an object is
-        missing, or is not what was written. LocationError: the store failed.
+        PositionCollected: records before the position were collected.
+        CorruptionError: an object is missing or changed.
+        LocationError: the store failed.
     """
     while True:
         manifest = await reader.manifest()
@@ -55,10 +56,11 @@ async def _controls_below(reader: SlotReader, manifest: Manifest, position: int)
 async def read_controls(
     store: Store, clock: Clock, fragments: Sequence[Fragment], *, at_once: int = AT_ONCE_MAX
 ) -> Controls:
-    """Read what the control records of fragments say, which their links repeat.
+    """Read the control records of fragments from their links.
 
     Raises:
-        ObjectNotFound: one is gone. CorruptionError: one is not what was written.
+        ObjectNotFound: a fragment is missing.
+        CorruptionError: a fragment is changed.
     """
 
     async def read(fragment: Fragment) -> Controls:

@@ -1,7 +1,8 @@
-"""Where an epoch seems to end: one listing of its slots, which a busy writer cannot draw out.
+"""A listing that finds where an epoch seems to end.
 
-Whoever follows a log slot by slot may never come to the end of one that is written as quickly as it
-is read. So the end is looked for once, by listing; what was acknowledged before is below it.
+A reader that follows a log slot by slot may never reach the end of a log that is written as fast as
+it is read. One listing gives a fixed bound instead: every slot acknowledged before the listing
+began is below it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch, place_of
 from tidelog.wal.format.link import Tail
 
-SLOTS_MAX: Final = 4_000  # Of one lane; a manifest is far less behind than that.
-LANES_MAX: Final = 64  # With more, the first lane that is not listed ends what is seen.
+SLOTS_MAX: Final = 4_000  # For one lane. A manifest lags behind by far fewer slots.
+LANES_MAX: Final = 64  # In a log with more lanes, the first unlisted lane ends the result.
 LISTS_MAX: Final = 8
 
 
 async def first_free_slot(store: Store, tail: Tail) -> int:
-    """Return the first slot from ``tail`` on that is free in the tail's epoch, or seems to be.
+    """Return the first slot at or after the tail's that seems free in the tail's epoch.
 
-    One request for each lane. Every slot below was taken when the listing began; the one returned
-    is surely free then if the log is less than 4,000 slots of each lane ahead of the tail.
+    This takes one request for each lane. All lower slots were taken when the listing began. The
+    returned slot was certainly free at that time if the log is less than 4,000 slots of each lane
+    past the tail.
 
     Raises:
         LocationError: the store failed.
@@ -39,11 +41,11 @@ async def first_free_slot(store: Store, tail: Tail) -> int:
 
 
 async def _slots_of(store: Store, epoch: Epoch, first: int) -> set[int]:
-    """Return the slots of a lane from ``first`` on, up to the first that is missing."""
+    """Return the slots of one lane, from ``first`` to the slot before the first gap."""
     expected, found = first, set[int]()
     after = epoch.path(first)
     folder = after.rsplit("/", 1)[0] + "/"
-    # What comes right after the greatest key below the first slot's.
+    # ``after`` excludes its key, so list after the key of the slot below the first one.
     before = f"{folder}{first - 1:016x}.parquet" if first else None
     async for entry in store.list(folder, after=before):
         place = place_of(entry.key)

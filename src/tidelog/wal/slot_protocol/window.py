@@ -1,10 +1,11 @@
-"""Puts under way in one epoch: which slots may be acknowledged, and when the writer is over. Pure.
+"""The puts in flight in one epoch, the slots acknowledged, and the epoch's end. Pure.
 
-A slot is acknowledged when its own put and all earlier ones were answered as done. A fence that is
-met decides nothing about lower slots: their puts are sent until they are answered, and may meet a
-fence that is lower still.
-Invariants: ``base <= committed <= next``; at most alpha slots from ``committed`` on were given out:
-`tidelog.wal.slot_protocol.burst` says how an opener gets ahead of them.
+A slot is acknowledged once its own put and the puts of all lower slots are answered as done. A
+fence in a slot decides nothing about lower slots, because one of them may hold another fence. So
+the writer sends the puts of lower slots until each is answered.
+Invariants: ``base <= committed <= next``; at most alpha slots are in flight, counted from
+``committed``. `tidelog.wal.slot_protocol.burst` relies on the second one: it shows how an opener
+overtakes a writer.
 Source: wal3-draft, "Concurrent Writes"; design page 3, "Append"; docs/decisions/0010.
 """
 
@@ -15,7 +16,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class SendWindow:
-    """The slots that a writer was given: ``[base, next)``; those below ``base`` are settled."""
+    """The slots ``[base, next)`` that a writer used. Slots below ``base`` are committed.
+
+    ``done`` has the slots whose put is answered as done. ``fence`` is the lowest slot known to hold
+    a fence.
+    """
 
     base: int
     next: int
@@ -24,7 +29,7 @@ class SendWindow:
 
     @property
     def committed(self) -> int:
-        """Return the first slot of which it is not known that its data is in the log."""
+        """Return the first slot that is not known to be committed."""
         slot = self.base
         while slot in self.done and slot != self.fence:
             slot += 1
@@ -32,27 +37,27 @@ class SendWindow:
 
     @property
     def is_over(self) -> bool:
-        """Say whether every slot is settled: those below the first fence are in, no others."""
+        """Return True if all slots below the first fence are committed; all others are void."""
         return self.fence is not None and self.committed == self.fence
 
     def has_room(self, alpha: int) -> bool:
-        """Say whether another put may be sent."""
+        """Return True if the writer may send another put."""
         return self.fence is None and self.next - self.committed < alpha
 
 
 def launch(window: SendWindow) -> SendWindow:
-    """Assign the next slot."""
+    """Return the window after the next slot is given to a batch."""
     return replace(window, next=window.next + 1)
 
 
 def answer(window: SendWindow, slot: int) -> SendWindow:
-    """Note that the data of a slot is there."""
+    """Return the window after the data of a slot is known to be stored."""
     noted = replace(window, done=window.done | {slot})
     base = noted.committed
     return replace(noted, base=base, done=frozenset(s for s in noted.done if s >= base))
 
 
 def meet_fence(window: SendWindow, slot: int) -> SendWindow:
-    """Note that a fence is in a slot instead."""
+    """Return the window after a fence was found in a slot of the writer's batch."""
     fence = slot if window.fence is None else min(window.fence, slot)
     return replace(window, fence=fence)

@@ -1,10 +1,10 @@
-"""Writing a slot log: one round trip an append, several under way, one writer at a time.
+"""The writer of a slot log: one round trip per append, several in flight, one writer at a time.
 
-The first append opens the log, which ends the epoch of whoever wrote before. A writer whose epoch
-was ended by another is over, and never ends another's again. One that cannot learn what became of a
-put takes the log over from itself: the fence that ends the old epoch says which slots are in the
-log, so nothing stays unknown while the store can be reached. A batch that the store refuses is not
-sent again; all others are.
+The first append opens the log and so ends the epoch of the previous writer. A writer whose epoch
+was ended by another process stops for good, and never ends that process's epoch. A writer that gets
+no answer to a put takes the log over from itself. The fence that ends its old epoch decides which
+slots are in the log, so no outcome stays unknown while the store can be reached. The writer sends a
+batch again in the new epoch unless the store refused it.
 Source: wal3-draft, "Concurrent Writes" and "Fencing"; design page 3, "Slot commit".
 """
 
@@ -45,15 +45,15 @@ from tidelog.wal.slot_protocol.manifest_keeper import ManifestKeeper
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
 from tidelog.wal.slot_protocol.shape import Shape
 
-RESOLVE_MAX: Final = 16  # Tries to read how an epoch ended.
-SHARES_MAX: Final = 2  # Into so many batches a long queue is parted, if so many puts may go out.
+RESOLVE_MAX: Final = 16  # Tries to read the end of an epoch.
+SHARES_MAX: Final = 2  # Batches into which a long queue is split, if that many puts may be sent.
 
 
 @dataclass(slots=True, kw_only=True)
 class SlotWriter(BatchWriter):
-    """Appends to one log. ``writer`` is a name for people, in what it writes.
+    """An appender to one log. ``writer`` is a name for people; its objects carry it.
 
-    ``resend`` is how long a put is sent again before the writer looks what became of it.
+    ``resend`` limits how long a put is sent again before the writer reads back its outcome.
     """
 
     store: Store
@@ -65,7 +65,7 @@ class SlotWriter(BatchWriter):
     _keeper: ManifestKeeper = field(init=False)
     _named: set[str] = field(default_factory=set)
     _has_held: bool = False
-    taken_from: str = ""  # The writer that this one took the log over from, unless it closed it.
+    taken_from: str = ""  # The previous writer's name, unless that writer had closed.
 
     def __post_init__(self) -> None:
         BatchWriter.__post_init__(self)
@@ -83,7 +83,7 @@ class SlotWriter(BatchWriter):
 
     @property
     def slots(self) -> int:
-        """Return how many slots the log has had, as this writer knows; 0 if it does not write."""
+        """Return how many slots the log has had, as far as this writer knows; 0 until it opens."""
         return 0 if self._pipeline is None else self._pipeline.tail.slot
 
     def _next_position(self) -> int | None:
@@ -100,18 +100,20 @@ class SlotWriter(BatchWriter):
     ) -> int:
         """Append records; return the position of the first once all are durable.
 
-        The records of one call stand together, in their order. Their time is now unless given.
+        The records of one call are contiguous and keep their order. ``timestamp_us`` is their time;
+        the default is the time of the append.
 
         Raises:
-            UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
-            over 1 GiB, the time is not from 0 on, or the stream or the key is none. NOT_APPLIED.
+            UsageError: ``records`` is empty or not a list of bytes, one is over 64 MiB or all are
+            over 1 GiB, the time is negative, or the stream or the key is invalid. NOT_APPLIED.
             NoSuchStream: the stream is not open. NOT_APPLIED.
-            BusyError: ``wait`` is False, and too much is waiting already. NOT_APPLIED.
-            HandleError: the writer is closed. Fenced: another writer took over. NOT_APPLIED.
-            LogSealed: the log takes no more. NOT_APPLIED.
-            OutcomeUnknown: it was sent, and the store cannot be reached any more; see
+            BusyError: ``wait`` is False and the queue is full. NOT_APPLIED.
+            HandleError: the writer is closed. NOT_APPLIED.
+            Fenced: another writer took over. NOT_APPLIED.
+            LogSealed: the log is sealed. NOT_APPLIED.
+            OutcomeUnknown: the records were sent, and the store cannot be reached any longer; see
             `tidelog.wal.slot_protocol.epoch_end`.
-            LocationError: the store refused it, or the log cannot be opened, or nothing was
+            LocationError: the store refused the records, the log cannot be opened, or nothing was
             acknowledged for `Batching.patience_us`. NOT_APPLIED.
         """
         return await self.append_arrow(
@@ -127,7 +129,7 @@ class SlotWriter(BatchWriter):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
+        """Append the values of an array without nulls; see `append`."""
         if timestamp_us is not None:
             check_time_us(timestamp_us)
         if stream is not None:
@@ -149,7 +151,7 @@ class SlotWriter(BatchWriter):
         The first call waits until the log is open.
 
         Raises:
-            As `append`, if they came to nothing before that.
+            As `append`, if the append fails before the queue accepts it.
         """
         if timestamp_us is not None:
             check_time_us(timestamp_us)
@@ -159,15 +161,16 @@ class SlotWriter(BatchWriter):
         """Append a control record; return its position once it is durable.
 
         Raises:
-            NameTaken: it opens a stream that is open. NoSuchStream: it closes or describes one that
-            is not. UsageError: too many are open, or the id or the meta is none. All NOT_APPLIED.
+            NameTaken: it opens a stream that is open. NOT_APPLIED.
+            NoSuchStream: it closes or describes a stream that is not open. NOT_APPLIED.
+            UsageError: too many streams are open, or the id or the meta is invalid. NOT_APPLIED.
             Otherwise see `append`.
         """
         check_control(control)
         return await self._submit(pa.array([encode_control(control)], pa.binary()), control=control)
 
     async def _serve(self) -> None:
-        """Take epoch after epoch, until closed and nothing is left; then roll up."""
+        """Write epoch after epoch until the writer is closed and its queue empty; then roll up."""
         while await self._work_waits():
             pipeline = self._pipeline = self._pipeline or await self._opened()
             if pipeline is None:
@@ -182,7 +185,7 @@ class SlotWriter(BatchWriter):
         await self._keeper.roll_up(closing=last.tail if last is not None and is_clean else None)
 
     async def _opened(self) -> Pipeline | None:
-        """Open the log; None if that cannot be, and all that waits was told why."""
+        """Open the log; if that fails, fail the waiting appends and return None."""
         try:
             return await self._open()
         except (Fenced, LogSealed) as error:
@@ -193,10 +196,11 @@ class SlotWriter(BatchWriter):
         return None
 
     async def _open(self) -> Pipeline:
-        """Begin an epoch: over any other at first, later only over those of this writer.
+        """Begin an epoch: the first time over any other, later only over this writer's own epochs.
 
         Raises:
-            Fenced: another has taken over. Otherwise see `Fencer.open`.
+            Fenced: another writer has taken over.
+            Otherwise see `Fencer.open`.
         """
         fencer = Fencer(
             store=self.store,
@@ -221,7 +225,7 @@ class SlotWriter(BatchWriter):
         )
 
     async def _fill(self, pipeline: Pipeline) -> None:
-        """Send batches until the epoch is over, or closed and all are settled."""
+        """Send batches until the epoch is over, or the writer is closed and all are settled."""
         if pipeline.is_idle:
             self._queue.durable.advance(pipeline.tail.position)
         async with asyncio.TaskGroup() as group:
@@ -236,14 +240,14 @@ class SlotWriter(BatchWriter):
             keeping.cancel()
 
     async def _is_to_send(self, pipeline: Pipeline) -> bool:
-        """Wait until there is work and room for it; False if the epoch is over instead."""
+        """Wait until there is work and room for it; return False if the epoch is over instead."""
         queue, behind_max = self._queue, self._keeper.behind_max
 
         def has_end() -> bool:
             return pipeline.is_over or (queue.is_closing and not queue and not pipeline.under_way)
 
         def has_work() -> bool:
-            # What is left when the log is closed is not much, and waits for nobody.
+            # A closing writer has only a little work left, so it does not wait for the manifest.
             is_near = self._keeper.behind + pipeline.under_way < behind_max or queue.is_closing
             return len(queue) > 0 and pipeline.has_room and is_near
 
@@ -251,7 +255,7 @@ class SlotWriter(BatchWriter):
         return not has_end()
 
     async def _placed(self, pipeline: Pipeline) -> int | None:
-        """Give the next batch a slot; None if it came to nothing, or is to be judged anew."""
+        """Give the next batch a slot; return None if the batch failed or must be admitted again."""
         slot, batch = None, self._admitted(pipeline)
         try:
             slot = await pipeline.place(batch) if batch else None
@@ -262,7 +266,7 @@ class SlotWriter(BatchWriter):
         return slot
 
     def _admitted(self, pipeline: Pipeline) -> list[Work]:
-        """Take the next batch, without what does not fit the streams that are open; tell that."""
+        """Take the next batch; fail those of its appends that do not fit the open streams."""
         admitted, refused = admit(
             pipeline.tail.streams, self._queue.take(shares=min(self.shape.alpha, SHARES_MAX))
         )
@@ -284,7 +288,7 @@ class SlotWriter(BatchWriter):
         self._queue.changed.notify()
 
     def _stop(self, pipeline: Pipeline, reason: TidelogError) -> None:
-        """Be over: what is left of an epoch lies past the fence that ended it."""
+        """Stop for good: the unsettled batches of the epoch are past the fence, so void."""
         self._give_back(pipeline.rest())
         self._queue.abandon(reason)
 
@@ -293,10 +297,10 @@ class SlotWriter(BatchWriter):
             self._queue.give_back(sent.batch)
 
     async def _resolve(self, pipeline: Pipeline) -> Pipeline | None:
-        """Learn what became of each slot from the fence that ends the epoch, ours if need be.
+        """Learn which slots are in the log from the fence that ends the epoch, put here if needed.
 
-        What is not in the log is sent again in the next epoch, which this returns, unless another
-        writer has ended this one.
+        The batches that are not in the log are sent again in the next epoch, which this returns. If
+        another writer ended the epoch, fail them and return None.
         """
         begun_us, patience_us = self.clock.monotonic_us(), self.batching.patience_us
         for attempt in range(RESOLVE_MAX if pipeline.under_way else 0):
@@ -319,11 +323,11 @@ class SlotWriter(BatchWriter):
         return None
 
     async def _end_of(self, pipeline: Pipeline) -> _Resolved:
-        """Return where an epoch ended, and the next one, or who is to write now instead."""
+        """Return the end of an epoch, and this writer's next epoch or an error."""
         after: Pipeline | TidelogError
         end = await end_of_epoch(self.store, pipeline.epoch, clock=self.clock)
         if end is None or (isinstance(end.after, Epoch) and end.after.name in self._named):
-            # An earlier try may have ended the epoch with a fence of ours, and known no more.
+            # An earlier try of this writer may have stored the fence without getting its answer.
             try:
                 after = await self._open()
             except (Fenced, LogSealed) as error:
@@ -336,7 +340,7 @@ class SlotWriter(BatchWriter):
         return _Resolved(end.slot, after)
 
     def _give_up(self, pipeline: Pipeline) -> None:
-        """Tell that what was sent may be in the log; what is void is sent again."""
+        """Report the outcome of sent batches as unknown; put void batches back into the queue."""
         rest = pipeline.rest()
         self._give_back([sent for sent in rest if pipeline.is_void(sent.fragment.seq_no)])
         for sent in rest:
@@ -347,7 +351,7 @@ class SlotWriter(BatchWriter):
 
 @dataclass(frozen=True, slots=True)
 class _Resolved:
-    """The slot where an epoch ended, and what goes on: an epoch of ours, or why there is none."""
+    """The slot where an epoch ended, and this writer's next epoch or an error."""
 
     end: int
     after: Pipeline | TidelogError
