@@ -326,6 +326,7 @@ def test_status_tells_of_the_last_run(events: Cli) -> None:
     assert after["run"]["rows"] == len(EVENTS)
     assert after["run"]["error"] is None
     assert not after["run"]["running"]
+    assert after["run"]["updated"] >= after["run"]["started"]
 
 
 def test_columns_may_be_called_as_they_are(cli: Cli) -> None:

@@ -360,7 +360,7 @@ def test_health_survives_its_bytes_and_garbage_is_none() -> None:
     health = Health(
         engine="local",
         started_us=1,
-        told_us=2,
+        updated_us=2,
         running=True,
         upper=None,
         ticks=3,
@@ -372,5 +372,6 @@ def test_health_survives_its_bytes_and_garbage_is_none() -> None:
     )
 
     assert decode_health(encode_health(health)) == health
+    assert b'"told_us":2' in encode_health(health), "the stored name is that of older versions"
     for garbage in (b"", b"{}", b"hello", encode_health(health)[:-1], b'{"engine": 1}'):
         assert decode_health(garbage) is None

@@ -154,7 +154,7 @@ def _decoders() -> dict[str, Decoder]:
     )  # fmt: skip
     info = CollectionInfo(name="c", active="r", renditions=("r",), created_us=1)
     health = Health(
-        engine="local", started_us=1, told_us=2, running=True, upper=3, ticks=1, rows=2, late=0,
+        engine="local", started_us=1, updated_us=2, running=True, upper=3, ticks=1, rows=2, late=0,
         bad=0, waiting={"a": "b"},
     )  # fmt: skip
     fence = encode_fence(packed, MoveFence("m", "store"), at_us=1, key="k", seqno=SeqNo(4))

@@ -22,11 +22,13 @@ import tidelog
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import format_time
+from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.location import Location, open_location
 from tidelog.persist.format.schema import DIFF
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.java import find_launcher
-from tidelog.spark.options import SourceError
+from tidelog.spark.options import SourceError, read_settings
+from tidelog.spark.scan_plan import choose_pin
 from tidelog.spark.types import arrow_schema, spark_schema
 
 LAST = FIRST + 239 // 5
@@ -102,6 +104,21 @@ def test_a_time_may_be_written_as_iso(spark: SparkSession, lake: str) -> None:
     found = load(spark, lake, "keyed", asOf=format_time(time)).toArrow()
 
     assert rows_of(found) == rows_of(snapshot(lake, "keyed", time))
+
+
+def test_relative_times_read_as_on_the_command_line(lake: str) -> None:
+    """``now`` is the newest complete time of a collection that no ingester runs for."""
+    here = {"location": lake, "path": "keyed"}
+    newest = asyncio.run(choose_pin(read_settings(here, {}))).as_of
+
+    assert asyncio.run(choose_pin(read_settings({**here, "asof": "now"}, {}))).as_of == newest
+    changes = {**here, "kind": "changes", "since": str(FIRST), "until": "now"}
+    found = asyncio.run(choose_pin(read_settings(changes, {})))
+    assert (found.after, found.as_of) == (FIRST, newest)
+    with pytest.raises(AsOfNotComplete, match="is complete up to 1970"):
+        asyncio.run(choose_pin(read_settings({**here, "asof": "-1h"}, {})))
+    with pytest.raises(UsageError, match="the changes end before they begin"):
+        asyncio.run(choose_pin(read_settings({**changes, "since": "-1h"}, {})))
 
 
 def test_columns_are_read_as_asked_for(spark: SparkSession, lake: str) -> None:
@@ -248,7 +265,7 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
 def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Path) -> None:
     """What stands on the first line is all that most people read."""
     told = {
-        said(spark, lake, "keyed", asof="yesterday"): "[TIDELOG_USAGE_ERROR] asOf 'yesterday'",
+        said(spark, lake, "keyed", asof="soon"): "[TIDELOG_USAGE_ERROR] asOf 'soon' is not a time",
         said(spark, lake, "keyed", versionAsOf="3"): (
             "[TIDELOG_UNKNOWN_OPTION] there is no option 'versionAsOf': the options are "
             "location, asOf, columns"

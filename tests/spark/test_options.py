@@ -42,6 +42,16 @@ def test_changes_have_times_of_their_own() -> None:
     assert (found.since, found.as_of, found.name) == (0, 5, "c")
 
 
+@pytest.mark.parametrize("word", ["now", "today", " Yesterday", "-1h", "-90 s"])
+def test_relative_times_stay_words_until_the_read_is_planned(word: str) -> None:
+    """The plan knows the clock of the location, and the newest complete time for ``now``."""
+    changes = {**HERE, "kind": "changes", "since": word, "until": word}
+
+    assert read_settings({**HERE, "asof": word}, {}).as_of == word
+    found = read_settings(changes, {})
+    assert (found.since, found.as_of) == (word, word)
+
+
 def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None:
     """A notebook sets it once; a query may still look elsewhere."""
     environment = {"TIDELOG_LOCATION": "file:///other"}
@@ -58,6 +68,7 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
         ({"path": "c"}, OptionMissing, "TIDELOG_LOCATION"),
         ({**HERE, "columns": "a,,b"}, UsageError, "commas"),
         ({**HERE, "asof": ""}, UsageError, "asOf"),
+        ({**HERE, "asof": "soon"}, UsageError, "asOf 'soon' is not a time.*now, yesterday or -1h"),
         ({**HERE, "since": "1"}, UnknownOption, r"changes have it: option\('kind', 'changes'\)"),
         ({**HERE, "kind": "changes"}, OptionMissing, "since"),
         ({**HERE, "kind": "changes", "asof": "1"}, UnknownOption, "a collection has it"),

@@ -115,7 +115,7 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
         "run": run
         and {
             "started": _iso(run.started_us),
-            "told": _iso(run.told_us),
+            "updated": _iso(run.updated_us),
             "running": run.running,
             "engine": run.engine,
             "upper": run.upper,
@@ -191,9 +191,9 @@ def _run_lines(found: SourceStatus) -> list[str]:
     lines = [f"started {_iso(run.started_us)}: {did}"]
     if run.error is not None:
         how = "last heard of, waiting," if run.running else "stopped"
-        lines.append(f"{how} {_iso(run.told_us)}: {run.error}")
+        lines.append(f"{how} {_iso(run.updated_us)}: {run.error}")
     else:
-        lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.told_us)}")
+        lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.updated_us)}")
     return lines
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from tidelog.collection.formats.times import parse_duration_ms, parse_time
+from tidelog.collection.formats.times import is_relative, parse_duration_ms, parse_time
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"
@@ -137,15 +137,15 @@ class SourceError(Exception):
 class ReadSettings:
     """What is to be read.
 
-    Shape: ``as_of`` is in milliseconds since 1970, or None for the newest time that is complete;
-        ``since`` is one where changes are to be read, which go up to ``as_of``. ``columns`` is None
+    Shape: ``as_of`` is in milliseconds since 1970, a relative time such as ``-1h``, or None for the
+        newest complete time. ``since`` is the start of changes up to ``as_of``. ``columns`` is None
         for all. ``hold_ms`` says for how long it must stay readable; None for what is always kept.
     """
 
     location_url: str
     name: str
-    as_of: int | None = None
-    since: int | None = None
+    as_of: int | str | None = None
+    since: int | str | None = None
     columns: tuple[str, ...] | None = None
     hold_ms: int | None = None
 
@@ -268,8 +268,11 @@ def told_as_spark_tells() -> Iterator[None]:
         raise SourceError(f"[TIDELOG_{kind}] {error}") from None
 
 
-def _time(told: Mapping[str, str], name: str) -> int | None:
-    return parse_time(told[name.lower()], what=name) if name.lower() in told else None
+def _time(told: Mapping[str, str], name: str) -> int | str | None:
+    text = told.get(name.lower())
+    if text is None or is_relative(text):
+        return text
+    return parse_time(text, what=name, now_us=0)
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -86,11 +86,11 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
     """
     location = await open_location(settings.location_url)
     collection = await location.collection(settings.name)
-    after = settings.since
-    if after is None:
-        as_of = await collection.resolve_as_of(settings.as_of)
+    after = None
+    if settings.since is None:
+        as_of = await collection.resolve_as_of(settings.as_of, what="asOf")
     else:
-        _, as_of = await collection.resolve_between(after, settings.as_of)
+        after, as_of = await collection.resolve_between(settings.since, settings.as_of)
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
     until_us = None

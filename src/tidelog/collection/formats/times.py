@@ -55,6 +55,11 @@ def is_now(when: object) -> bool:
     return isinstance(when, str) and when.strip().lower() == "now"
 
 
+def is_relative(text: str) -> bool:
+    """Return True if a text is a time relative to now, such as ``yesterday`` or ``-1h``."""
+    return _relative_us(text.strip().lower(), 0, "") is not None
+
+
 def _time_of(when: When, what: str, now_us: int | None) -> int:
     if isinstance(when, str):
         return _time_in(when, 1_000, "milliseconds", what, now_us)

@@ -18,14 +18,14 @@ STATUS: Final = "status/"
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was last heard of. ``error`` is what it stands at, or stopped with.
 
-    Units: ``told_us`` is when this was written, ``upper`` is in milliseconds; rows are the run's,
-        and ``dropped`` counts its values of fields that the schema lacks. ``merges`` has why merges
-        of a shard ended.
+    Units: ``updated_us`` is when this was written, ``upper`` is in milliseconds; rows are those of
+        the run, and ``dropped`` counts its values of fields that the schema lacks. ``merges`` has
+        why merges of a shard ended.
     """
 
     engine: str
     started_us: int
-    told_us: int
+    updated_us: int = msgspec.field(name="told_us")
     running: bool
     upper: int | None
     ticks: int

@@ -263,7 +263,7 @@ class _Run:
         health = Health(
             engine=ingester.engine.name,
             started_us=self._started_us,
-            told_us=ingester.clock.now_us(),
+            updated_us=ingester.clock.now_us(),
             running=running,
             upper=done.upper,
             ticks=done.ticks,
