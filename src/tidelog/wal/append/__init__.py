@@ -1,1 +1,1 @@
-"""Gather appends into batches: what the writers of both protocols share."""
+"""Appends gathered into batches, for the writers of both protocols."""

@@ -1,7 +1,8 @@
-"""What writers of both protocols share: a queue, and one task of the log's own that serves it.
+"""The common part of both protocols' writers: a queue, and one task of the log that serves it.
 
-Everybody is answered. Where the store says no, or nothing, appends are told within a stated time
-(`Batching.patience_us`), and closing ends; what was sent by then and not answered is unknown.
+Each append gets an answer. If the store refuses everything or does not answer, appends fail within
+`Batching.patience_us`, and closing ends. Records that were sent without an answer by then have an
+unknown outcome.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from tidelog.wal.append.token_bucket import TokenBucket, full, spend, wait_us
 from tidelog.wal.append.work import Placed, Work
 from tidelog.wal.format.streams import Control
 
-REST_US: Final = 100_000  # How often a writer that may not send yet looks what else there is.
-FAREWELL_S: Final = 1.0  # For a task that was cancelled to end.
+REST_US: Final = 100_000  # How often a writer that must wait checks for other events.
+FAREWELL_S: Final = 1.0  # How long a cancelled task may take to end.
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchWriter(Closing):
-    """A writer whose appends are gathered into batches; its task begins with the first."""
+    """A writer that gathers appends into batches. Its task starts with the first append."""
 
     batching: Batching = field(default_factory=Batching)
     _queue: Queue = field(init=False)
@@ -45,15 +46,17 @@ class BatchWriter(Closing):
         self._queue = Queue(batching=self.batching)
 
     async def close(self) -> None:
-        """Wait until all that was appended has been answered, and refuse more.
+        """Wait until every append has its answer, and refuse further ones.
 
-        It ends at the latest when the store has acknowledged nothing for `Batching.patience_us`. To
-        cancel it is to stop waiting: what was appended is still written.
+        The call ends at the latest when the store has acknowledged nothing for
+        `Batching.patience_us`. Cancelling it only stops the wait: pending appends are still
+        written.
 
         Raises:
-            LocationError: so it ended, or an append came to nothing whose caller had stopped
-            waiting; UNKNOWN if anything was sent and not answered. HandleError: another event loop
-            writes the log. Whatever ended the writer, if it was no other writer.
+            LocationError: the store acknowledged nothing for so long, or an append failed whose
+            caller had stopped waiting; UNKNOWN if a sent append has no answer.
+            HandleError: another event loop writes the log.
+            The error that ended the writer, unless another writer took the log over.
         """
         self._refuse_other_loop()
         self._queue.close()
@@ -67,18 +70,18 @@ class BatchWriter(Closing):
             raise copy_of(error) from error.__cause__
 
     def end_with(self, handle: object) -> None:
-        """Have the task end as if this were closed, once nobody has a handle on it any more."""
+        """End the task as `close` does, once Python's garbage collector frees ``handle``."""
         weakref.finalize(handle, self._let_go).atexit = False
 
     def _let_go(self) -> None:
-        # In whatever thread the handle was collected, and perhaps after the loop was closed.
+        # This runs in any thread, and maybe after the loop was closed.
         if self._task is not None:
             with suppress(RuntimeError):
                 self._task.get_loop().call_soon_threadsafe(self._queue.close)
 
     @abc.abstractmethod
     async def _serve(self) -> None:
-        """Send batch after batch, until closed and nothing is left."""
+        """Send batch after batch, until the writer is closed and the queue is empty."""
 
     async def _submit(
         self,
@@ -105,7 +108,7 @@ class BatchWriter(Closing):
         keys: bytes | pa.BinaryArray | None,
         wait: bool,
     ) -> Placed:
-        """Queue records, and wait until they have a position; see `Queue.add`."""
+        """Queue records, and wait for their expected position; see `Queue.add`."""
         self._refuse_other_loop()
         work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=keys, wait=wait, placed=True)
         placing = work.placing
@@ -113,7 +116,7 @@ class BatchWriter(Closing):
         return Placed(await self._told(work, placing.ordered), work.done, placing)
 
     async def _told(self, work: Work, waiter: asyncio.Future[int]) -> int:
-        """Serve what was queued, and return what whoever waits is told."""
+        """Start the task if needed, and wait for the answer to an append."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="wal writer")
             self._task.add_done_callback(_told_to_those_who_wait)
@@ -125,12 +128,12 @@ class BatchWriter(Closing):
             raise
 
     async def flush(self) -> int:
-        """Wait until all that was placed so far is durable; return what `durable_position` does.
+        """Wait until all records placed so far are durable; return `durable_position`.
 
         Raises:
-            Whatever came of what was placed since the last flush and is not in the log, or not
-            known to be: the first of it, as `append` would. HandleError: another event loop writes
-            the log.
+            The error of the first append since the last flush that failed or has an unknown
+            outcome, as `append` would raise it.
+            HandleError: another event loop writes the log.
         """
         self._refuse_other_loop()
         waiting = self._queue.placed()
@@ -138,25 +141,26 @@ class BatchWriter(Closing):
             await asyncio.wait(waiting)
         loss = self._queue.take_loss()
         failed = (one.exception() for one in waiting if not one.cancelled())
-        # Of two who flush at once the first takes the loss: the other saw it, too.
+        # Of two concurrent flushes, the first takes the loss. The second finds it in its own
+        # futures.
         loss = loss or next(filter(None, failed), None)
         if loss is not None:
             raise copy_of(loss)
         return self.durable_position()
 
     def durable_position(self) -> int:
-        """Return the position below which all is durable, as far as this writer knows."""
+        """Return the position below which all records are durable, as far as this writer knows."""
         return self._queue.durable.position
 
     def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
-        """Have a function called with each new `durable_position`; return what ends that."""
+        """Call ``told`` with each new `durable_position`; return a function that ends this."""
         return self._queue.durable.subscribe(told)
 
     def _refuse_other_loop(self) -> None:
-        """Refuse a call in another loop than that of the task: nothing there would be woken.
+        """Refuse a call from an event loop other than the task's, whose waiters would never wake.
 
         Raises:
-            HandleError: it is one.
+            HandleError: the call is from another loop.
         """
         task = self._task
         if task is None or task.done():
@@ -196,7 +200,7 @@ class BatchWriter(Closing):
         raise first
 
     async def _end(self, task: asyncio.Task[None]) -> None:
-        """Wait for the task, as long as there is headway; then end it."""
+        """Wait for the task as long as batches are acknowledged; then end it."""
         looks, headway = 0, self._queue.headway
         while looks < LOOKS and not task.done():
             await asyncio.wait({task}, timeout=self._look_s)
@@ -213,17 +217,18 @@ class BatchWriter(Closing):
 
     async def _break_off(self, task: asyncio.Task[None], reason: BaseException) -> None:
         for is_sent, count in zip((True, False), self._queue.count_waiting(), strict=True):
-            self._queue.unheard[is_sent] += count  # They are told, and so is whoever closes.
+            # Their callers get an error, and `close` reports them too.
+            self._queue.unheard[is_sent] += count
         self._queue.ended_by = self._queue.ended_by or closed()
         self._queue.abandon(reason)
         task.cancel()
         await asyncio.wait({task}, timeout=FAREWELL_S)
 
     def _tell_of_unheard(self, reason: BaseException | None) -> None:
-        """Raise what whoever closes is to know of appends that came to nothing.
+        """Raise the error that reports failed appends without a waiting caller.
 
         Raises:
-            LocationError: there are such.
+            LocationError: there are such appends.
         """
         sent, unsent = (self._queue.unheard[way] + self._queue.lost[way] for way in (True, False))
         if sent or unsent:
@@ -237,13 +242,13 @@ class BatchWriter(Closing):
             )
 
     async def _work_waits(self) -> bool:
-        """Wait for work; False once closed, with nothing left."""
+        """Wait for work; return False once the writer is closed and the queue is empty."""
         queue = self._queue
         await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
         return len(queue) > 0
 
     async def _has_token(self, clock: Clock) -> bool:
-        """Take leave for a put; False, after a while, if there is none: look around, ask again."""
+        """Take a token for a put; if there is none, wait a while and return False."""
         rate = self.batching.puts_per_second
         if rate is None:
             return True
@@ -256,7 +261,7 @@ class BatchWriter(Closing):
         return True
 
     async def _pace(self, begun_us: int, clock: Clock) -> None:
-        """Wait out the least time between two batches, unless the next is full, or the last."""
+        """Wait for `Batching.interval_us` between batches, unless the next is full or the last."""
         due_us = begun_us + self.batching.interval_us
         while not self._queue.fills_a_batch and not self._queue.is_closing:
             left_us = max(0, due_us - clock.monotonic_us())
@@ -265,13 +270,13 @@ class BatchWriter(Closing):
                 return
 
     async def _rest(self, left_us: int, clock: Clock) -> None:
-        """Wait because these settings say so, but not for long: whoever closes ends it."""
+        """Wait for a setting, but only briefly, so that a close is noticed."""
         self._queue.is_resting = True
         await clock.sleep(min(left_us, REST_US))
         self._queue.is_resting = False
 
 
 def _told_to_those_who_wait(task: asyncio.Task[None]) -> None:
-    """Take note of a task's error, which its callers hear of from their futures."""
+    """Mark a task's error as retrieved; callers get it from their futures."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""How appends are gathered into batches, and how long they wait: what a user may set. Pure.
+"""Settings of batches: when a batch is sent, and how long appends wait. Pure.
 
 Source: wal3, "Write Path"; design page 3, "Batching and back-pressure".
 """
@@ -18,19 +18,21 @@ PER_SECOND_MOST: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """When a batch leaves: as soon as there is room and it is full, or time has passed.
+    """The conditions to send a batch: a slot is free, and the batch is full or its time has come.
 
-    Units: ``batch_bytes`` of bodies fill a batch; ``interval_us`` is the least time between the
-        beginnings of two that are not full; more than ``pending_bytes`` make appends wait. At most
-        ``puts_per_second`` batches leave on average, and a second's worth of them at once: fewer
-        cost less, and make appends wait longer. Where nothing was acknowledged for ``patience_us``,
-        an append that has waited as long and was never sent is refused with the reason; one that
-        was sent is told after twice that time that its outcome is not known. A put is sent again
-        for some 8 s before it counts as refused: less than that cuts it short, and less than a
-        second, in which a far store may not even open a log, is refused. Time does not count in
-        which nothing is under way, and the next batch waits for these settings; closing waits for
-        ``puts_per_second``, too, and not for ``interval_us``. ``puts_per_second`` is from 0.001 to
-        1,000,000.
+    Units:
+        batch_bytes: bytes of bodies that fill a batch.
+        interval_us: least time between the starts of two batches that are not full. Closing does
+        not wait for it.
+        pending_bytes: bytes of pending records; above that, further appends wait.
+        puts_per_second: batches per second on average, from 0.001 to 1,000,000, with bursts of a
+        second's worth. A low rate costs less, and makes appends and closing wait longer.
+        patience_us: the limit on a silent store. If nothing was acknowledged for so long, an append
+        that waited as long and was never sent fails with the reason. An append that was sent ends
+        in `OutcomeUnknown` after twice the time. Time does not count while nothing is in flight and
+        these settings delay the next batch. A put is sent again for about 8 s before it counts as
+        refused; less patience cuts this short. Less than a second is refused, because a distant
+        store may need as long to open a log.
     """
 
     batch_bytes: int = 8 * 1024 * 1024

@@ -1,7 +1,7 @@
-"""What one append brings: checked before it is queued, so that it cannot harm what it waits with.
+"""Checks of one append's records before they are queued. Pure.
 
-Pure. The bodies of one call end up in one object, and those of several are joined: an array whose
-type or size is not what is expected would fail there, for all of them.
+Records of several appends are joined in one object. An array of a wrong type or size would fail
+there, and fail the other appends with it. So it is refused first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.wal.format.key_set import KEY_BYTES_MAX, check_key
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
-# Of all bodies of one object: offsets have 31 bits.
+# The limit for all bodies of one object, because offsets have 31 bits.
 APPEND_BYTES_MAX: Final = 1024 * 1024 * 1024
 _TYPES: Final = frozenset({bytes, bytearray, memoryview})
 _KEPT_BYTES_MAX: Final = 64 * 1024
@@ -27,7 +27,7 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     """Return records as an array.
 
     Raises:
-        UsageError: they are no list of bytes, or too many for one append.
+        UsageError: they are not a list of bytes, or too large for one append.
     """
     given: object = records
     if isinstance(given, str | bytes | bytearray | memoryview):
@@ -49,17 +49,17 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     if (size_bytes := sum(map(len, listed))) > APPEND_BYTES_MAX:
         raise _too_large(size_bytes)
     made: pa.BinaryArray | pa.ChunkedArray[pa.BinaryScalar] = pa.array(listed, pa.binary())
-    if isinstance(made, pa.ChunkedArray):  # More than one array can hold.
+    if isinstance(made, pa.ChunkedArray):  # The records exceed the size of one array.
         raise _too_large(made.nbytes)
     return made
 
 
 def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.BinaryArray:
-    """Return the bodies of an append, in an array that keeps no more than them in memory.
+    """Return the bodies of an append in an array that retains no other memory.
 
     Raises:
-        UsageError: it is no array of type binary; there are no records, one is null, or one or all
-        of them are too large, or there are more than readers take from one object.
+        UsageError: it is not an array of type binary; it is empty or has a null; one body or all
+        are too large; or there are more records than readers accept in one object.
     """
     given: object = bodies
     if isinstance(given, pa.ChunkedArray):
@@ -83,11 +83,11 @@ def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.Binary
 
 
 def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray | None:
-    """Return the keys of an append's records, null where one has none; None if none has any.
+    """Return the keys of an append's records, with null for no key; None if no record has one.
 
     Raises:
-        UsageError: it is neither a key nor an array of type binary with one for each record, or one
-        is too large, or all of them are, beside what readers take from one object.
+        UsageError: the value is neither a key nor an array of type binary with one key per record;
+        one key is too large; or all are larger than readers accept in one object.
     """
     given: object = keys
     if given is None:
@@ -119,7 +119,7 @@ def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray |
 
 
 def joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    """Return bodies one after the other; there are at most `APPEND_BYTES_MAX` of them in all."""
+    """Return bodies joined in one array; together they have at most `APPEND_BYTES_MAX` bytes."""
     if len(arrays) == 1:
         return arrays[0]
     together: pa.BinaryArray = pa.concat_arrays(arrays)
@@ -135,7 +135,7 @@ def _check_size(bodies: pa.BinaryArray) -> None:
                 "name them",
                 size_bytes=largest,
             )
-    if bodies.nbytes > APPEND_BYTES_MAX:  # That has the offsets, too.
+    if bodies.nbytes > APPEND_BYTES_MAX:  # ``nbytes`` also counts the offsets.
         size_bytes = pc.sum(pc.binary_length(bodies)).as_py()
         if size_bytes > APPEND_BYTES_MAX:
             raise _too_large(size_bytes)
@@ -144,14 +144,14 @@ def _check_size(bodies: pa.BinaryArray) -> None:
 def size_of(
     bodies: pa.BinaryArray, stream: bytes | None, keys: pa.BinaryArray | None = None
 ) -> int:
-    """Return what an append counts for: its stream's id, and a key, stand beside each record."""
+    """Return the bytes of an append, with the stream's id and the key of each record."""
     beside = len(bodies) * len(stream or b"")
     return bodies.nbytes + beside + (0 if keys is None else keys.nbytes)
 
 
 def _alone(values: pa.BinaryArray) -> pa.BinaryArray:
-    """Return values in an array that keeps no more than them: what waits is bounded by its size."""
-    # A slice keeps the whole of what it was cut from.
+    """Return values in an array without other buffers, so that the size bounds the memory."""
+    # A slice retains the buffers of the array that it was cut from.
     if values.get_total_buffer_size() > 2 * values.nbytes + _KEPT_BYTES_MAX:
         copied: pa.BinaryArray = pa.concat_arrays([values])
         return copied
@@ -159,7 +159,7 @@ def _alone(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _check_count(count: int, stream: bytes | None) -> None:
-    """Refuse what would be acknowledged, and then refused by every reader."""
+    """Refuse an append that would be acknowledged but that readers would refuse."""
     if count > RECORDS_MAX:
         raise UsageError(
             f"one append has over {RECORDS_MAX} records: make several of it", records=count

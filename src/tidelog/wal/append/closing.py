@@ -1,4 +1,4 @@
-"""Handles that are closed at the end of an ``async with``."""
+"""Handles that an ``async with`` block closes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidelog.errors import TidelogError
 
 
 class Closing(abc.ABC):
-    """Something to close, whatever ended its use."""
+    """A handle that is closed at the end of its block, also after an error."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Wait until all that was appended has been answered, and refuse more."""
+        """Wait until every append has its answer, and refuse further ones."""
 
     async def __aenter__(self) -> Self:
         return self

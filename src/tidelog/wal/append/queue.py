@@ -1,13 +1,14 @@
-"""Appends that wait to be written, and how they are gathered into batches.
+"""The queue of pending appends, and how it forms batches.
 
-A write that others wait for runs in a task of the log, not of its caller: to cancel an append is to
-stop waiting for it. What waits is bounded in bytes; whoever comes when it is full stands in line.
-How long somebody waits is counted in looks, not in time: a process that was stopped for a minute
-finds that one look has passed, and nobody is refused for that. Nor for a time in which the store
-was asked nothing, since the writer's own settings had it wait.
+Writes run in a task of the log, not of the caller, so cancelling an append only stops its wait. The
+bytes of pending records are bounded: when the queue is full, further appends wait in line.
 
-Invariants: those who wait are served in the order in which they came. Whoever is told that the
-outcome is not known is not sent again.
+Patience is counted in looks, not in time. A process that was suspended for a minute finds that one
+look has passed, and no append fails for that. Time in which the settings delay the writer, with
+nothing in flight, does not count either.
+
+Invariants: appends are served in the order of their calls. An append that was answered with
+`OutcomeUnknown` is never sent again.
 Source: wal3, "Dropped Async Tasks"; design page 3, "Batching and back-pressure".
 """
 
@@ -32,20 +33,21 @@ from tidelog.wal.append.work import Placing, Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
-SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
-LOOKS: Final = 8  # In so many steps patience runs out.
+SHARE_BYTES: Final = 1024 * 1024  # For smaller batches, one more request costs more than it gains.
+LOOKS: Final = 8  # Patience runs out after so many looks.
 
 
 @dataclass(slots=True, kw_only=True)
 class Queue:
-    """What was appended and is not settled yet, in the order in which it came.
+    """The appends that are not settled yet, in the order of their calls.
 
-    ``trouble`` is what the writer met last that keeps it from going on, for those who ask why;
-    ``heard`` is what the store said last of a put that is sent again.
-    ``is_resting``: the writer may not send yet, by `Batching`, and waits for nothing else.
-    ``next_position`` returns the position after all that was sent, once the log is open.
-    ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited; ``lost``
-    so what was placed, and ``loss`` is why the first of that is not in the log, for the next flush.
+    ``trouble`` is the writer's last error, the reason in the errors of appends. ``heard`` is the
+    store's last error about a put that is sent again. ``is_resting`` is True if only the settings
+    in `Batching` delay the writer. ``next_position`` returns the position after all sent records,
+    once the log is open.
+    ``unheard`` counts failed appends without a waiting caller, by whether they were sent. ``lost``
+    counts failed placed appends likewise. ``loss`` is the error of the first of these, for the next
+    flush.
     """
 
     batching: Batching
@@ -55,13 +57,13 @@ class Queue:
     ended_by: BaseException | None = None
     trouble: BaseException | None = None
     heard: LocationError | None = None
-    headway: int = 0  # Batches that were acknowledged.
+    headway: int = 0  # Number of acknowledged batches.
     unheard: Counter[bool] = field(default_factory=Counter)
     lost: Counter[bool] = field(default_factory=Counter)
     loss: BaseException | None = None
     durable: Watermark = field(default_factory=Watermark)
     next_position: Callable[[], int | None] = field(default=lambda: None)
-    _last: Work | None = None  # The newest that was accepted.
+    _last: Work | None = None  # The newest accepted append.
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
     _unsettled: dict[Work, None] = field(default_factory=dict)
@@ -79,12 +81,12 @@ class Queue:
 
     @property
     def is_waited_for(self) -> bool:
-        """Say whether anybody waits for an answer."""
+        """Return True if a caller waits for an answer."""
         return bool(self._in_line) or any(not work.done.done() for work in self._unsettled)
 
     @property
     def waits_for_the_store(self) -> bool:
-        """Say whether its silence counts: not while the writer rests, and all sent is answered."""
+        """Return True if the store's silence counts: puts are sent, or the writer may send."""
         return not self.is_resting or any(work.is_sent for work in self._unsettled)
 
     def add(
@@ -98,11 +100,13 @@ class Queue:
         wait: bool = True,
         placed: bool = False,
     ) -> Work:
-        """Add records, or put them in line for when there is room; ``placed``: see `Work.placing`.
+        """Add records, or put them in line if the queue is full. For ``placed`` see `Work.placing`.
 
         Raises:
-            UsageError: they are no append. BusyError: ``wait`` is False, and there is no room.
-            HandleError: the queue is closed. Whatever ended it, if something did.
+            UsageError: the records are not a valid append.
+            BusyError: ``wait`` is False and the queue is full.
+            HandleError: the queue is closed.
+            The error that ended the queue, if any.
         """
         bodies = checked(bodies, stream=stream)
         column = keys_of(keys, len(bodies))
@@ -122,19 +126,19 @@ class Queue:
         return work
 
     def withdraw(self, work: Work) -> None:
-        """Take out what is still in line; whoever waited for it has gone."""
+        """Remove an append that is still in line, because its caller stopped waiting."""
         if work in self._in_line:
             del self._in_line[work]
             work.done.cancel()
 
     def take(self, *, shares: int = 1) -> list[Work]:
-        """Take what makes the next batch: at least one, and more while it is not full.
+        """Take the next batch: at least one append, and more until the batch is full.
 
-        Where several batches can be under way at once, one takes no more than its share of all that
-        is not settled: while one is sent, the next is encoded already.
+        If ``shares`` batches may be in flight, a batch takes at most its share of the unsettled
+        bytes. So the next batch is encoded while this one is sent.
         """
         share = max(SHARE_BYTES, self._bytes // shares)
-        # Readers take no more from one object, whatever the settings are.
+        # Limits of readers on one object, which no setting may exceed.
         most = min(self.batching.batch_bytes, share, APPEND_BYTES_MAX, BYTES_MIN)
         batch = [self._waiting.popleft()]
         size, count = batch[0].size, len(batch[0].bodies)
@@ -148,8 +152,8 @@ class Queue:
         return batch
 
     def give_back(self, batch: Sequence[Work]) -> None:
-        """Put work that was taken, and is not in the log, before all that waits."""
-        # Whoever was told that it is not known may have read the log, and appended again.
+        """Put appends that are not in the log back to the front of the queue."""
+        # A caller that got `OutcomeUnknown` may have read the log and appended again.
         self._forget(work for work in batch if work.is_told)
         for work in reversed(batch):
             if work in self._unsettled:
@@ -158,7 +162,7 @@ class Queue:
         self.changed.notify()
 
     def settle(self, batch: Sequence[Work], position: int) -> None:
-        """Tell that a batch is durable, from a position on."""
+        """Answer the appends of a batch that is durable from ``position`` on."""
         for work in batch:
             if not work.done.done():
                 work.done.set_result(position)
@@ -169,37 +173,38 @@ class Queue:
         self._forget(batch)
 
     def hear(self, error: TidelogError) -> None:
-        """Note what the store said of a put that is sent again."""
-        if isinstance(error, LocationError):  # All else says what is there, not what is wrong.
+        """Note the store's error about a put that is sent again."""
+        # Other errors describe the stored object, not a failure.
+        if isinstance(error, LocationError):
             self.heard = error
 
     def fail(self, batch: Iterable[Work], reason: BaseException) -> None:
-        """Tell that a batch is not in the log."""
+        """Answer that a batch is not in the log."""
         self._end(batch, partial(told_unsent, reason), is_sent=False)
 
     def doubt(self, batch: Iterable[Work], reason: BaseException) -> None:
-        """Tell that a batch may be in the log, or not."""
+        """Answer that a batch may be in the log."""
         self._end(batch, partial(told_sent, reason), is_sent=True)
 
     def answer(self, batch: Iterable[Work], error: TidelogError) -> None:
-        """Tell what an error says of a batch."""
+        """Answer a batch by the outcome of an error."""
         self.trouble = error
         tell = self.fail if error.outcome is Outcome.NOT_APPLIED else self.doubt
         tell(batch, error)
 
     def refuse_waiting(self, reason: BaseException) -> None:
-        """Tell all that has room, and was not sent, why it cannot be."""
+        """Fail all accepted appends that were not sent."""
         waiting = list(self._waiting)
         self._waiting.clear()
         self.fail(waiting, reason)
 
     def close(self) -> None:
-        """Refuse more; what is there stays."""
+        """Refuse further appends; pending ones stay."""
         self.is_closing = True
         self.changed.notify()
 
     def abandon(self, reason: BaseException) -> None:
-        """Refuse more, and tell all that wait, be it for an answer or for room."""
+        """Refuse further appends, and fail all pending ones, also those in line."""
         self.ended_by = self.ended_by or told_unsent(reason)
         in_line, self._in_line = list(self._in_line), OrderedDict()
         self._waiting.clear()
@@ -209,7 +214,7 @@ class Queue:
         self.doubt(self._unsettled, reason)
 
     def count_waiting(self) -> tuple[int, int]:
-        """Return how many still wait for an answer and were sent, and how many were not."""
+        """Return how many awaited appends were sent, and how many were not."""
         waiting = [
             work
             for work in self._unsettled
@@ -219,19 +224,19 @@ class Queue:
         return sent, len(waiting) - sent + len(self._in_line)
 
     def placed(self) -> list[asyncio.Future[int]]:
-        """Return what will be told what became of what was placed."""
+        """Return the futures of all placed appends that have no outcome yet."""
         waiting = (*self._unsettled, *self._in_line)
         placed = [work.done for work in waiting if work.placing is not None]
         return [done for done in placed if not done.done()]
 
     def take_loss(self) -> BaseException | None:
-        """Return why something that was placed is not in the log, and forget it: it is told."""
+        """Return the error of the first lost placed append, and clear it."""
         loss, self.loss = self.loss, None
         self.lost.clear()
         return loss
 
     def look(self) -> None:
-        """Note that a share of the patience has passed, and answer whoever has none left."""
+        """Count one look; fail the appends whose patience has run out."""
         if not self.waits_for_the_store:
             return
         self._looks += 1
@@ -260,7 +265,7 @@ class Queue:
     def _end(
         self, batch: Iterable[Work], told: Callable[[], BaseException], *, is_sent: bool
     ) -> None:
-        """Tell what became of a batch; where somebody stopped waiting, whoever closes is told."""
+        """Answer the appends of a batch; count those without a waiting caller for `close`."""
         ended = list(batch)
         for work in ended:
             self._tell(work, told())
@@ -277,7 +282,7 @@ class Queue:
         if not placing.ordered.done():
             _raise_in(placing.ordered, copy_of(error))
             return
-        # A copy: one that is raised keeps all frames that it went through.
+        # A copy, because a raised error keeps all frames that it passed.
         self.loss = self.loss or copy_of(error)
         if not placing.is_awaited:
             is_sent = work.is_sent
@@ -291,7 +296,7 @@ class Queue:
         return closed() if self.ended_by is None else copy_of(self.ended_by)
 
     def _is_full(self, size: int) -> bool:
-        # One that is larger than the limit goes alone: also what is under way lies in memory.
+        # An append above the limit is accepted only alone, because data in flight also uses memory.
         return bool(self._unsettled) and self._bytes + size > self.batching.pending_bytes
 
     def _enter(self, work: Work) -> None:
@@ -305,14 +310,14 @@ class Queue:
             self.changed.notify()
 
     def _expected(self) -> int | None:
-        """Return the position after all that was accepted; None until the log is open."""
+        """Return the position after all accepted records; None until the log is open."""
         last = self._last
         if last is None or last.is_sent or last not in self._unsettled:
             return self.next_position()
         return None if last.expected is None else last.expected + len(last.bodies)
 
     def _let_in(self) -> None:
-        """Let those in line enter, as far as there is room: nobody else is woken for it."""
+        """Accept appends from the line as far as there is room."""
         while self._in_line:
             work = next(iter(self._in_line))
             if self._is_full(work.size):
@@ -332,16 +337,17 @@ class Queue:
 
 def _raise_in(waiter: asyncio.Future[int], error: BaseException) -> None:
     waiter.set_exception(error)
-    waiter.exception()  # Whoever stopped waiting is not to be told at the end.
+    # Mark the error as retrieved: a caller that stopped waiting needs no warning.
+    waiter.exception()
 
 
 def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:
-    """Return the bodies of a batch, one after the other."""
+    """Return the bodies of a batch in one array."""
     return joined([work.bodies for work in batch])
 
 
 def keys_in(batch: Sequence[Work]) -> pa.BinaryArray | None:
-    """Return the keys of a batch, null for records without one; None if no record has any."""
+    """Return the keys of a batch, null for records without one; None if no record has one."""
     if all(work.keys is None for work in batch):
         return None
     columns: list[Any] = [

@@ -1,4 +1,4 @@
-"""Waking the few tasks that serve a log, whenever something has changed that they may wait for."""
+"""A signal that wakes the few tasks of a log after a change that they may wait for."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Callable
 
 
 class Signal:
-    """Something has changed: look again. For a handful of waiters, all of which are woken."""
+    """A notice of a change, after which each waiter checks its condition. For a few waiters."""
 
     def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []  # In order: runs are to be alike.
+        # Ordered, so that simulated runs repeat exactly.
+        self._waiters: list[asyncio.Future[None]] = []
 
     def notify(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait_for(self, predicate: Callable[[], bool]) -> None:
-        """Wait until ``predicate`` holds; it is asked again after each `notify`."""
+        """Wait until ``predicate`` returns True; it is called again after each `notify`."""
         while not predicate():
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -1,7 +1,7 @@
-"""What those who wait for an append are told when it comes to nothing, or nobody knows. Pure.
+"""Errors for the callers of appends that failed, or whose outcome is unknown. Pure.
 
-Each is told by an error of their own: one that is raised again and again would keep every frame
-that it went through, and with them the records of all who were told.
+Each caller gets an error of its own. An error that is raised repeatedly keeps every frame that it
+passed, and with the frames the records of all callers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ E = TypeVar("E", bound=BaseException)
 
 
 def copy_of(error: E) -> E:
-    """Return an error that says the same, and was not raised yet."""
+    """Return a copy of an error that was not raised yet."""
     try:
         again = copy(error)
-    except Exception:  # noqa: BLE001 - one of a foreign class that cannot be copied goes as it is
+    except Exception:  # noqa: BLE001 - a foreign error that cannot be copied is shared
         return error
     again.__cause__ = error.__cause__
     return again
 
 
 def told_unsent(reason: BaseException) -> BaseException:
-    """Return what is told of records that were never sent, or are known not to be in the log."""
+    """Return the error for records that were never sent, or are certainly not in the log."""
     if isinstance(reason, TidelogError):
         if reason.outcome is Outcome.NOT_APPLIED:
             return copy_of(reason)
@@ -53,7 +53,7 @@ def told_unsent(reason: BaseException) -> BaseException:
 
 
 def told_sent(reason: BaseException) -> BaseException:
-    """Return what is told of records that were sent, and may be in the log."""
+    """Return the error for records that were sent and may be in the log."""
     if isinstance(reason, OutcomeUnknown):
         return copy_of(reason)
     if isinstance(reason, TidelogError) and not isinstance(reason, LocationError):
@@ -70,7 +70,7 @@ def told_sent(reason: BaseException) -> BaseException:
 
 
 def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
-    """Return the error of records that were sent to a store that says nothing any more."""
+    """Return the error for records that were sent to a store that no longer answers."""
     return OutcomeUnknown(
         "the store cannot be reached: whether the records are in the log shows when it is opened "
         "again",
@@ -80,7 +80,7 @@ def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
 
 
 def not_encoded(error: Exception) -> InvariantError:
-    """Return the error of records of which no object could be made."""
+    """Return the error for records that could not be encoded."""
     return InvariantError(
         "these records could not be encoded, and nothing of them was sent: file a bug",
         reason=repr(error),
@@ -88,12 +88,12 @@ def not_encoded(error: Exception) -> InvariantError:
 
 
 def closed() -> HandleError:
-    """Return the error of a writer that takes no more."""
+    """Return the error of an append to a closed writer."""
     return HandleError("the log's writer is closed: open another")
 
 
 def no_answer(batching: Batching, heard: BaseException | None) -> LocationError:
-    """Return the error of a store that acknowledges nothing; ``heard`` is what it said last."""
+    """Return the error of a store that acknowledges nothing; ``heard`` is its last error."""
     told = f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s"
     if heard is None:
         return LocationError(f"{told}: look whether it can be reached", outcome=Outcome.UNKNOWN)
@@ -101,7 +101,7 @@ def no_answer(batching: Batching, heard: BaseException | None) -> LocationError:
 
 
 def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:
-    """Return the error of an append that waited as long as may be, and was never sent."""
+    """Return the error for an append that waited as long as it may and was never sent."""
     return LocationError(
         f"nothing was acknowledged for {batching.patience_us / 1e6:g} s, and these records were "
         "not sent: append them again once the store is well",

@@ -1,4 +1,4 @@
-"""A token bucket: so many puts a second on average, and a second's worth of them at once. Pure."""
+"""A token bucket: a rate of puts per second, with bursts of one second's worth. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """What is left of a rate at a moment; it holds one second's worth, and at least one.
+    """The tokens left at a moment. The bucket holds one second's worth, and at least one.
 
-    Units: ``at_us`` is monotonic time.
+    Units:
+        at_us: monotonic time.
     """
 
     per_second: float
@@ -23,18 +24,18 @@ class TokenBucket:
 
 
 def full(per_second: float, now_us: int) -> TokenBucket:
-    """Return a bucket that nothing was taken from yet."""
+    """Return a full bucket."""
     return TokenBucket(per_second, max(1.0, per_second), now_us)
 
 
 def wait_us(bucket: TokenBucket, now_us: int) -> int:
-    """Return how long it takes until there is a token; 0 if there is one."""
+    """Return the time until the bucket has a token; 0 if it has one now."""
     missing = 1.0 - _refilled(bucket, now_us).tokens
     return max(0, math.ceil(missing / bucket.per_second * 1e6))
 
 
 def spend(bucket: TokenBucket, now_us: int) -> TokenBucket:
-    """Take a token, which there has to be."""
+    """Take a token. The bucket must have one."""
     refilled = _refilled(bucket, now_us)
     return replace(refilled, tokens=max(0.0, refilled.tokens - 1.0))
 

@@ -1,4 +1,4 @@
-"""How far a log is durable, as far as its writer knows, and who is told when that moves on."""
+"""The durable position of a log, as far as its writer knows, and its listeners."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Told: TypeAlias = Callable[[int], object]
 
 @dataclass(slots=True)
 class Watermark:
-    """The position below which all is durable; it never goes back. 1 says that nothing is known."""
+    """The position below which all records are durable. It never falls; 1 means unknown."""
 
     position: int = 1
     _told: dict[int, Told] = field(default_factory=dict)
     _given: int = 0
 
     def advance(self, position: int) -> None:
-        """Note that all below a position is durable, and tell those who asked, if that is news."""
+        """Raise the durable position, and call the listeners if it rose."""
         if position <= self.position:
             return
         self.position = position
         loop = asyncio.get_running_loop()
         for number in list(self._told):
-            # In a turn of the loop of its own: what a listener raises is not the writer's trouble.
+            # Each listener runs in a callback of its own, so its error cannot stop the writer.
             loop.call_soon(self._tell, number, position)
 
     def subscribe(self, told: Told) -> Callable[[], None]:
-        """Have a function called with each new position; return what ends that."""
+        """Call a function with each new position; return a function that ends the subscription."""
         self._given += 1
         number = self._given
         self._told[number] = told

@@ -1,4 +1,4 @@
-"""One append that waits, and what whoever placed it without waiting for the store holds of it."""
+"""One pending append, and the handle of a caller that does not wait until it is durable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidelog.wal.format.streams import Control
 
 @dataclass(slots=True, eq=False)
 class Placing:
-    """The answers to a caller that places records: ``ordered`` is the position expected first.
+    """The answers to a caller that places records. ``ordered`` becomes their expected position.
 
-    ``moved`` is called with another position, if they are sent at one. ``heard`` is called by a
-    caller that begins to wait for more, if they came to nothing already.
+    The queue calls ``moved`` with another position if the records are sent at another one. It calls
+    ``heard`` if the records failed before and the caller begins to wait for them now.
     """
 
     ordered: asyncio.Future[int]
@@ -26,18 +26,18 @@ class Placing:
 
     @property
     def is_adrift(self) -> bool:
-        """Say whether they were placed, and nobody waits for what becomes of them."""
+        """Return True if the records were placed and their caller does not wait for the outcome."""
         return self.ordered.done() and not self.is_awaited
 
     def order(self, position: int) -> None:
-        """Answer with the position that they are given; report another one to ``moved``."""
+        """Set the expected position, or report a different one to ``moved``."""
         if not self.ordered.done():
             self.ordered.set_result(position)
         elif self.moved is not None:
             self.moved(position)
 
     def listen(self) -> None:
-        """Note that somebody waits for what becomes of them."""
+        """Note that the caller waits for the outcome."""
         self.is_awaited = True
         if self.heard is not None:
             self.heard()
@@ -46,11 +46,11 @@ class Placing:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Records that wait, and who waits for their position.
+    """Records that wait to be written, and the future of their position.
 
-    All are in one stream, or in none; ``control`` is what the one record says that is a control
-    record; ``keys`` are theirs, if any has one. ``since`` is the look at which they came.
-    ``placing`` is there where somebody waits for no more than a position.
+    All records are in the same stream, or in none. ``control`` is set if the only record is a
+    control record. ``keys`` is None if no record has a key. ``since`` is the number of looks when
+    they were queued. ``placing`` is set if the caller waits only for an expected position.
     """
 
     bodies: pa.BinaryArray
@@ -63,38 +63,38 @@ class Work:
     is_sent: bool = False
     keys: pa.BinaryArray | None = None
     placing: Placing | None = None
-    expected: int | None = None  # The position that follows all that is accepted before it.
+    expected: int | None = None  # The position after all records accepted before these.
 
     @property
     def is_told(self) -> bool:
-        """Say whether whoever waited has an answer; whoever stopped waiting has none."""
+        """Return True if the caller has an answer; False if it stopped waiting."""
         return self.done.done() and not self.done.cancelled()
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Records that the queue has accepted, and that may not be durable yet.
+    """Records that the queue accepted, and that may not be durable yet.
 
-    ``position`` is the one that the first has if all before them is written. Until they are durable
-    it is no promise: if the store refuses a batch, or another writer takes the log over, positions
-    from there on are given to other records.
+    ``position`` is the position of the first record if all earlier records are written. It is not a
+    promise until the records are durable. If the store refuses a batch, or another writer takes the
+    log over, other records get these positions.
     """
 
     position: int
-    _done: asyncio.Future[int]  # Not the work itself, which has the records.
+    _done: asyncio.Future[int]  # Not the whole `Work`, which holds the records.
     _placing: Placing
 
     def on_moved(self, moved: Callable[[int], None] | None) -> None:
-        """Call a function with each position at which they are sent, until it is None."""
+        """Call ``moved`` with each new position at which the records are sent; None ends this."""
         self._placing.moved = moved
 
     @property
     def durable(self) -> asyncio.Future[int]:
-        """Return what is told the position at which the records really are, once they are durable.
+        """Return a future of the position at which the records are durable.
 
-        That is another one than ``position`` if they were placed again. It raises what `append`
-        would. To cancel it is to stop waiting. Nobody has to await it: `flush` and `close` tell,
-        too, of what came to nothing.
+        It differs from ``position`` if they were placed again. The future raises the errors of
+        `append`. Cancelling the future only stops the wait. The caller need not await it: `flush`
+        and `close` also report records that failed.
         """
         self._placing.listen()
         shown = asyncio.shield(self._done)
@@ -104,4 +104,5 @@ class Placed:
 
 def _noticed(shown: asyncio.Future[int]) -> None:
     if not shown.cancelled():
-        shown.exception()  # Whoever does not await it is not to be told at the end.
+        # Mark the error as retrieved: a caller that does not await it needs no warning.
+        shown.exception()

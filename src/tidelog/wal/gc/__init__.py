@@ -1,1 +1,1 @@
-"""Keep a log in bounds: cursors and pins hold, the collector erases."""
+"""Retention of a log: cursors and pins hold records, the collector deletes others."""

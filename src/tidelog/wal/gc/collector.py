@@ -1,21 +1,22 @@
-"""Collecting a log: what no cursor needs is erased, in three phases, from any of them anew.
+"""The collector: it deletes records that no cursor needs, in three phases that can each resume.
 
-1. The plan is written to ``gc/GARBAGE``, and then the cursors are read again.
-2. The snapshots that it makes are written, and the manifest is replaced by one without the rest.
-3. After the readers' grace, the objects are deleted, and the plan is replaced by the empty one.
+1. Write the plan to ``gc/GARBAGE``, then read the cursors again.
+2. Write the plan's new snapshots, then replace the manifest by one without the deleted objects.
+3. After the readers' grace, delete the objects, then replace the plan by the empty one.
 
-A plan's owner is who wrote the bytes that stand there. Who finds a plan that another left takes it
-over by writing it again, with an id of its own; if it must not be carried out, the manifest is
-replaced, so that nobody who has read it before can carry it out either, and only then is the plan
-taken away. docs/internals/wal3.md has the argument for each pair of requests.
+The collector that wrote the bytes of a plan owns it. A collector that finds another one's plan
+takes it over: it writes the plan again with an id of its own. If the plan must not be carried out,
+it first replaces the manifest, so that other collectors' conditional writes fail. Only then it
+removes the plan. docs/internals/wal3.md has the argument for each pair of requests.
 
-Pins hold nothing back: they are read after the manifest was replaced, and what they name is left to
-lie until they are released. Whoever makes one looks at the manifest after that.
+Pins do not hold back the manifest. The collector reads them after it has replaced the manifest, and
+does not delete the objects that they name until they are released. A process that creates a pin
+reads the manifest afterwards, so one of the two sees the other.
 
-Invariants: the manifest is replaced only on condition of a version that was read before the plan
-was seen to be ours. Nothing is deleted but what the manifest proves dead: fragments below its first
-number, snapshots that begin below its first position, in slot logs what is void; and nothing that
-it or a pin names.
+Invariants: the manifest is replaced only on condition of a version that was read before the
+collector verified that it owns the plan. Only objects that the manifest proves dead are deleted:
+fragments below its first number, snapshots that begin below its first position, and in slot logs
+void objects. Objects that the manifest or a pin names are never deleted.
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
@@ -56,12 +57,12 @@ GRACE_US: Final = 60_000_000
 
 @dataclass(slots=True)
 class Collected:
-    """What a collection did.
+    """The result of a collection.
 
-    Shape: ``held_by`` is the cursor that stands lowest, None if there is none, and so nothing was
-        collected; ``pinned`` counts objects that were left to pins; ``foreign`` are keys where
-        cursors lie and none can; ``spared`` are objects that a plan would have erased, though the
-        log names them; ``discarded`` counts plans of others that were taken away.
+    Shape: ``held_by`` is the lowest cursor; None means that there is no cursor, so nothing was
+    collected. ``pinned`` counts objects left because of pins. ``foreign`` are keys in the cursors'
+    folder that are not valid names. ``spared`` are objects that a plan would have deleted although
+    the log names them. ``discarded`` counts removed plans of other collectors.
     """
 
     held_by: str | None = None
@@ -80,7 +81,7 @@ class Collected:
 
 
 class _End(enum.Enum):
-    """How the replacing of the manifest ended."""
+    """How the attempt to replace the manifest ended."""
 
     COLLECTED = "the manifest is past what the plan erases"
     LOST = "another has taken the plan over, or away"
@@ -89,11 +90,12 @@ class _End(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Collector:
-    """Collects the log at the root of ``store``. ``writer`` is a name for people.
+    """The collector of the log at the root of ``store``. ``writer`` is a name for people.
 
-    Units: ``grace_us`` microseconds pass between the manifest's change and the deletion. They
-        should outlast a reader's work on what it read of the manifest, and the 8 seconds for which
-        a writer may be in doubt of a put. ``pace`` is how fast is deleted, oldest first.
+    Units:
+        grace_us: microseconds between the manifest's change and the deletion. They should exceed a
+        reader's work on one manifest, and the 8 seconds for which a writer may send a put again.
+        pace: rate of deletion, oldest first.
     """
 
     store: Store
@@ -104,13 +106,15 @@ class Collector:
     pace: Pace = AT_ONCE
 
     async def collect(self, *, force: bool = False) -> Collected:
-        """Erase all that no cursor needs, once; first finish what another left unfinished.
+        """Delete all records that no cursor needs, once; first finish another collector's plan.
 
         Raises:
-            NoSuchLog: there is none. VerificationError: more would be erased at once than may be,
-            and ``force`` is False; nothing was. CorruptionError: the log does not add up, or names
-            what is not there; nothing more was deleted. ContentionError: others were ahead at
-            every try. LocationError: the store failed; the next collection goes on from there.
+            NoSuchLog: the log does not exist.
+            VerificationError: the share is too large, and ``force`` is False. NOT_APPLIED.
+            CorruptionError: the log does not add up, or names a missing object; nothing more was
+            deleted.
+            ContentionError: other processes were first at every try.
+            LocationError: the store failed; the next collection continues.
         """
         check_deletion(self.grace_us, self.pace)
         report = Collected()
@@ -119,9 +123,10 @@ class Collector:
         return report
 
     async def _collect(self, report: Collected, *, force: bool) -> Chain | None:
-        """Collect; return the epochs of a slot log, which may have pins."""
+        """Collect; return the chain of a slot log, which may have pins."""
         for _ in range(TRIES_MAX):
-            head = await load_living(self.store)  # Before the plan: `_carry_out` depends on it.
+            # Read before the plan, because `_carry_out` depends on this order.
+            head = await load_living(self.store)
             found = await self._file().read()
             if not found.plan.is_empty:
                 if is_collected(head.manifest, found.plan):
@@ -143,7 +148,7 @@ class Collector:
     async def _run(
         self, plan: Garbage, found: WrittenPlan, head: Head, report: Collected, *, force: bool
     ) -> bool:
-        """Take a plan through all phases, from its writing on; False if it was not carried out."""
+        """Write a plan and take it through all phases; return False if it was not carried out."""
         try:
             ours = await self._file().write(plan, found)
         except (ObjectExists, ObjectChanged, OutcomeUnknown):
@@ -156,7 +161,7 @@ class Collector:
         return end is _End.COLLECTED and await self._finish(ours, report)
 
     async def _plan(self, manifest: Manifest, report: Collected, *, force: bool) -> Garbage:
-        """Plan afresh; the empty plan, if no cursor says what may go."""
+        """Make a new plan; return the empty plan if there is no cursor."""
         cutoff = await self._planner().cutoff(manifest)
         report.held_by, report.foreign = cutoff.held_by, list(cutoff.foreign)
         if cutoff.position is None:
@@ -164,10 +169,12 @@ class Collector:
         return await self._planner().plan(manifest, cutoff.position, force=force)
 
     async def _carry_out(self, ours: WrittenPlan, head: Head) -> _End:
-        """Replace the manifest by one without what the plan erases.
+        """Replace the manifest by one without the objects that the plan deletes.
 
-        ``head`` was read before the plan was written, so whoever has taken the plan over since
-        replaces the manifest after that, and no look at the plan is needed. Later ones need it.
+        ``head`` was read before the plan was written. A process that has taken the plan over since
+        then replaces the manifest later, so ``head`` fails its condition. No check of the plan is
+        needed for the first try. Each later try reads a newer manifest, and so must check that the
+        plan is still owned.
         """
         to_store = tuple(map(object_of, ours.plan.snapshots_to_make))
         for _ in range(TRIES_MAX):
@@ -180,7 +187,7 @@ class Collector:
             try:
                 await self._manifests().replace(head, Change(after, to_store))
             except (ManifestMoved, OutcomeUnknown):
-                to_store = ()  # They lie there since the first try.
+                to_store = ()  # The first try stored them.
                 head = await load_head(self.store)
                 is_ours = (await self._file().read()).e_tag == ours.e_tag
                 if not is_ours and not is_collected(head.manifest, ours.plan):
@@ -190,11 +197,11 @@ class Collector:
         raise ContentionError("writers were ahead at every try to collect the log")
 
     async def _discard(self, ours: WrittenPlan, report: Collected) -> None:
-        """Take a plan away that must not be carried out, by nobody.
+        """Remove a plan that no collector may carry out.
 
-        Others may have seen it as theirs, and wait for an answer of the manifest; they would carry
-        it out after whoever made a cursor has seen neither plan nor change. So the manifest comes
-        first: once it is another, their condition fails.
+        Another collector may believe that it owns the plan and be about to replace the manifest. It
+        would then collect past a new cursor, whose creator saw neither the plan nor the change. So
+        replace the manifest first: then the other collector's condition fails.
         """
         head = await load_head(self.store)
         if is_collected(head.manifest, ours.plan):
@@ -203,17 +210,18 @@ class Collector:
         try:
             await self._manifests().replace(head, Change(fence))
         except (ManifestMoved, OutcomeUnknown):
-            # Another did, which is as good, unless it was just that which must not be.
+            # Another process replaced it, which has the same effect, unless it carried out this
+            # plan.
             if is_collected((await load_head(self.store)).manifest, ours.plan):
                 return
         report.discarded += 1
-        # With an id: no put of an older plan, still under way, takes this for what it waits for.
+        # With an id, so that a late put of an older plan cannot mistake these bytes for its own.
         await self._file().clear(ours, head.manifest, write_id=self.clock.unique())
 
     async def _finish(self, written: WrittenPlan, report: Collected) -> bool:
-        """Delete what a plan erases, once the readers' grace is over; False if it may not be yet.
+        """Delete a plan's objects after the readers' grace; return False if not proven dead.
 
-        Who wrote the plan does not matter: the manifest is what proves things dead.
+        The owner of the plan does not matter: only the manifest proves objects dead.
         """
         await self.clock.sleep(self.grace_us)
         manifest, named = await paths_named(TreeReader(store=self.store, clock=self.clock))

@@ -1,13 +1,13 @@
-"""Moving the cursors of a log: each write on condition of the version that was read.
+"""Cursors of a log: each write is conditional on the version read.
 
-A cursor and a collection race: who plans may have read the cursors before this one was written.
-So whoever makes a cursor, sets one back, or takes one over, looks afterwards at the plan, and then
-at the manifest; the collector writes its plan, and then reads the cursors again. One of the two
-sees the other, and gives up. To move forward needs no look: at each moment either the old position
-or the new one stands there.
+A cursor races with a collection, because the collector may have read the cursors before this one
+was written. So a process that creates a cursor, moves one back, or takes one over reads the plan
+afterwards, and then the manifest. The collector writes its plan, and then reads the cursors again.
+One of the two sees the other, and gives up. A forward move needs no check: at each moment either
+the old or the new position is stored, and both are held.
 
-Invariants: whoever has a `Witness` may rely on all records from its position on, until the cursor
-is moved or deleted. No two writes of cursors are equal in their bytes: ``writer`` ends in an id.
+Invariants: the holder of a `Witness` can read all records from its position on, until the cursor is
+moved or deleted. Two writes of cursors never have the same bytes, because ``writer`` ends in an id.
 Source: wal3, "Cursoring" and "Timing Assumptions"; docs/internals/wal3.md.
 """
 
@@ -55,10 +55,10 @@ LOOKS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A cursor as it was read or written, and what proves that nobody has moved it since.
+    """A cursor as it was read or written, with its version.
 
-    Shape: ``position`` is the first that it holds; ``cursor`` says besides who wrote it, and when;
-        ``e_tag`` is the version that `Log.save_cursor` replaces.
+    Shape: ``position`` is the first record that the cursor holds. ``cursor`` also has the writer
+    and the time of the write. ``e_tag`` is the version that `Log.save_cursor` replaces.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Witness:
 
 @dataclass(slots=True)
 class Listed:
-    """All cursors by name, and the keys beside them under which no cursor can lie."""
+    """All cursors by name, and the keys in their folder that are not valid names."""
 
     cursors: dict[str, Cursor] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
@@ -89,14 +89,16 @@ class Cursors:
     async def load(self, name: str) -> Witness:
         """Read a cursor.
 
-        A plan that goes past it may have been made before it, and will be taken away: then this
-        waits, up to some 15 seconds, for what becomes of the plan.
+        A plan past the cursor may be older than the cursor, and will then be removed. So this waits
+        up to about 15 seconds for the fate of such a plan.
 
         Raises:
-            NoSuchCursor: there is none. PositionCollected: the log has been collected past it: its
-            writer died before it could look. Until it is deleted it holds back all further
-            collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
-            and load again. CorruptionError: it cannot be read.
+            NoSuchCursor: the cursor does not exist.
+            PositionCollected: the log was collected past the cursor, because its creator died
+            before its check. The cursor holds back all further collection until it is deleted.
+            BusyError: a plan past the cursor exists, and no collector works on it: collect, and
+            load again.
+            CorruptionError: the cursor cannot be read.
         """
         try:
             witness = await self._read(name)
@@ -119,14 +121,14 @@ class Cursors:
         )
 
     async def create(self, name: str, position: int) -> Witness:
-        """Make a cursor that holds ``position`` and all after it.
+        """Create a cursor that holds ``position`` and all later records.
 
         Raises:
-            UsageError: the log does not reach that far, or no cursor can have the name.
-            CursorMoved: there is a cursor of the name. NOT_APPLIED.
-            PositionCollected: the records are gone, or a collection is about to erase them. If it
-            came up only now, a cursor was made, and stands where the log begins.
-            OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
+            UsageError: the position is beyond the log's end, or the name is invalid.
+            CursorMoved: the cursor exists. NOT_APPLIED.
+            PositionCollected: the records were collected, or a collection is about to delete them.
+            If the collection was concurrent, the cursor exists at the log's start.
+            OutcomeUnknown: the store failed after the cursor was or may have been written: load it.
         """
         path = cursor_path(name)
         check_length(name, of="cursor")
@@ -143,15 +145,15 @@ class Cursors:
         return await self._held(Witness(name, written, e_tag), back_to=None)
 
     async def save(self, witness: Witness, position: int, *, allow_back: bool = False) -> Witness:
-        """Move a cursor, provided nobody has moved it since ``witness`` was read.
+        """Move a cursor if no other process has moved it since ``witness`` was read.
 
         Raises:
-            UsageError: the log does not reach that far; or the cursor would go back, and that was
-            not asked for by ``allow_back``.
+            UsageError: the position is beyond the log's end, or it is lower than the cursor's and
+            ``allow_back`` is False.
             CursorMoved: another process moved or deleted it; load it and decide again. NOT_APPLIED.
-            PositionCollected: the records to go back to are gone, or a collection is about to erase
-            them: the cursor stands where it stood.
-            OutcomeUnknown: the store failed after the cursor was moved, or may have been: load it.
+            PositionCollected: the records to go back to were collected, or a collection is about to
+            delete them. The cursor is at its old position.
+            OutcomeUnknown: the store failed after the cursor was or may have been moved: load it.
         """
         is_back = position < witness.position
         if is_back and not allow_back:
@@ -166,17 +168,17 @@ class Cursors:
         return await self._held(moved, back_to=witness.position) if is_back else moved
 
     async def delete(self, name: str) -> None:
-        """Delete a cursor; one that is missing is fine.
+        """Delete a cursor, if it exists.
 
-        A delete has no condition: whoever deletes must know that nobody makes the cursor anew.
+        A delete has no condition, so the caller must know that no process creates the cursor again.
         """
         await self.store.delete([cursor_path(name)])
 
     async def refuse_missing(self, name: str) -> None:
-        """Refuse a cursor that is not there; whether it can be read does not matter.
+        """Raise an error if a cursor does not exist, without decoding it.
 
         Raises:
-            NoSuchCursor: there is none.
+            NoSuchCursor: the cursor does not exist.
         """
         path = cursor_path(name)
         try:
@@ -186,10 +188,10 @@ class Cursors:
             raise NoSuchCursor("the log has no such cursor", name=name) from None
 
     async def list(self) -> Listed:
-        """Read all cursors, several at once; one that is deleted meanwhile is left out.
+        """Read all cursors concurrently; skip those that are deleted during the call.
 
         Raises:
-            CorruptionError: one cannot be read.
+            CorruptionError: a cursor cannot be read.
         """
         keys = [entry.key async for entry in self.store.list(CURSORS)]
         names = {key: name for key in keys if (name := cursor_name(key)) is not None}
@@ -232,14 +234,14 @@ class Cursors:
         return Witness(witness.name, written, e_tag)
 
     async def _held(self, witness: Witness, *, back_to: int | None) -> Witness:
-        """Look whether a collection has gone past what was just written, and undo it if so.
+        """Check whether a collection went past the cursor just written, and undo the write if so.
 
-        Undone is by moving forward, on condition: a delete has none, and would hit whoever has
-        taken the cursor over meanwhile.
+        The undo is a conditional forward move. A delete has no condition, and could hit a process
+        that has taken the cursor over.
         """
         try:
             kept = max(await self._look())
-        except (LocationError, CorruptionError) as error:  # Whatever it met, the cursor stands.
+        except (LocationError, CorruptionError) as error:  # The cursor is stored in any case.
             raise OutcomeUnknown(
                 "the cursor was written, and whether a collection has gone past it is not known: "
                 "load it",
@@ -248,16 +250,17 @@ class Cursors:
             ) from error
         if kept <= witness.position:
             return witness
-        # Whoever else has moved it since has looked for themselves.
+        # Another process that has moved it since has made its own check.
         with suppress(CursorMoved, OutcomeUnknown):
             await self._replace(witness, kept if back_to is None else back_to)
         raise _collected(witness.position, kept)
 
     async def _moved_on(self, witness: Witness, oldest: int) -> Witness:
-        """Read a cursor again, past which the log was collected: others may just have moved it.
+        """Read a cursor again that the log was collected past: its holder may just have moved it.
 
         Raises:
-            PositionCollected: they have not. NoSuchCursor: they have deleted it.
+            PositionCollected: the cursor has not moved.
+            NoSuchCursor: the cursor was deleted.
         """
         try:
             newer = await self._read(witness.name)
@@ -268,12 +271,12 @@ class Cursors:
         return newer
 
     async def _look(self) -> tuple[int, int]:
-        """Return from where on nothing is planned to be collected, and where the log begins.
+        """Return the first position that no plan deletes, and the log's oldest position.
 
-        The plan first: if it is gone again, the manifest shows what became of it.
+        Read the plan first: if it disappears between the reads, the manifest shows its result.
         """
         plan = (await PlanFile(store=self.store, clock=self.clock).read()).plan
-        # One that erases nothing may be of a copy that was broken off where this log is now.
+        # An empty plan may be left over from an aborted copy at this location.
         planned = FIRST_POSITION if plan.is_empty else plan.first_to_keep
         return planned, (await load_living(self.store)).manifest.oldest
 
@@ -281,7 +284,7 @@ class Cursors:
         manifest = (await load_living(self.store)).manifest
         following = manifest.next
         if manifest.chain is not None and position > following:
-            # The manifest of a slot log may be behind.
+            # The manifest of a slot log may lag behind its end.
             following = (await SlotReader(store=self.store, clock=self.clock).bounds()).next
         if not FIRST_POSITION <= position <= following:
             raise UsageError(

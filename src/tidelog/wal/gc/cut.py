@@ -1,7 +1,7 @@
-"""Where a collection cuts a log's tree: what of it goes, what stays, what is made anew. Pure.
+"""The cut of a log's tree by a collection: what it drops, keeps and writes again. Pure.
 
-Invariants: fragments go from the first on, without a gap; a snapshot that names some that go and
-some that stay is made anew without, however deep it lies.
+Invariants: fragments are dropped from the first one on, without a gap. A snapshot with both dropped
+and kept children is written again without the dropped ones, at any depth.
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
@@ -16,7 +16,8 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.snapshot import Pointer, Snapshot
 
-# Who wrote a snapshot that was made anew: as in Chroma's, so that both make the same bytes of it.
+# The writer's name in rewritten snapshots. It is Chroma's, so that both collectors write the same
+# bytes.
 
 
 COLLECTOR: Final = "garbage collection"
@@ -24,7 +25,7 @@ COLLECTOR: Final = "garbage collection"
 
 @dataclass(slots=True)
 class TreeCut:
-    """One way down the tree, and what it finds to drop and to make, leaves first."""
+    """One pass down the tree, and the lists of what it drops and rewrites, leaves first."""
 
     cutoff: int
     known: Mapping[str, Snapshot]
@@ -34,7 +35,7 @@ class TreeCut:
     made: list[Snapshot] = field(default_factory=list)
 
     def split(self, children: Sequence[Pointer | Fragment]) -> list[Pointer | Fragment]:
-        """Drop what lies below the cutoff, and return what stays."""
+        """Drop the children below the cutoff; return those that stay."""
         kept: list[Pointer | Fragment] = []
         for child in children:
             if child.limit <= self.cutoff:
@@ -46,10 +47,10 @@ class TreeCut:
         return kept
 
     def drop(self, child: Pointer | Fragment) -> None:
-        """Drop a fragment, or a snapshot and all that it names.
+        """Drop a fragment, or a snapshot and everything below it.
 
         Raises:
-            CorruptionError: the fragments do not follow each other.
+            CorruptionError: the fragments are not contiguous.
         """
         if isinstance(child, Pointer):
             for below in self.known[child.path].children:
@@ -66,14 +67,14 @@ class TreeCut:
         self.erased.append(child)
 
     def halve(self, pointer: Pointer) -> Pointer:
-        """Return a pointer to what stays of a snapshot."""
+        """Return a pointer to the kept part of a snapshot."""
         children = self.known[pointer.path].children
         kept = self.split(children)
         if kept == children:
-            return pointer  # The cutoff lies within its first fragment, which stays whole.
+            return pointer  # The cutoff is inside the first fragment, which stays whole.
         self.dropped.append(pointer)
         if isinstance(kept[0], Pointer) and len(kept) == 1:
-            # A snapshot of it alone would have its name, and could never be stored.
+            # A snapshot of this child alone would have the child's name, so it could not be stored.
             return kept[0]
         made = snapshot_over(kept, writer=COLLECTOR, names_depth=self.names_depth)
         self.made.append(made)

@@ -1,7 +1,7 @@
-"""Deleting at a pace, so that a large collection leaves the store to readers and writers.
+"""Deletion at a limited rate, which leaves capacity of the store to readers and writers.
 
-Whoever dies in between has deleted a first part; the next collection, or sweep, goes on with the
-rest, as after any other death.
+If the process dies in between, a first part is deleted. The next collection or sweep continues with
+the rest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ PER_SECOND_MOST: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast objects are deleted.
+    """The rate of deletions.
 
-    Units: ``per_second`` objects on average, of which a tenth, or one, go at once; None is as fast
-        as the store will.
+    Units:
+        per_second: objects per second on average, deleted in batches of a tenth of that or of one.
+        None is unlimited.
     """
 
     per_second: float | None = None
@@ -42,10 +43,10 @@ class Pace:
             )
 
     def batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
-        """Return the keys as they are deleted together, in their order. Pure."""
+        """Return the keys in batches, in order. Pure."""
         if self.per_second is None:
             return [keys] if keys else []
-        # Ten batches a second at the most: more would be requests for nothing.
+        # At most ten batches per second: more would waste requests.
         size = min(BATCH_MAX, max(1, int(self.per_second / 10)))
         return [keys[at : at + size] for at in range(0, len(keys), size)]
 
@@ -54,20 +55,20 @@ AT_ONCE: Final = Pace()
 
 
 def check_deletion(grace_us: int, pace: Pace) -> None:
-    """Refuse what cannot say when, and how fast, objects are deleted.
+    """Refuse invalid settings of a deletion.
 
     Raises:
-        UsageError: so it is.
+        UsageError: a setting is invalid.
     """
     check_whole(grace_us, "grace_us")
     check_kind(pace, Pace, "pace is a tidelog.Pace")
 
 
 async def delete_all(store: Store, keys: Sequence[str], *, clock: Clock, pace: Pace) -> None:
-    """Delete objects in their order, at a pace.
+    """Delete objects in order, at a limited rate.
 
     Raises:
-        LocationError: the store failed; some were deleted.
+        LocationError: the store failed; some objects were deleted.
     """
     due_us = clock.monotonic_us()
     for batch in pace.batches(keys):

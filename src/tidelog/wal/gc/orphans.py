@@ -1,11 +1,11 @@
-"""Sweeping a log: what collectors and writers that died left behind is found by listing.
+"""A sweep of a log: it lists all objects, and deletes dead ones that no plan names.
 
-A collection deletes what its plan names. What no plan names any more, such as the snapshots of a
-plan that was taken away, or a fragment whose writer slept through a collection, is left; so is what
-Chroma's collector leaves when it dies after the manifest. Here everything is listed, and deleted
-if, and only if, the manifest proves it dead: fragments below its first number, snapshots that begin
-below its first position, and in slot logs what is void. What lies above may be a writer's, who has
-not come to the manifest. What a pin names is left to lie.
+A collection deletes only the objects that its plan names. Others remain: the snapshots of a removed
+plan, a fragment whose writer was suspended during a collection, and everything left by Chroma's
+collector if it dies after replacing the manifest. The sweep deletes an object only if the manifest
+proves it dead. These are fragments below the manifest's first number, snapshots that begin below
+its first position, and in slot logs void objects. Newer objects may belong to a writer that has not
+updated the manifest yet. Objects that a pin names are kept.
 Source: docs/internals/wal3.md, docs/internals/log-collection.md.
 """
 
@@ -39,7 +39,7 @@ SNAPSHOT: Final = re.compile(
 
 
 class OrphanVerdict(enum.Enum):
-    """What is to become of an object that the log does not name."""
+    """The fate of an object that the log does not name."""
 
     DEAD = "nobody will name it any more"
     KEPT = "the fence that ended an epoch stays for ever"
@@ -49,9 +49,10 @@ class OrphanVerdict(enum.Enum):
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep found that the log does not name.
+    """The keys that a sweep found and the log does not name.
 
-    Shape: keys. ``unproven`` may still become part of the log; ``foreign`` are no objects of a log.
+    Shape: ``deleted`` were dead. ``unproven`` may still become part of the log. ``foreign`` are not
+    objects of a log.
     """
 
     deleted: list[str] = field(default_factory=list)
@@ -66,14 +67,16 @@ class Swept:
 async def sweep(
     store: Store, *, clock: Clock, grace_us: int = GRACE_US, pace: Pace = AT_ONCE
 ) -> Swept:
-    """Delete the objects of the log at the root of ``store`` that are dead, and tell of others.
+    """Delete the dead objects of the log at the root of ``store``; report other unnamed ones.
 
-    Units: ``grace_us`` microseconds pass between the look at the manifest and the deletion, since
-        another collector may have replaced it just before.
+    Units:
+        grace_us: microseconds between the read of the manifest and the deletion, for readers that
+        started before a collector replaced the manifest.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: it names what is not there; nothing was deleted.
-        LocationError: the store failed; some may have been deleted.
+        NoSuchLog: the log does not exist.
+        CorruptionError: the log names a missing object; nothing was deleted.
+        LocationError: the store failed; some objects may have been deleted.
     """
     manifest, named = await paths_named(TreeReader(store=store, clock=clock))
     if manifest.chain is not None:
@@ -106,14 +109,14 @@ async def _judge(store: Store, manifest: Manifest, key: str) -> OrphanVerdict:
             store, key, lambda read: decode_snapshot(read.data, where=key)
         )
     except ObjectNotFound:
-        return OrphanVerdict.KEPT  # It has gone meanwhile.
+        return OrphanVerdict.KEPT  # It was deleted concurrently.
     except CorruptionError:
         return OrphanVerdict.FOREIGN
     children = snapshot.children
     is_whole = snapshot.setsum == sum_of(children) and is_named_by_its_sum(snapshot)
     if not children or not is_whole or key != snapshot.path:
         return OrphanVerdict.FOREIGN
-    # Stored for another's manifest, which was to be the first here: there is one.
+    # A fork, copy or rebuild stored it before its own manifest, and lost: this log has another one.
     is_others = maker_of(key) is not None
     return (
         OrphanVerdict.DEAD
@@ -141,7 +144,7 @@ def judge_fragment(manifest: Manifest, key: str) -> OrphanVerdict:
 def _judge_slot(chain: Chain, place: Place, first_kept: int) -> OrphanVerdict:
     epoch = next((epoch for epoch in chain.epochs if epoch.name == place.epoch), None)
     if epoch is None:
-        # An opener who had slept named it, or fenced it: the log went another way.
+        # A suspended opener named or fenced this epoch late; the log does not contain it.
         return OrphanVerdict.DEAD if place.number <= chain.last.number else OrphanVerdict.UNPROVEN
     if place.lane != place.slot % epoch.lanes or place.slot < epoch.first_slot:
         return OrphanVerdict.FOREIGN

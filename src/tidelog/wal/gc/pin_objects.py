@@ -1,4 +1,4 @@
-"""The objects of pins: read, listed, and replaced on condition of the version that was read.
+"""The objects of pins: read, list, and replace on condition of the version read.
 
 Source: wal3-draft, "Snapshots of the log"; docs/internals/log-collection.md.
 """
@@ -20,7 +20,7 @@ from tidelog.wal.read.read_again import read_decoded
 
 @dataclass(frozen=True, slots=True)
 class PinWitness:
-    """A pin as it was read or written, and the version that proves it."""
+    """A pin as it was read or written, and its version."""
 
     pin: Pin
     e_tag: str
@@ -31,20 +31,22 @@ class PinWitness:
 
 
 async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin) -> PinWitness:
-    """Replace a pin, provided that nobody has since it was read.
+    """Replace a pin if no other process has replaced it since ``witness`` was read.
 
     Raises:
-        ObjectChanged: somebody has. NOT_APPLIED. OutcomeUnknown, LocationError: see `replace`.
+        ObjectChanged: another process replaced it. NOT_APPLIED.
+        OutcomeUnknown: see `replace`.
+        LocationError: see `replace`.
     """
     e_tag = await replace(store, pin.path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
     return PinWitness(pin, e_tag)
 
 
 async def read_pin(store: Store, path: str) -> PinWitness | None:
-    """Read a pin as it is, also one that holds nothing any more; None if it is not there.
+    """Read a pin, even a released one; return None if it does not exist.
 
     Raises:
-        CorruptionError: it cannot be read, or is another's.
+        CorruptionError: the pin cannot be read, or belongs to another path.
     """
     try:
         return await read_decoded(
@@ -55,7 +57,7 @@ async def read_pin(store: Store, path: str) -> PinWitness | None:
 
 
 async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitness]:
-    """Read pins, several at once, also those that hold nothing any more; yield them in order."""
+    """Read all pins concurrently, also released ones; yield them in order."""
     paths = [entry.key async for entry in store.list(prefix) if pin_name(entry.key) is not None]
     work = [partial(read_pin, store, path) for path in paths]
     for found in await run_all(work, at_once=AT_ONCE_MAX):

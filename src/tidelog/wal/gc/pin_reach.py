@@ -1,4 +1,4 @@
-"""What pins keep from being deleted, and the deletion of what they have let go of.
+"""The objects that pins protect from deletion, and the deletion of released ones.
 
 Source: docs/internals/log-collection.md, "Cursors, pins, collection".
 """
@@ -31,7 +31,7 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 
 async def paths_pinned(store: Store, clock: Clock) -> set[str]:
-    """Return the paths of all that pins hold, be they sure or not.
+    """Return the paths of all objects that pins hold, sure or not.
 
     Raises:
         CorruptionError: a pin, or a snapshot that it names, cannot be read.
@@ -43,7 +43,7 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
         if now.is_held:
             held.update(child.path for child in reached if child.limit > now.start)
 
-    # Others than those that are held never will hold anything again.
+    # A pin that holds nothing now never holds anything again.
     await run_all([partial(note, found) for found in await held_pins(store)], at_once=AT_ONCE_MAX)
     return held
 
@@ -51,20 +51,20 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
 async def _reached(
     store: Store, clock: Clock, found: PinWitness
 ) -> tuple[Pin, list[Pointer | Fragment]]:
-    """Return all that a pin reaches, and the pin as it was then.
+    """Return a pin and all objects that it reaches.
 
-    What it names may be gone because it was let go of since it was read: then it is read again. One
-    that is gone itself holds nothing.
+    If one of them is missing, the pin may have been released since it was read, so it is read
+    again. A deleted pin holds nothing.
 
     Raises:
-        CorruptionError: it names a snapshot that is not there.
+        CorruptionError: the pin names a snapshot that does not exist.
     """
     while True:
         try:
             return found.pin, [child async for child in reached_by(store, clock, found.pin)]
         except CorruptionError:
             newer = await read_pin(store, found.pin.path)
-            if newer is None:  # It was let go of, and all that it had held is swept.
+            if newer is None:  # The pin was released, and its objects are swept.
                 return changed(found.pin, start=found.pin.limit), []
             if newer.e_tag == found.e_tag:
                 raise
@@ -72,12 +72,13 @@ async def _reached(
 
 
 async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = AT_ONCE) -> None:
-    """Delete what pins have let go of, unless the log or another pin names it.
+    """Delete the objects that pins released, unless the log or another pin names them.
 
-    A pin is read before the manifest: who collected before it was let go of, and so left its
-    objects, had replaced the manifest before that.
+    The pins are read before the manifest. A collector that ran before a release left the pin's
+    objects, and it had replaced the manifest before. So this manifest does not name them.
 
-    Units: ``grace_us`` microseconds pass before the deletion, for those who read by the pin.
+    Units:
+        grace_us: microseconds before the deletion, for readers that use the pin.
     """
     due = [found async for found in each_pin(store) if found.pin.swept < found.pin.start]
     if not due:
@@ -86,11 +87,13 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = 
     named |= await paths_pinned(store, clock)
     await clock.sleep(grace_us)
     dead = await _dead_of(store, clock, due, manifest, named)
-    # What is named goes before what names it, or a crash in between would leave it unknown.
+    # Delete children before their parents. After a crash in between, the parents still lead to the
+    # rest.
     for depth in sorted({_depth_of(child) for child in dead}):
         level = sorted((c for c in dead if _depth_of(c) == depth), key=lambda child: child.start)
         await delete_all(store, [child.path for child in level], clock=clock, pace=pace)
-    # They never hold anything again, and no other pin has such a path: no delete comes too late.
+    # A released pin never holds anything again and its path is unique, so a late delete is
+    # harmless.
     if over := [found.pin.path for found in due if not found.pin.is_held]:
         await delete_all(store, over, clock=clock, pace=pace)
     for found in due:
@@ -98,7 +101,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = 
         if not pin.is_held:
             continue
         swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
-        # If it was let go of further, the next collection goes on from there.
+        # If more was released concurrently, the next collection continues.
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace_pin(store, clock, found, swept)
 
@@ -106,7 +109,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = 
 async def _dead_of(
     store: Store, clock: Clock, due: Sequence[PinWitness], manifest: Manifest, named: set[str]
 ) -> set[Pointer | Fragment]:
-    """Return what pins have let go of, and that nothing holds or names any more."""
+    """Return the released objects that no pin holds and the log does not name."""
     dead = set[Pointer | Fragment]()
 
     async def note(found: PinWitness) -> None:
@@ -119,9 +122,9 @@ async def _dead_of(
 
 
 async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
-    """Yield all that a pin holds, and what it has let go of and was not swept yet.
+    """Yield all objects that a pin holds, and the released ones that are not swept yet.
 
-    A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
+    A snapshot may be missing if it was swept before its parent, or if the pin never became sure.
     """
     reader = TreeReader(store=store, clock=clock)
 
@@ -147,7 +150,7 @@ async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Poin
 
 
 def _is_let_go(child: Pointer | Fragment, pin: Pin) -> bool:
-    """Say whether a pin held something that it holds no more, and that may still be there."""
+    """Return True if a pin held this child, released it, and may not have swept it yet."""
     end = child.limit <= pin.start if pin.is_held else child.start < pin.limit
     return end and pin.swept < child.limit
 
@@ -158,7 +161,7 @@ def _depth_of(child: Pointer | Fragment) -> int:
 
 def _is_dead(child: Pointer | Fragment, manifest: Manifest) -> bool:
     if isinstance(child, Fragment):
-        # What a fork shares is another log's.
+        # Shared fragments belong to the origin log.
         is_own = not child.path.startswith(BESIDE)
         return is_own and child.seq_no < (manifest.initial_seq_no or 0)
     return child.start < manifest.oldest

@@ -1,19 +1,19 @@
-"""Making pins, letting go of them, and what they keep from being deleted.
+"""Creation and release of pins, which protect records from deletion.
 
-A pin and a collection race: who deletes may have read the pins before this one was written. So
-whoever makes a pin looks at the manifest afterwards, and a collector reads the pins only once it
-has replaced the manifest. One of the two sees the other. If a collection went past, but not past
-the pin's start, the pin may name snapshots that were made anew: it is written again, from the newer
-manifest, and looks again.
+A pin races with a collection, because the collector may have read the pins before this one was
+written. So the creator of a pin reads the manifest after its write, and the collector reads the
+pins after it has replaced the manifest. One of the two sees the other. If a collection went past,
+but not past the pin's start, the pin may name rewritten snapshots. Then the creator writes it again
+from the newer manifest, and checks again.
 
-Two who make pins of one name race as well: each writes its own object, *then* lists those of the
-name, and gives up if there is another that holds something. Of two that are both written before
-either lists, whoever lists first gives up, and maybe both do. So a name has one sure pin at the
-most, and is free again as soon as that was let go of.
+Two creators of pins with the same name race too. Each writes its own object, *then* lists the
+objects of the name, and gives up if another one holds something. If both write before either lists,
+the first to list gives up, and maybe both do. So a name has at most one sure pin, and is free again
+once that pin is released.
 
-Invariants: what a pin that is sure holds can be read until it is released. A pin never holds more
-than before, so once it holds nothing its object may be deleted, at any time, by anybody. No two
-writes of one are equal in their bytes.
+Invariants: records that a sure pin holds are readable until the pin is released. A pin never holds
+more than before, so once it holds nothing any process may delete its object at any time. Two writes
+of a pin never have the same bytes.
 Source: wal3-draft, "Snapshots of the log"; docs/internals/log-collection.md.
 """
 
@@ -70,14 +70,15 @@ class Pins:
     async def create(
         self, name: str, *, start: int = 0, limit: int | None = None, holder: str = ""
     ) -> PinWitness:
-        """Hold the records ``[start, limit)``: all that there are now, unless it is said.
+        """Hold the records ``[start, limit)``, by default all current records.
 
         Raises:
-            UsageError: the log has no such range, or no pin can have the name. NameTaken: there is
-            a pin of the name, or another makes one. PositionCollected: the records are gone, or
-            went meanwhile; nothing is held. ContentionError: another let go of the pin while it was
-            made. OutcomeUnknown: the store failed after the pin was written, or may have been: load
-            it, or release it.
+            UsageError: the log has no such range, or the name is invalid.
+            NameTaken: a pin has the name, or another process is creating one.
+            PositionCollected: the records were collected, maybe concurrently; nothing is held.
+            ContentionError: another process released the pin during its creation.
+            OutcomeUnknown: the store failed after the pin was or may have been written: load it, or
+            release it.
         """
         check_pin_name(name)
         check_range(start, limit)
@@ -105,7 +106,7 @@ class Pins:
             ) from error
 
     async def _made_sure(self, witness: PinWitness, manifest: Manifest) -> PinWitness:
-        """Look for others of the name and for collections that went past; write that it holds."""
+        """Check for other pins of the name and for collections; then mark the pin as sure."""
         name, start, limit = witness.name, witness.pin.start, witness.pin.limit
         if len(await self._held(name)) > 1:
             await self._replace(witness, start=limit)
@@ -117,7 +118,7 @@ class Pins:
                 raise collected(start, newer.oldest)
             if newer.oldest == manifest.oldest:
                 return await self._replace(witness, is_sure=True)
-            # A collection went past: snapshots that this names may have been made anew.
+            # A collection went past: it may have rewritten snapshots that this pin names.
             manifest = newer
             snapshots, fragments = children_between(manifest, start, limit)
             witness = await self._replace(witness, snapshots=snapshots, fragments=fragments)
@@ -126,8 +127,9 @@ class Pins:
         """Read a pin.
 
         Raises:
-            NoSuchPin: there is none. BusyError: it is being made, or whoever made it died before it
-            was sure. CorruptionError: it cannot be read.
+            NoSuchPin: no pin has the name.
+            BusyError: a process is creating it, or died before the pin was sure.
+            CorruptionError: the pin cannot be read.
         """
         check_pin_name(name)
         held = await self._held(name)
@@ -148,9 +150,12 @@ class Pins:
         A pin that a killed fork left holds for no log, so it is released like any other.
 
         Raises:
-            NoSuchPin: no pin has the name. UsageError: a fork reads its records, and ``force`` is
-            False. ContentionError: others changed it at every try, or its fork became a log
-            concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
+            NoSuchPin: no pin has the name.
+            UsageError: a fork reads its records, and ``force`` is False.
+            ContentionError: other processes changed it at every try, or its fork became a log
+            concurrently.
+            OutcomeUnknown: the store failed after the release was sent.
+            LocationError: the store failed; see ``outcome``.
         """
         check_pin_name(name)
         held = await self._held(name)
@@ -174,27 +179,32 @@ class Pins:
         changed, or the release does, and looks for the fork again.
 
         Raises:
-            ObjectChanged: another process has changed it. OutcomeUnknown, LocationError: the store
-            failed.
+            ObjectChanged: another process has changed the pin.
+            OutcomeUnknown: the store failed after the write was sent.
+            LocationError: the store failed.
         """
         await self._replace(held)
 
     async def shrink(self, holder: str, start: int) -> None:
-        """Let go of what the pin of a fork holds below ``start``; it holds no more than before.
+        """Release the part of a fork's pin below ``start``. A pin never grows again.
 
         Raises:
-            ContentionError, OutcomeUnknown, LocationError: see `release`.
+            ContentionError: see `release`.
+            OutcomeUnknown: see `release`.
+            LocationError: see `release`.
         """
         for found in await self._held(holder):
             if found.pin.is_sure and found.pin.holder == holder:
                 await self.let_go(found, start)
 
     async def let_go(self, found: PinWitness, start: int, *, unless_shared: bool = False) -> None:
-        """Let go of what one pin holds below ``start``, whoever else changes it meanwhile.
+        """Release the part of one pin below ``start``, despite concurrent changes of the pin.
 
         Raises:
-            UsageError: ``unless_shared``, and a fork reads it.
-            ContentionError, OutcomeUnknown, LocationError: see `release`.
+            UsageError: a fork reads it, and ``unless_shared`` is True.
+            ContentionError: see `release`.
+            OutcomeUnknown: see `release`.
+            LocationError: see `release`.
         """
         now: PinWitness | None = found
         for attempt in range(TRIES_MAX):
@@ -216,17 +226,17 @@ class Pins:
         )
 
     async def list(self) -> dict[str, Pin]:
-        """Read all pins that hold something, by name; other objects beside them are passed over.
+        """Read all pins that hold something, by name; skip other objects in the folder.
 
         Raises:
-            CorruptionError: one cannot be read.
+            CorruptionError: a pin cannot be read.
         """
         held = [found.pin for found in await held_pins(self.store)]
-        # Of several of one name all but one are being given up.
+        # If several have one name, all but one are being given up; prefer the sure one.
         return {pin.name: pin for pin in sorted(held, key=lambda pin: pin.is_sure)}
 
     async def _held(self, name: str) -> Sequence[PinWitness]:
-        """Read the pins of a name that hold something: one, but for a race, or who died in one."""
+        """Read the held pins of a name. More than one exists only during or after a race."""
         return await held_pins(self.store, prefix=pins_named(name))
 
     def _pin(self, name: str, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
@@ -259,12 +269,13 @@ class Pins:
 
 
 async def has_fork(store: Store, pin: Pin) -> bool:
-    """Return True if a fork reads what a pin of the log at the root of ``store`` holds.
+    """Return True if a fork reads the records of a pin of the log at the root of ``store``.
 
     The log that the pin is held for may not exist, share nothing with this one, or be destroyed.
 
     Raises:
-        CorruptionError: the manifest of that log cannot be read. LocationError: the store failed.
+        CorruptionError: the manifest of that log cannot be read.
+        LocationError: the store failed.
     """
     if not pin.holder or not isinstance(store, Within):
         return bool(pin.holder)
@@ -272,7 +283,7 @@ async def has_fork(store: Store, pin: Pin) -> bool:
     try:
         chain = (await load_head(fork)).manifest.chain
     except NoSuchLog:
-        # A log with records that lost its manifest can be made again, and may be the fork.
+        # A log with records but without a manifest can be rebuilt, and may be the fork.
         return await first_entry(fork, EPOCHS) is not None
     if chain is None or chain.is_destroyed or (origin := chain.origin) is None:
         return False

@@ -1,13 +1,15 @@
-"""Collecting a log: what a plan erases, and what the manifest becomes by it. Pure.
+"""The decisions of a collection: what a plan deletes, and the manifest after it. Pure.
 
-A plan names all fragments that lie wholly below a cutoff, the snapshots that name nothing else, and
-those that name some of them: these are made anew without. However deep the tree is, one plan does
-it. What a plan does is worked out twice, in planning and in applying, and both must come to the
-same setsum. In slot logs a plan carries the streams that are open where what is kept begins, so
-that they outlast the records that opened them, whoever carries it out.
+A plan names the fragments that are entirely below a cutoff, the snapshots that name only such
+fragments, and the snapshots that name some of them; these are written again without them. One plan
+suffices for a tree of any depth. The effect of a plan is computed twice, when it is made and when
+it is applied, and both must yield the same setsum. In a slot log the plan carries the streams open
+at the first kept position. So these streams survive the records that opened them, whichever process
+carries the plan out.
 
-Invariants: fragments are erased from the first on, without a gap; what is at or after the cutoff
-stays; ``setsum == collected + sum`` holds before and after; the next position and number stay.
+Invariants: fragments are deleted from the first one on, without a gap; records at or after the
+cutoff stay; ``setsum == collected + sum`` holds before and after; the next position and number
+stay.
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
@@ -37,11 +39,13 @@ from tidelog.wal.gc.cut import TreeCut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """What stays, whatever the cursors allow.
+    """Records that stay even if the cursors allow their deletion.
 
-    Units: ``start`` is a position, which stays with all after it; ``records`` counts the newest
-        records, which stay; ``share_max`` is the greatest part of a log's bytes, and of its
-        fragments, that one collection erases unless it is forced.
+    Units:
+        start: a position, which stays with all later ones.
+        records: number of the newest records, which stay.
+        share_max: greatest share of a log's bytes, and of its fragments, that one collection
+        deletes unless it is forced.
     """
 
     start: int | None = None
@@ -60,13 +64,13 @@ class Keep:
 
 
 def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int | None:
-    """Return the position below which nothing is needed; None if no cursor says so."""
+    """Return the position below which records are not needed, or None if there is no cursor."""
     least = min(positions, default=None)
     if least is None:
         return None
     wanted = [least, manifest.next - keep.records]
     if manifest.chain is not None and manifest.fragments:
-        # A lost manifest is made again from links, and the newest says where the log goes on.
+        # Keep the newest fragment. A rebuild takes the next position from its link.
         wanted.append(manifest.fragments[-1].start)
     if keep.start is not None:
         wanted.append(keep.start)
@@ -76,7 +80,7 @@ def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int |
 def missing_for_plan(
     manifest: Manifest, known: Mapping[str, Snapshot], *, cutoff: int
 ) -> list[Pointer]:
-    """Yield the snapshots that have to be read next, before a plan can be made; none if it can."""
+    """Return the snapshots to read next before a plan can be made, or an empty list."""
 
     def missing(children: Sequence[Pointer | Fragment]) -> Iterator[Pointer]:
         for child in children:
@@ -107,15 +111,15 @@ def plan_collection(
     cutoff: int,
     controls: Controls = (),
 ) -> Garbage:
-    """Plan to erase all fragments that lie below ``cutoff``; the empty plan if there are none.
+    """Plan to delete all fragments below ``cutoff``; return the empty plan if there are none.
 
-    ``snapshots`` are those of `missing_for_plan`, by path; ``controls`` what the control records
-    say of `fragments_of_control`.
+    ``snapshots`` are those of `missing_for_plan`, by path. ``controls`` are the control records of
+    `fragments_of_control`.
 
     Raises:
-        CorruptionError: the log's fragments do not follow each other, its sums do not add up, or
-        its control records do not fit each other. VerificationError: they are more than one plan
-        may erase.
+        CorruptionError: the log's fragments are not contiguous, its setsums do not add up, or its
+        control records contradict each other.
+        VerificationError: the plan would delete more fragments than one plan may.
     """
     cut = TreeCut(cutoff, snapshots, names_depth=manifest.chain is not None)
     kept = cut.split(manifest.children)
@@ -130,7 +134,7 @@ def plan_collection(
     plan = Garbage(
         snapshots_to_drop=tuple(cut.dropped),
         snapshots_to_make=tuple(cut.made),
-        # The first that stays, new or not: Chroma's collector and its writer expect it there.
+        # The first kept snapshot, rewritten or not: Chroma's collector and writer expect it there.
         root=pointers[0] if pointers else None,
         fragments_start=cut.erased[0].seq_no,
         fragments_limit=cut.erased[-1].seq_no + 1,
@@ -167,10 +171,10 @@ def _chain_after(manifest: Manifest, plan: Garbage) -> Chain | None:
 
 
 def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
-    """Return the manifest without what a plan erases.
+    """Return the manifest without the children that a plan deletes.
 
     Raises:
-        ManifestMoved: the plan was not made from this manifest, or one with the same beginning.
+        ManifestMoved: the plan was made from a manifest with another beginning.
     """
     require(not plan.is_empty, "an empty plan is not applied")
     dropped = set(plan.snapshots_to_drop)
@@ -190,12 +194,12 @@ def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
     )
     if (
         problems_of_manifest(after)
-        # Without the streams, those that are kept would be lost with the records that opened them.
+        # Without these streams, open streams would be lost with the records that opened them.
         or (manifest.chain is None) != (plan.streams_at_start is None)
         or (after.next, after.next_seq_no) != (manifest.next, manifest.next_seq_no)
         or not manifest.oldest < plan.first_to_keep == after.oldest
         or not (manifest.initial_seq_no or 0) <= plan.fragments_start < plan.fragments_limit
-        # Its own sums agree with the plan's; so must those of what it took away.
+        # The manifest's own sums balance by construction, so also check the removed children.
         or sum_of(manifest.children) - sum_of(after.children) != plan.discarded
     ):
         raise ManifestMoved(
@@ -207,9 +211,10 @@ def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
 
 
 def is_collected(manifest: Manifest, plan: Garbage) -> bool:
-    """Say whether a manifest proves dead what a plan erases: it begins where that ends, or after.
+    """Return True if the manifest begins at or after the plan's first kept position.
 
-    A manifest's ``initial_offset`` and ``initial_seq_no`` only ever rise.
+    Then it proves that the objects of the plan are dead, because a manifest's ``initial_offset``
+    and ``initial_seq_no`` never fall.
     """
     return (
         manifest.oldest >= plan.first_to_keep
@@ -218,10 +223,10 @@ def is_collected(manifest: Manifest, plan: Garbage) -> bool:
 
 
 def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
-    """Refuse to erase more of a log at once than it may.
+    """Refuse a plan that deletes too large a share of the log at once.
 
     Raises:
-        VerificationError: that would be more.
+        VerificationError: the share is above ``keep.share_max``.
     """
     after = apply_garbage(before, plan)
     size, left = (sum(child.num_bytes for child in m.children) for m in (before, after))
@@ -240,13 +245,13 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
 
 
 def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
-    """Return where the objects lie that a plan erases: snapshots, and fragments by their numbers.
+    """Return the paths of the snapshots and fragments that a plan deletes.
 
-    In slot logs, whose ``chain`` has the epochs of all that goes, void objects as well: those past
-    the fences that stand among what is erased. A fence itself stays for ever.
+    In a slot log ``chain`` must list the epochs of the deleted slots. Then the paths also include
+    void objects past the fences in the deleted range. The fences themselves are never deleted.
 
-    A snapshot whose name is not its setsum is left out, and so is one that begins where records are
-    kept: neither is what a plan may erase.
+    A snapshot is left out if its name is not its setsum, or if it begins at a kept record. A valid
+    plan does not delete such a snapshot.
     """
     snapshots = [
         pointer.path
@@ -255,7 +260,7 @@ def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
     ]
     numbers = range(plan.fragments_start, plan.fragments_limit)
     fragments = [path_of(number, chain) for number in numbers]
-    # What a fork shares is another log's, and is let go of by its pin there.
+    # Shared fragments belong to the origin log, where the fork's pin releases them.
     own = [path for path in fragments if not path.startswith(BESIDE)]
     if chain is None:
         return [*dict.fromkeys(snapshots), *own]

@@ -1,7 +1,7 @@
-"""The object in which a collection's plan stands, ``gc/GARBAGE``: whose bytes are there owns it.
+"""The object ``gc/GARBAGE`` with a collection's plan. The collector that wrote its bytes owns it.
 
-Invariants: it is replaced only on condition of the version that was read or written. Each plan that
-is written has an id of its own, so that equal plans of two collectors are not equal bytes.
+Invariants: it is replaced only on condition of the version that was read or written. Each written
+plan has an id of its own, so equal plans of two collectors differ in their bytes.
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
 
@@ -27,7 +27,7 @@ from tidelog.wal.read.read_again import read_decoded
 
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
-    """A plan as it was read or written; without an e_tag there has never been one."""
+    """A plan with its version; an empty e_tag means that the object never existed."""
 
     e_tag: str
     plan: Garbage
@@ -41,10 +41,11 @@ class PlanFile:
     clock: Clock
 
     async def read(self) -> WrittenPlan:
-        """Read the plan that stands there; the empty one, if there has never been one.
+        """Read the current plan, or return the empty one if the object never existed.
 
         Raises:
-            CorruptionError: it cannot be read. LocationError: the store failed.
+            CorruptionError: the plan cannot be read.
+            LocationError: the store failed.
         """
         try:
             return await read_decoded(
@@ -54,11 +55,14 @@ class PlanFile:
             return WrittenPlan("", Garbage())
 
     async def write(self, plan: Garbage, over: WrittenPlan) -> WrittenPlan:
-        """Write a plan over one that was read: from now on it is ours.
+        """Replace a plan that was read; the caller owns the new one.
 
         Raises:
-            ObjectExists, ObjectChanged: another has written one since. NOT_APPLIED.
-            OutcomeUnknown: another has written one, over ours or not. ContentionError,
+            ObjectExists: another collector has written a plan since. NOT_APPLIED.
+            ObjectChanged: another collector has written a plan since. NOT_APPLIED.
+            OutcomeUnknown: another collector has written a plan, and this one may have been written
+            before it.
+            ContentionError: see `tidelog.store.conditional`.
             LocationError: see `tidelog.store.conditional`.
         """
         data = encode_garbage(plan, write_id=self.clock.unique())
@@ -69,7 +73,7 @@ class PlanFile:
         return WrittenPlan(e_tag, plan)
 
     async def clear(self, over: WrittenPlan, manifest: Manifest, *, write_id: str = "") -> None:
-        """Replace a plan by the empty one; if another has written since, that is as good."""
+        """Replace a plan by the empty one, unless another collector has replaced it."""
         empty = encode_garbage(nothing_to_erase(manifest), write_id=write_id)
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace(self.store, GARBAGE, empty, e_tag=over.e_tag, clock=self.clock)

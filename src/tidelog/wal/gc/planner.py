@@ -1,4 +1,4 @@
-"""Planning a collection: cursors and snapshots are read here, `tidelog.wal.gc.plan` decides.
+"""The I/O for planning a collection; `tidelog.wal.gc.plan` decides.
 
 Source: wal3, "Garbage Collection"; docs/internals/wal3.md.
 """
@@ -31,10 +31,10 @@ from tidelog.wal.slot_protocol.stream_history import read_controls
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The position below which nothing is needed, as the cursors stand now.
+    """The position below which records are not needed, by the current cursors.
 
-    None if there is no cursor to say so. ``held_by`` is the one that stands lowest; ``foreign`` are
-    keys where cursors lie and none can.
+    ``position`` is None if there is no cursor. ``held_by`` is the name of the lowest cursor.
+    ``foreign`` are keys in the cursors' folder that are not valid names.
     """
 
     position: int | None
@@ -44,7 +44,7 @@ class Cutoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Plans collections of the log at the root of ``store``."""
+    """The plans of collections of the log at the root of ``store``."""
 
     store: Store
     clock: Clock
@@ -52,10 +52,11 @@ class Planner:
     keep: Keep
 
     async def cutoff(self, manifest: Manifest) -> Cutoff:
-        """Read the cursors.
+        """Read the cursors, and return their cutoff.
 
         Raises:
-            CorruptionError: one cannot be read. LocationError: the store failed.
+            CorruptionError: a cursor cannot be read.
+            LocationError: the store failed.
         """
         listed = await Cursors(store=self.store, clock=self.clock, writer=self.writer).list()
         places = {name: cursor.position for name, cursor in listed.cursors.items()}
@@ -66,11 +67,12 @@ class Planner:
         )
 
     async def plan(self, manifest: Manifest, cutoff: int, *, force: bool) -> Garbage:
-        """Plan to erase what lies below ``cutoff``; see `plan_collection`.
+        """Plan to delete the fragments below ``cutoff``; see `plan_collection`.
 
         Raises:
-            ManifestMoved: the log was collected meanwhile. VerificationError: it is more than may
-            be erased at once, and ``force`` is False. CorruptionError: the log does not add up.
+            ManifestMoved: the log was collected concurrently.
+            VerificationError: the share is too large, and ``force`` is False.
+            CorruptionError: the log does not add up.
         """
         known: dict[str, Snapshot] = {}
         reader = TreeReader(store=self.store, clock=self.clock)
@@ -91,10 +93,10 @@ class Planner:
         return plan
 
     async def still_fits(self, plan: Garbage, manifest: Manifest, *, force: bool) -> bool:
-        """Say whether a plan may be carried out, as the cursors stand now.
+        """Return True if the current cursors allow a plan.
 
         Raises:
-            see `cutoff`.
+            See `cutoff`.
         """
         cutoff = (await self.cutoff(manifest)).position
         if cutoff is None or cutoff < plan.first_to_keep:

@@ -1,12 +1,13 @@
-"""Committing to a wal3 log: a fragment is stored, then a manifest that names it.
+"""Commits to a wal3 log: store a fragment, then a manifest that names it.
 
-What became of a fragment is read back, never guessed. Its number is created once, and a manifest
-that has moved past a number names the fragment that was created there, whoever wrote that manifest;
-so a fragment whose manifest was refused is looked for before anybody says that it is lost.
+The committer reads the outcome of a fragment back and never guesses it. A fragment's number is
+created only once. A manifest that is past a number names the fragment created under it, whichever
+process wrote the manifest. So after a refused manifest the committer looks for its fragment before
+it reports a loss.
 
-Invariants: number N+1 is created only once N is stored and N-1 is named, so two at the most lie
-beyond the manifest, and they follow each other; a manifest is replaced only by one that continues
-it (see `transitions`).
+Invariants: number N+1 is created only after N is stored and N-1 is named, so at most two fragments
+are beyond the manifest, and they are contiguous. A manifest is replaced only by one that continues
+it (see `tidelog.wal.format.manifest_update`).
 Source: wal3, "Write Path" and "Recovery"; docs/internals/wal3.md.
 """
 
@@ -54,14 +55,15 @@ from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
-BYTES_MAX: Final = 2**63 - 1  # So far below what a manifest can say that no append comes by it.
+# Far below the limit of the manifest's field, so an append cannot exceed that.
+BYTES_MAX: Final = 2**63 - 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Committer:
-    """Commits one batch after another. ``writer`` is a name for people, in what it writes.
+    """The commits of one writer's batches. ``writer`` is a name for people; manifests carry it.
 
-    ``resend`` is how long a fragment is sent again.
+    ``resend`` limits how long a fragment is sent again.
     """
 
     store: Store
@@ -74,18 +76,19 @@ class Committer:
 
     @property
     def is_open(self) -> bool:
-        """Say whether it is known where the log goes on."""
+        """Return True if the end of the log is known."""
         return self._head is not None
 
     async def open(self, *, make: bool = False) -> Manifest:
-        """Read the log's head, and bring in what a writer left between a fragment and a manifest.
+        """Read the manifest, and add the fragments that a crashed writer stored but did not name.
 
-        ``make`` makes the log where there is none.
+        ``make`` creates the log if it does not exist.
 
         Raises:
-            NoSuchLog: there is none. UsageError: it is a log of the other protocol.
-            CorruptionError: what is there is no log, or does not fit together. LocationError: the
-            store failed.
+            NoSuchLog: the log does not exist.
+            UsageError: the log uses slot commits.
+            CorruptionError: the objects are not a log, or contradict each other.
+            LocationError: the store failed.
         """
         if make:
             await self.make()
@@ -94,7 +97,7 @@ class Committer:
         if not self._has_looked:
             head = await self._looked_at(head)
         lost = 0
-        while lost < TRIES_MAX:  # Of orphans there may be as many as another's writers left.
+        while lost < TRIES_MAX:  # Adopted orphans do not count: other writers may have left many.
             orphan = await self._orphan_after(head.manifest)
             if orphan is None:
                 self._head = head
@@ -104,37 +107,39 @@ class Committer:
         raise ContentionError("other writers were ahead at every try to open the log")
 
     async def make(self) -> bool:
-        """Make the log, unless there is one; say whether it was made, as far as that is known."""
+        """Create the log if it does not exist; return True if it was or may have been created."""
         try:
             await self._manifests.create(Manifest(writer="init"))
         except ObjectExists:
             return False
         except OutcomeUnknown:
-            return True  # It was made, perhaps by us, and somebody wrote to it since.
+            # The log was created, perhaps by this call, and another process wrote to it since.
+            return True
         return True
 
     async def store_next(self, bodies: pa.BinaryArray) -> Fragment | None:
-        """Store records as the log's next fragment; None if another writer has its number.
+        """Store records as the log's next fragment; return None if another writer took its number.
 
-        They are in the log once it is published.
+        The records are in the log once the fragment is published.
 
         Raises:
-            UsageError: the log is full, and nothing was stored.
-            LocationError: the store failed; UNKNOWN if they may have been stored, and so be brought
-            in by whoever opens the log next. Otherwise see `open`.
+            UsageError: the log is full. NOT_APPLIED.
+            LocationError: the store failed. If UNKNOWN, the next opener may add the fragment to the
+            log.
+            Otherwise see `open`.
         """
         manifest = self._head.manifest if self._head else await self.open()
         if manifest.acc_bytes > BYTES_MAX:
             raise log_full("byte", manifest.acc_bytes)
         fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
         if fragment is None:
-            self._head = None  # What the other wrote is to be brought in.
+            self._head = None  # Read the log again, to add the other writer's fragment.
         return fragment
 
     async def store_after(self, bodies: pa.BinaryArray, before: Fragment) -> Fragment | None:
-        """Store records after a fragment that is being published; None if the number is taken.
+        """Store records after a fragment being published; return None if the number is taken.
 
-        That one is stored, so it will be in the log, whoever brings it in, and so will this.
+        The fragment before is stored, so some writer will add it to the log, and then this one.
 
         Raises:
             LocationError: see `store_next`.
@@ -142,10 +147,10 @@ class Committer:
         return await self._store(bodies, before.seq_no + 1, before.limit)
 
     async def publish(self, fragment: Fragment) -> bool:
-        """Bring a stored fragment into the log; False if it never will be there.
+        """Add a stored fragment to the log; return False if it can never be in the log.
 
         Raises:
-            OutcomeUnknown: whether it is in the log shows once the log can be read.
+            OutcomeUnknown: the log must be read to find out whether the fragment is in it.
         """
         head, self._head = self._head, None
         try:
@@ -163,7 +168,8 @@ class Committer:
                 path=fragment.path,
             ) from error
         except TidelogError as error:
-            # Whatever it was, the fragment is stored: nobody may be told that it is not there.
+            # Whatever the error is, the fragment is stored and may still be added: NOT_APPLIED
+            # would be wrong.
             raise OutcomeUnknown(
                 "the records were stored, and it is not known whether the log names them: the next "
                 "to open the log brings them in",
@@ -176,7 +182,8 @@ class Committer:
         return ManifestStore(store=self.store, clock=self.clock)
 
     async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
-        if seq_no >= U64_MAX:  # The manifest names the number after it, once all is collected.
+        # Once all records are collected, the manifest names the number after this one.
+        if seq_no >= U64_MAX:
             raise log_full("fragment", seq_no)
         try:
             fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
@@ -189,11 +196,12 @@ class Committer:
         return fragment
 
     async def _named(self, fragment: Fragment, head: Head | None) -> Head:
-        """Have the manifest name a fragment, unless its number is past.
+        """Add a fragment to the manifest, unless the manifest is past its number.
 
-        The name of a snapshot is its sum, and not its depth. One who rolls up by other measures may
-        have stored the same fragments two levels deep, and lost his race: one child more has a name
-        of its own.
+        A snapshot's name contains its setsum but not its depth. Another writer with other
+        thresholds may have stored a snapshot of the same fragments two levels deep, and then lost
+        its race. A snapshot with one more child has a different name, so the second try uses higher
+        thresholds.
         """
         try:
             return await self._manifests.update(
@@ -206,7 +214,7 @@ class Committer:
             return await self._manifests.update(partial(self._naming, fragment, more))
 
     def _naming(self, fragment: Fragment, rollover: Rollover, manifest: Manifest) -> Change | None:
-        """Return the manifest that names a fragment too; None if its number is past. Pure.
+        """Return the manifest with a fragment added, or None if its number is past. Pure.
 
         Raises:
             NoSuchLog: the log was destroyed.
@@ -221,7 +229,7 @@ class Committer:
         return Change(rolled, (object_of(snapshot),))
 
     async def _is_named(self, fragment: Fragment) -> bool:
-        """Say whether the log has a fragment whose number is past."""
+        """Return True if the log has a fragment whose number is past."""
         reader = TreeReader(store=self.store, clock=self.clock)
         for _ in range(TRIES_MAX):
             manifest = await reader.manifest()
@@ -236,18 +244,19 @@ class Committer:
                     manifest, start=fragment.start, limit=fragment.start + 1
                 )
             except ObjectNotFound:
-                continue  # A collection is under way: the next manifest knows.
+                continue  # A collection is running: the next manifest shows the result.
             return fragment in found
         raise LocationError("the log's snapshots vanish as fast as they are read")
 
     async def _looked_at(self, head: Head) -> Head:
-        """Hold the newest fragment against its object: nothing else says where the log goes on.
+        """Check the newest fragment of the manifest against its object, on the first open only.
 
-        Once, by the first to open: what others have added since they were told themselves. An
-        object that cannot be read is left to readers, and to scrub.
+        Nothing else would show that a changed manifest gives a wrong next position. Fragments that
+        other writers add later are not checked. If the object cannot be read, readers and scrub
+        report it.
 
         Raises:
-            CorruptionError: the manifest says that the log goes on elsewhere.
+            CorruptionError: the manifest gives a wrong next position.
         """
         manifest = head.manifest
         while manifest.fragments:
@@ -265,7 +274,7 @@ class Committer:
         return head
 
     async def _orphan_after(self, manifest: Manifest) -> Fragment | None:
-        """Return the fragment that was stored under the next number, if there is one."""
+        """Return the stored fragment with the next number, if it exists."""
         path = fragment_path(manifest.next_seq_no)
 
         async def once() -> Fragment:
@@ -286,7 +295,8 @@ class Committer:
 
     def _encode(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> tuple[Fragment, bytes]:
         records = place_records(bodies, start=start, timestamp_us=wall_us(self.clock))
-        # Two writers may bring the same bodies at the same microsecond; their bytes must differ.
+        # Two writers may append the same bodies in the same microsecond, and their bytes must
+        # differ.
         data = encode_fragment(records, write_id=self.clock.unique())
         return fragment_over(records, seq_no, len(data)), data
 

@@ -1,4 +1,4 @@
-"""Reading a log in wal3's form. Nothing is written, and no writer is needed.
+"""A reader of a log in wal3's form. It writes nothing.
 
 Source: wal3, "Read Path"; docs/internals/wal3.md.
 """
@@ -26,7 +26,9 @@ from tidelog.wal.read.tree_reader import TreeReader
 class Wal3Reader:
     """A reader of the log at the root of ``store``.
 
-    Units: about ``window_bytes`` of fragments, and at most ``reads`` of them, are read ahead.
+    Units:
+        window_bytes: bytes of fragments that are read ahead, approximately.
+        reads: fragments that are read ahead, at most.
     """
 
     store: Store
@@ -46,30 +48,32 @@ class Wal3Reader:
         """Read the manifest; see `TreeReader.manifest`.
 
         Raises:
-            UsageError: the log is of the other protocol.
+            UsageError: the log uses slot commits.
         """
         return refuse_slots(await self.tree.manifest(checked=checked))
 
     async def fragments(self, *, start: int = 0, limit: int | None = None) -> list[Fragment]:
-        """Return the fragments that hold any of the positions ``[start, limit)``, in order.
+        """Return the fragments that overlap the positions ``[start, limit)``, in order.
 
         Raises:
-            ObjectNotFound: a snapshot is gone: it was collected meanwhile. CorruptionError: the
-            tree is not what was written.
+            ObjectNotFound: a snapshot was collected concurrently.
+            CorruptionError: the manifest's tree is broken.
         """
         return await self.tree.fragments_of(await self.manifest(), start=start, limit=limit)
 
     async def scan(
         self, start: int = 0, *, limit: int | None = None
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the records of the positions ``[start, limit)`` that there are now, in order.
+        """Yield the records of the positions ``[start, limit)`` that exist now, in order.
 
-        Shape: tables as `tidelog.wal.format.wal3_records` says, none of them empty. Start 0 is
-            the oldest record that is left.
+        Start 0 is the oldest retained record.
+
+        Shape: tables as in `tidelog.wal.format.wal3_records`, none of them empty.
 
         Raises:
-            PositionCollected: records from ``start`` on were collected, maybe meanwhile.
-            CorruptionError: an object is missing, or is not what was written.
+            PositionCollected: records at or after ``start`` were collected, before or during the
+            read.
+            CorruptionError: an object is missing or changed.
         """
         found = self.records.scan(await self.manifest(), start, limit=limit)
         async with aclosing(found):

@@ -1,4 +1,4 @@
-"""What the bytes of a stored fragment say of it, in wal3's form. Pure.
+"""Checks and descriptions of a stored fragment from its bytes, in wal3's form. Pure.
 
 Source: wal3, "Recovery"; docs/internals/wal3.md.
 """
@@ -18,12 +18,12 @@ from tidelog.wal.format.wal3_records import (
 
 
 def check_count(fragment: Fragment, data: bytes) -> None:
-    """Hold the number of records that a manifest says a fragment has against its object.
+    """Compare a fragment's number of records in the manifest with the one in its object.
 
-    One that cannot be read says nothing.
+    An unreadable object passes.
 
     Raises:
-        CorruptionError: it has another number.
+        CorruptionError: the numbers differ.
     """
     try:
         records = count_records(data, path=fragment.path)
@@ -39,10 +39,10 @@ def check_count(fragment: Fragment, data: bytes) -> None:
 
 
 def describe_orphan(data: bytes, seq_no: int) -> Fragment:
-    """Return what a manifest is to say of a fragment that none names yet.
+    """Return the manifest's entry for a fragment that no manifest names yet.
 
     Raises:
-        CorruptionError: it cannot be read, has no records, or is broken.
+        CorruptionError: the fragment cannot be read, is empty, or is broken.
     """
     path = fragment_path(seq_no)
     records = decode_fragment(data, path=path)
@@ -58,7 +58,7 @@ def describe_orphan(data: bytes, seq_no: int) -> Fragment:
 
 
 def fragment_over(records: pa.Table, seq_no: int, size_bytes: int) -> Fragment:
-    """Return the fragment that holds some records."""
+    """Return the fragment that holds the records."""
     start = int(records.column("position")[0].as_py())
     return Fragment(
         path=fragment_path(seq_no),

@@ -1,7 +1,7 @@
-"""Writing a wal3 log: appends are gathered into batches, and acknowledged when they are durable.
+"""The writer of a wal3 log: it gathers appends into batches, and acknowledges durable ones.
 
-While the manifest that names a batch is being written, the next batch is stored already; what is
-appended meanwhile makes the one after that. An idle log does not wait.
+While the manifest for one batch is being written, the writer already stores the next batch. Records
+appended during that time form the batch after it. On an idle log an append starts at once.
 Source: wal3, "Write Path"; design page 3, "Batching and back-pressure".
 """
 
@@ -22,12 +22,12 @@ from tidelog.wal.append.work import Work
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.manifest_protocol.committer import Committer
 
-LOST_MAX: Final = 100  # Numbers in a row that other writers may have taken first.
+LOST_MAX: Final = 100  # Numbers in a row that other writers may take first.
 
 
 @dataclass(frozen=True, slots=True)
 class _Publishing:
-    """A fragment that is being brought into the log."""
+    """A stored fragment, and the task that adds it to the log."""
 
     fragment: Fragment
     task: asyncio.Task[bool]
@@ -35,7 +35,7 @@ class _Publishing:
 
 @dataclass(slots=True, kw_only=True)
 class Wal3Writer(BatchWriter):
-    """Appends to one log. Several writers of a log, in any processes, contend and take turns."""
+    """An appender to one log. Several writers, also in other processes, compete for each number."""
 
     committer: Committer
     _lost: int = 0
@@ -47,23 +47,25 @@ class Wal3Writer(BatchWriter):
     async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
         """Append records; return the position of the first once all are durable.
 
-        The records of one call stand together, in their order.
+        The records of one call are contiguous and keep their order.
 
         Raises:
-            UsageError: they are no list of bytes, there are none, one is over 64 MiB, or all are
-            over 1 GiB. BusyError: ``wait`` is False, and too much is waiting already. HandleError:
-            the writer is closed. LocationError: the store failed, or nothing was acknowledged for
-            `Batching.patience_us`; UNKNOWN if they may be in the log, and then the reason is told.
-            ContentionError: other writers were first every time, NOT_APPLIED.
+            UsageError: ``records`` is empty or not a list of bytes, one is over 64 MiB, or all are
+            over 1 GiB. NOT_APPLIED.
+            BusyError: ``wait`` is False and the queue is full. NOT_APPLIED.
+            HandleError: the writer is closed. NOT_APPLIED.
+            LocationError: the store failed, or nothing was acknowledged for `Batching.patience_us`.
+            If UNKNOWN, the records may be in the log, and the error has the reason.
+            ContentionError: other writers were first at every try. NOT_APPLIED.
         """
         return await self.append_arrow(array_of(records), wait=wait)
 
     async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
+        """Append the values of an array without nulls; see `append`."""
         return await self._submit(bodies, wait=wait)
 
     async def _serve(self) -> None:
-        """Send batch after batch, until closed and nothing is left."""
+        """Send batch after batch, until the writer is closed and the queue is empty."""
         async with asyncio.TaskGroup() as group:
             await self._send_all(group)
 
@@ -72,7 +74,7 @@ class Wal3Writer(BatchWriter):
         before: _Publishing | None = None
         while await self._work_waits():
             if before is not None and before.task.done() and not before.task.result():
-                before = None  # Where the log goes on is to be read again.
+                before = None  # The end of the log must be read again.
             if before is None and not self.committer.is_open:
                 await self._open()
                 continue
@@ -90,7 +92,7 @@ class Wal3Writer(BatchWriter):
                 await self._pace(begun_us, clock)
 
     async def _open(self) -> None:
-        """Open the log before anything is taken to be sent; if that cannot be, tell why."""
+        """Open the log before a batch is taken; if that fails, fail the waiting appends."""
         try:
             await self.committer.open()
         except TidelogError as error:
@@ -98,9 +100,9 @@ class Wal3Writer(BatchWriter):
             self._queue.refuse_waiting(error)
 
     async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
-        """Store a batch, while the one before is being published; None if it is not stored.
+        """Store a batch while the previous one is being published; return None if it is not stored.
 
-        One whose number another writer has waits again, and was not sent.
+        If another writer took the number, the batch goes back to the queue as unsent.
         """
         for work in batch:
             work.is_sent = True
@@ -130,7 +132,7 @@ class Wal3Writer(BatchWriter):
         return fragment
 
     async def _publish(self, batch: Sequence[Work], fragment: Fragment) -> bool:
-        """Bring a stored batch into the log, and tell; say whether it is there."""
+        """Add a stored batch to the log and answer its appends; return True if it is in the log."""
         try:
             is_in = await self.committer.publish(fragment)
         except TidelogError as error:
@@ -139,7 +141,7 @@ class Wal3Writer(BatchWriter):
         if is_in:
             self._queue.settle(batch, fragment.start)
         else:
-            # This writer slept while others wrote, and its number was collected.
+            # This writer was suspended while others wrote, and its number was collected.
             lost = ContentionError("the log went on without this writer: append again")
             self._queue.fail(batch, lost)
         return is_in
