@@ -44,7 +44,7 @@ from tidelog.rowhash import Hashes
 def consensus_blind_to_write_ids() -> Iterator[None]:
     """A write that was refused is taken to have lost, though it may be the one that stands."""
 
-    async def never(*_: object) -> bool:
+    async def never(*_: object, **__: object) -> bool:
         return False
 
     with patch.object(StoreConsensus, "_is_ours", never):
@@ -55,7 +55,7 @@ def consensus_blind_to_write_ids() -> Iterator[None]:
 def consensus_trusts_itself() -> Iterator[None]:
     """A write whose answer was lost is taken to have landed, if anything stands there."""
 
-    async def always(*_: object) -> bool:
+    async def always(*_: object, **__: object) -> bool:
         return True
 
     with patch.object(StoreConsensus, "_is_ours", always):

@@ -163,8 +163,11 @@ class Reading:
                 self._now(question).check_scan(rows, scan.next_sequence)
                 self.plot.report.reads += 1
                 return rows
-        except SequenceRetired:
-            self._demand_retired(question.start)
+        except SequenceRetired as error:
+            # A scan that records were retired under is refused where it would go on.
+            begun = int(error.facts["start"])
+            demand(begun >= question.start, "another start was refused", begun=begun)
+            self._demand_retired(begun)
         return None
 
     def _question(self, about: str, wants: Wants, **asked: Any) -> Question:
