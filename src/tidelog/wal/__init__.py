@@ -1,1 +1,1 @@
-"""Linearizable logs, by two commit protocols; docs/internals/architecture.md says what is where."""
+"""Linearizable logs with two commit protocols; docs/internals/architecture.md lists the parts."""

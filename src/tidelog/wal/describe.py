@@ -1,4 +1,4 @@
-"""What there is to know of a log: its bounds, its manifest's tree, its epochs.
+"""Descriptions of a log: its bounds, its manifest's tree, its epochs.
 
 Source: wal3, "Data Structures"; docs/concepts/logs.md.
 """
@@ -25,10 +25,11 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogInfo:
-    """A log as it is now.
+    """The current state of a log.
 
-    Units: ``bytes`` are those of all fragments there ever were, as far as the manifest knows.
-        ``rolled_up`` is the position to which the manifest itself has come.
+    Units:
+        bytes: bytes of all fragments, also of collected ones, up to the manifest.
+        rolled_up: position up to which the manifest lists fragments.
     """
 
     name: str
@@ -48,7 +49,7 @@ class LogInfo:
         return self.next - self.oldest
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; those of epochs and seals for slot logs only."""
+        """Return plain values; the epoch and the seal only for slot logs."""
         found: dict[str, Any] = {
             "name": self.name,
             "protocol": self.protocol,
@@ -78,7 +79,7 @@ class LogInfo:
 
 
 def describe_log(name: str, protocol: str, bounds: Bounds, manifest: Manifest) -> LogInfo:
-    """Return what a log's bounds and its manifest say of it."""
+    """Return the description of a log from its bounds and its manifest."""
     chain = manifest.chain
     return LogInfo(
         name=name,
@@ -97,7 +98,7 @@ def describe_log(name: str, protocol: str, bounds: Bounds, manifest: Manifest) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotNode:
-    """A snapshot in a log's tree; ``children`` is None where it was not read."""
+    """A snapshot in a log's tree; ``children`` is None if it was not read."""
 
     depth: int
     start: int
@@ -121,7 +122,7 @@ class SnapshotNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentsNode:
-    """Fragments that stand together in a log's tree."""
+    """Consecutive fragments in a log's tree."""
 
     count: int
     start: int
@@ -144,14 +145,14 @@ TreeNode = SnapshotNode | FragmentsNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A log's tree, oldest first; and of a slot log, its epochs and what it is a fork of."""
+    """A log's tree, oldest first; for a slot log also its epochs, and the origin of a fork."""
 
     tree: tuple[TreeNode, ...]
     epochs: tuple[Epoch, ...]
     origin: Origin | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; those of epochs for slot logs only."""
+        """Return plain values; the epochs only for slot logs."""
         found: dict[str, Any] = {"tree": [node.to_dict() for node in self.tree]}
         if self.epochs:
             origin = self.origin
@@ -172,11 +173,12 @@ def _epoch_fields(epoch: Epoch) -> dict[str, Any]:
 
 
 async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> Outline:
-    """Read the outline of the log at the root of a store; ``deep`` is to read every snapshot.
+    """Read the outline of the log at the root of a store; ``deep`` reads every snapshot.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: it cannot be read. ObjectNotFound: a snapshot is
-        gone, maybe collected just now.
+        NoSuchLog: the log does not exist.
+        CorruptionError: the log cannot be read.
+        ObjectNotFound: a snapshot is missing, maybe collected concurrently.
     """
     manifest = (await load_head(store)).manifest
     reader = TreeReader(store=store, clock=clock) if deep else None

@@ -1,4 +1,4 @@
-"""What a log keeps and what it lets go of: its cursors and pins, and its collection.
+"""The retention of a log: its cursors and pins, and its collection.
 
 Source: wal3, "Cursors" and "Garbage Collection"; design page 3.
 """
@@ -36,7 +36,7 @@ from tidelog.wal.slot_protocol.reader import scan_pinned
 
 @dataclass(slots=True, weakref_slot=True, kw_only=True)
 class Keeping(Closing):
-    """The part of a `tidelog.wal.log.Log` that is the same in both protocols."""
+    """The part of `tidelog.wal.log.Log` that is the same in both protocols."""
 
     name: str
     store: Store
@@ -45,28 +45,30 @@ class Keeping(Closing):
 
     @abc.abstractmethod
     async def bounds(self) -> Bounds:
-        """Return the oldest position that is left, and the next one to come."""
+        """Return the oldest retained position, the next position, and the seal."""
 
     async def load_cursor(self, name: str) -> Witness:
-        """Read a cursor: where it stands, and what proves it to `save_cursor`.
+        """Read a cursor: its position, and the witness for `save_cursor`.
 
         Raises:
-            NoSuchCursor: there is none. PositionCollected: the log has been collected past it: its
-            writer died before it could look. Until it is deleted it holds back all further
-            collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
-            and load again. CorruptionError: it cannot be read.
+            NoSuchCursor: the cursor does not exist.
+            PositionCollected: the log was collected past the cursor, because its creator died
+            before its check. The cursor holds back all further collection until it is deleted.
+            BusyError: a plan past the cursor exists, and no collector works on it: collect, and
+            load again.
+            CorruptionError: the cursor cannot be read.
         """
         return await self._cursors().load(name)
 
     async def create_cursor(self, name: str, position: int) -> Witness:
-        """Make a cursor that holds ``position`` and all after it.
+        """Create a cursor that holds ``position`` and all later records.
 
         Raises:
-            UsageError: the log does not reach that far, or no cursor can have the name.
-            CursorMoved: there is a cursor of the name. NOT_APPLIED.
-            PositionCollected: the records are gone, or a collection is about to erase them. If it
-            came up only now, a cursor was made, and stands where the log begins.
-            OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
+            UsageError: the position is beyond the log's end, or the name is invalid.
+            CursorMoved: the cursor exists. NOT_APPLIED.
+            PositionCollected: the records were collected, or a collection is about to delete them.
+            If the collection was concurrent, the cursor exists at the log's start.
+            OutcomeUnknown: the store failed after the cursor was or may have been written: load it.
         """
         check_position(position)
         return await self._cursors().create(name, position)
@@ -74,27 +76,27 @@ class Keeping(Closing):
     async def save_cursor(
         self, witness: Witness, position: int, *, allow_back: bool = False
     ) -> Witness:
-        """Move a cursor, provided that nobody has since ``witness`` was read; return the new one.
+        """Move a cursor if no other process has moved it since; return the new witness.
 
         Raises:
-            UsageError: the log does not reach that far; or the cursor would go back, and that was
-            not asked for by ``allow_back``.
+            UsageError: the position is beyond the log's end, or it is lower than the cursor's and
+            ``allow_back`` is False.
             CursorMoved: another process moved or deleted it; load it and decide again. NOT_APPLIED.
-            PositionCollected: the records to go back to are gone, or a collection is about to erase
-            them: the cursor stands where it stood.
-            OutcomeUnknown: the store failed after the cursor was moved, or may have been: load it.
+            PositionCollected: the records to go back to were collected, or a collection is about to
+            delete them. The cursor is at its old position.
+            OutcomeUnknown: the store failed after the cursor was or may have been moved: load it.
         """
         check_kind(witness, Witness, "witness is a tidelog.Witness, as load_cursor returns it")
         check_position(position)
         return await self._cursors().save(witness, position, allow_back=allow_back)
 
     async def delete_cursor(self, name: str) -> None:
-        """Delete a cursor: it holds nothing back any more.
+        """Delete a cursor, so that it holds back nothing.
 
-        A delete has no condition: whoever deletes must know that nobody makes the cursor anew.
+        A delete has no condition, so the caller must know that no process creates the cursor again.
 
         Raises:
-            NoSuchCursor: there is none.
+            NoSuchCursor: the cursor does not exist.
         """
         cursors = self._cursors()
         await cursors.refuse_missing(name)
@@ -110,14 +112,14 @@ class Keeping(Closing):
     async def create_pin(
         self, name: str, *, start: int = 0, limit: int | None = None
     ) -> PinWitness:
-        """Keep the records ``[start, limit)`` readable: all that there are now, unless it is said.
+        """Keep the records ``[start, limit)`` readable, by default all current records.
 
         Raises:
-            UsageError: the log has no such range, or no pins, or no pin can have the name.
-            NameTaken: there is a pin of the name, or another makes one. PositionCollected: the
-            records are gone, or went meanwhile; nothing is held. ContentionError: another let go of
-            the pin while it was made. OutcomeUnknown: the store failed after the pin was written,
-            or may have been: release it.
+            UsageError: the log has no such range or no pins, or the name is invalid.
+            NameTaken: a pin has the name, or another process is creating one.
+            PositionCollected: the records were collected, maybe concurrently; nothing is held.
+            ContentionError: another process released the pin during its creation.
+            OutcomeUnknown: the store failed after the pin was or may have been written: release it.
         """
         return await self._pins().create(name, start=start, limit=limit)
 
@@ -127,9 +129,12 @@ class Keeping(Closing):
         With ``force`` also records that a fork reads, which the fork then lacks.
 
         Raises:
-            NoSuchPin: no pin has the name. UsageError: a fork reads its records, and ``force`` is
-            False. ContentionError: others changed it at every try, or its fork became a log
-            concurrently. OutcomeUnknown, LocationError: the store failed; see ``outcome``.
+            NoSuchPin: no pin has the name.
+            UsageError: a fork reads its records, and ``force`` is False.
+            ContentionError: other processes changed it at every try, or its fork became a log
+            concurrently.
+            OutcomeUnknown: the store failed after the release was sent.
+            LocationError: the store failed; see ``outcome``.
         """
         await self._pins().release(name, force=force)
 
@@ -148,15 +153,16 @@ class Keeping(Closing):
         key: bytes | None = None,
         control: bool = False,
     ) -> AsyncIterator[pa.Table]:
-        """Yield the records that a pin holds, in order, whatever was collected since.
+        """Yield the records that a pin holds, in order, even if the log was collected past them.
 
-        ``stream`` asks for those of one stream alone, ``key`` for those with one key; control
-        records are left out unless asked for.
+        ``stream`` selects one stream and ``key`` one key. Control records are returned only with
+        ``control``.
 
         Raises:
-            UsageError: no stream can have the id, or no record the key. NoSuchPin: there is none of
-            the name. BusyError: the pin is being made, or whoever made it died before it was sure.
-            CorruptionError: an object is missing, or is not what was written.
+            UsageError: the stream's id or the key is invalid.
+            NoSuchPin: no pin has the name.
+            BusyError: a process is creating the pin, or died before the pin was sure.
+            CorruptionError: an object is missing or changed.
         """
         selection = select(stream, key, control=control)
         pin = (await self._pins().load(name)).pin
@@ -173,17 +179,20 @@ class Keeping(Closing):
         pace: Pace = AT_ONCE,
         force: bool = False,
     ) -> Collected:
-        """Erase what no cursor needs, once; first finish what another left unfinished.
+        """Delete all records that no cursor needs, once; first finish another collector's plan.
 
-        Units: ``grace_us`` microseconds pass before anything is deleted; ``pace`` is how fast
-            objects are, then.
+        Units:
+            grace_us: microseconds before the deletion, for running readers.
+            pace: rate of deletion.
 
         Raises:
-            UsageError: the log does not come to where ``keep`` starts. VerificationError: more
-            would be erased at once than ``keep`` allows, and ``force`` is False; nothing was.
-            CorruptionError: the log does not add up, or names what is not there; nothing more was
-            deleted. ContentionError: others were ahead at every try. LocationError: the store
-            failed; the next collection goes on from there.
+            UsageError: ``keep`` starts past the log's end.
+            VerificationError: the share is above ``keep.share_max``, and ``force`` is False.
+            NOT_APPLIED.
+            CorruptionError: the log does not add up, or names a missing object; nothing more was
+            deleted.
+            ContentionError: other processes were first at every try.
+            LocationError: the store failed; the next collection continues.
         """
         keep = Keep() if keep is None else keep
         check_kind(keep, Keep, "keep is a tidelog.Keep")
@@ -207,17 +216,17 @@ class Keeping(Closing):
         """Delete objects that crashed writers and collectors left, and that nothing names.
 
         Raises:
-            CorruptionError: the log names what is not there; nothing was deleted. LocationError:
-            the store failed; some may have been deleted.
+            CorruptionError: the log names a missing object; nothing was deleted.
+            LocationError: the store failed; some objects may have been deleted.
         """
         check_deletion(grace_us, pace)
         return await sweep(self.store, clock=self.clock, grace_us=grace_us, pace=pace)
 
     async def _refuse_beyond(self, start: int) -> None:
-        """Refuse a position that the log has not come to.
+        """Refuse a position past the log's end.
 
         Raises:
-            UsageError: so it is.
+            UsageError: the position is past the end.
         """
         if start and start > (following := (await self.bounds()).next):
             raise UsageError(

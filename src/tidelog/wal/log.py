@@ -1,8 +1,8 @@
-"""What a log of either protocol can do; see `tidelog.wal.logs`, which opens one.
+"""The interface of a log of either protocol; `tidelog.wal.logs` opens one.
 
 Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
-    null where there is none, empty in control records), ``key`` (binary, null where there is none)
-    and ``body`` (binary), in the order of positions, from 1.
+null for no stream, empty in control records), ``key`` (binary, null for no key) and ``body``
+(binary), sorted by position, from 1.
 Source: wal3 and wal3-draft, "Interface"; design page 3.
 """
 
@@ -35,11 +35,11 @@ LOG_RECORDS: Final = SLOT_RECORDS
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Log(Keeping):
-    """A log that was opened; what it costs to have one is its manifest, read once.
+    """An open log. Opening it reads only the manifest.
 
-    ``writer`` is a name for people, in what is written. The log is opened for writing by its first
-    append. A handle that is dropped ends as one that is closed does, but nobody is told what came
-    to nothing.
+    ``writer`` is a name for people; stored objects carry it. The first append opens the log for
+    writing. A handle without references ends like a closed one, but failed appends are not
+    reported.
     """
 
     protocol: ClassVar[str]
@@ -61,22 +61,24 @@ class Log(Keeping):
     ) -> int:
         """Append records; return the position of the first once all are durable.
 
-        The records of one call stand together, in their order, in one stream or in none. Their time
-        is now unless given. ``key`` is bytes that they are found by; the empty key is one, too.
+        The records of one call are contiguous and keep their order, in one stream or in none.
+        ``timestamp_us`` is their time; the default is the time of the append. ``key`` is bytes by
+        which readers find them; the empty key is valid too.
 
         Raises:
-            UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
-            over 1 GiB, the key is over 16,384 bytes, or the protocol has no such option.
+            UsageError: ``records`` is empty or not a list of bytes, one is over 64 MiB or all are
+            over 1 GiB, the key is over 16,384 bytes, or the protocol lacks the option.
             NoSuchStream: the stream is not open.
-            BusyError: ``wait`` is False, and too much is waiting already.
-            HandleError: the log is closed. Fenced: another writer took over. LogSealed: the log
-            takes no more.
-            OutcomeUnknown: the records were sent, and the store cannot be reached any more: whether
-            they are in the log shows once one more append was acknowledged, or another process
-            has taken over.
+            BusyError: ``wait`` is False and the queue is full.
+            HandleError: the log is closed.
+            Fenced: another writer took over.
+            LogSealed: the log is sealed.
+            OutcomeUnknown: the records were sent, and the store cannot be reached any longer.
+            Whether they are in the log is known once one more append is acknowledged, or another
+            process has taken over.
             LocationError: the store refused them, or nothing was acknowledged for
-            `Batching.patience_us`. All but OutcomeUnknown are NOT_APPLIED, unless ``outcome`` says
-            otherwise.
+            `Batching.patience_us`. All but OutcomeUnknown are NOT_APPLIED, unless ``outcome``
+            states otherwise.
         """
         return await self.append_arrow(
             array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
@@ -92,39 +94,43 @@ class Log(Keeping):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append the values of an array, none of which is null; see `append`.
+        """Append the values of an array without nulls; see `append`.
 
-        ``key`` may be an array, too, with the key of each record, or null where it has none.
+        ``key`` may also be an array with the key of each record, or null for no key.
         """
 
     async def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
         """Open a stream, so that records can be appended to it; return the position where it opens.
 
         Raises:
-            NameTaken: it is open. UsageError: its id is not from 1 to 1,024 bytes, ``meta`` is over
-            1,024, 10,000 streams are open, or the protocol has none. Otherwise see `append`.
+            NameTaken: the stream is open.
+            UsageError: its id is not from 1 to 1,024 bytes, ``meta`` is over 1,024 bytes, 10,000
+            streams are open, or the protocol has no streams.
+            Otherwise see `append`.
         """
         return await self._control(Control(op=OPEN, stream=stream, meta=meta))
 
     async def close_stream(self, stream: bytes) -> int:
-        """Close a stream, which takes no more records then; return the position where it closes.
+        """Close a stream, which then accepts no records; return the position where it closes.
 
         Raises:
-            NoSuchStream: it is not open. Otherwise see `open_stream`.
+            NoSuchStream: the stream is not open.
+            Otherwise see `open_stream`.
         """
         return await self._control(Control(op=CLOSE, stream=stream))
 
     async def meta_stream(self, stream: bytes, meta: bytes) -> int:
-        """Set an open stream's meta; return the position from which on it holds.
+        """Set an open stream's meta; return the position from which it holds.
 
         Raises:
-            NoSuchStream: it is not open. Otherwise see `open_stream`.
+            NoSuchStream: the stream is not open.
+            Otherwise see `open_stream`.
         """
         return await self._control(Control(op=META, stream=stream, meta=meta))
 
     @abc.abstractmethod
     async def streams(self) -> list[StreamInfo]:
-        """Return the streams that are open, in the order in which they were opened."""
+        """Return the open streams, in the order in which they were opened."""
 
     @abc.abstractmethod
     async def _control(self, control: Control) -> int:
@@ -141,15 +147,16 @@ class Log(Keeping):
         key: bytes | None = None,
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the records of the positions ``[start, limit)`` that there are now.
+        """Yield the records of the positions ``[start, limit)`` that exist now.
 
-        Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone, and
-        ``key`` for those with one key: what holds none of them is not read where that is known.
-        Control records have positions, and are left out unless asked for.
+        Start 0 is the oldest retained record. ``stream`` selects one stream and ``key`` one key;
+        fragments known to hold no such record are not read. Control records have positions, and are
+        returned only with ``control``.
 
         Raises:
-            UsageError: the log has not come to ``start``. PositionCollected: records from ``start``
-            on were collected. CorruptionError: an object is missing, or is not what was written.
+            UsageError: ``start`` is past the log's end.
+            PositionCollected: records at or after ``start`` were collected.
+            CorruptionError: an object is missing or changed.
             LocationError: the store failed.
         """
 
@@ -162,63 +169,69 @@ class Log(Keeping):
         key: bytes | None = None,
         control: bool = False,
     ) -> AsyncIterator[pa.Table]:
-        """Yield records as `scan` does, and those to come as they come, until the log is sealed."""
+        """Yield records as `scan` does, then new ones as they arrive, until the log is sealed."""
 
     @abc.abstractmethod
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """Return the fragments that hold any of the positions ``[start, limit)``, in order.
+        """Return the fragments that overlap the positions ``[start, limit)``, in order.
 
         Raises:
-            UsageError: the log has not come to ``start``. CorruptionError: the manifest's tree is
-            not what was written. LocationError: the store failed.
+            UsageError: ``start`` is past the log's end.
+            CorruptionError: the manifest's tree is broken.
+            LocationError: the store failed.
         """
 
     @abc.abstractmethod
     async def fetch(self, fragment: Fragment) -> pa.Table:
-        """Return all records of a fragment, control records too.
+        """Return all records of a fragment, also control records.
 
         Raises:
-            UsageError: it is no fragment. ObjectNotFound: it was collected. CorruptionError: it is
-            not what was written.
+            UsageError: the value is not a fragment.
+            ObjectNotFound: the fragment was collected.
+            CorruptionError: the fragment is changed.
         """
 
     @abc.abstractmethod
     async def position_at(self, when: int | datetime) -> int:
-        """Return the first position whose record has a time or a later one; else the next.
+        """Return the first position whose record's time is at least ``when``, or the next position.
 
-        The time is in microseconds since 1970, or a datetime: one without a zone is in UTC.
+        ``when`` is in microseconds since 1970, or a datetime; without a zone it is in UTC.
 
         Raises:
-            UsageError: it is no time. CorruptionError, LocationError: as `scan`.
+            UsageError: ``when`` is not a time.
+            CorruptionError: see `scan`.
+            LocationError: see `scan`.
         """
 
     @abc.abstractmethod
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
-        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it.
+        """Read all stored objects, or those of the positions ``[start, limit)``, and check them.
 
         Raises:
-            UsageError: the log has not come to ``start``, or there is no position in the range.
-            PositionCollected: ``start`` was collected. CorruptionError: the manifest cannot be
-            read. LocationError: the store failed.
+            UsageError: ``start`` is past the log's end, or the range is empty.
+            PositionCollected: ``start`` was collected.
+            CorruptionError: the manifest cannot be read.
+            LocationError: the store failed.
         """
 
     @abc.abstractmethod
     async def seal(self, *, successor: str = "") -> Seal:
-        """End the log: from then on it takes no record, in any process.
+        """End the log: no process can append to it afterwards.
 
         Raises:
-            LogSealed: it is sealed already. UsageError: its protocol has no seal.
+            LogSealed: the log is sealed already.
+            UsageError: its protocol has no seal.
         """
 
     async def describe(self) -> LogInfo:
-        """Return what there is to know of the log."""
+        """Return a description of the log."""
         bounds, head = await self.bounds(), await load_head(self.store)
         return describe_log(self.name, self.protocol, bounds, head.manifest)
 
     async def _in_range(
         self, found: AsyncGenerator[pa.Table, None], start: int
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield what a scan gives, and refuse a start that the log has not come to."""
+        """Yield the tables of a scan; if there are none, refuse a start past the log's end."""
         is_empty = True
         async with aclosing(found):
             async for records in found:
@@ -228,7 +241,7 @@ class Log(Keeping):
             await self._refuse_beyond(start)
 
     async def _scrubbed(self, work: Awaitable[Scrubbed], start: int) -> Scrubbed:
-        """Return what a scrub found, and refuse a start that the log has not come to."""
+        """Return the report of a scrub; if it is empty, refuse a start past the log's end."""
         found = await work
         if found.is_clean and not found.fragments:
             await self._refuse_beyond(start)

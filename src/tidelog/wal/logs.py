@@ -1,4 +1,4 @@
-"""The logs of one place, each in a folder of its own, by name.
+"""The logs of one store, each in a folder of its own, by name.
 
 Source: wal3, "Copy" and "Destroy"; design page 3, "Manifest tree, setsum, cursors, collection".
 """
@@ -58,10 +58,11 @@ class Logs:
     async def open(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:
-        """Open a log; ``shape`` and ``batching`` are how it is written, if it is.
+        """Open a log; ``shape`` and ``batching`` are settings for writing it.
 
         Raises:
-            UsageError: the name will not do. NoSuchLog: there is none of that name.
+            UsageError: the name is invalid.
+            NoSuchLog: the log does not exist.
         """
         folder = self.within(name)
         _check_settings(shape, batching)
@@ -82,10 +83,11 @@ class Logs:
         shape: Shape | None = None,
         batching: Batching | None = None,
     ) -> Log:
-        """Make a log, and open it; see `open`.
+        """Create a log, and open it; see `open`.
 
         Raises:
-            UsageError: the name or the protocol will not do. NameTaken: there is one already.
+            UsageError: the name or the protocol is invalid.
+            NameTaken: the log exists.
         """
         folder = self.within(name)
         _check_settings(shape, batching)
@@ -100,17 +102,17 @@ class Logs:
         )
 
     async def names(self, *, lost: bool = False) -> list[str]:
-        """Return the names of all logs, in order, also of such as were destroyed.
+        """Return the names of all logs in order, including destroyed ones.
 
-        ``lost`` asks for those alone that have records and no manifest; see `found`.
+        With ``lost``, return only logs that have records but no manifest; see `found`.
         """
         return [name for name, is_whole in (await self.found()).items() if is_whole != lost]
 
     async def found(self) -> dict[str, bool]:
-        """Return the names of all logs, in order, and whether they have a manifest.
+        """Return the names of all logs in order, each with True if it has a manifest.
 
-        One that has none has records: its manifest was lost, or whoever copied or destroyed the log
-        did not finish. Several are looked at side by side.
+        A log without a manifest has records. Its manifest was lost, or a copy or a destruction of
+        the log did not finish. The logs are checked concurrently.
         """
         names = sorted(await folders_below(self.store, LOGS))
         looks = [partial(self._is_whole, name) for name in names]
@@ -118,7 +120,7 @@ class Logs:
         return {name: is_whole for name, is_whole in found if is_whole is not None}
 
     async def _is_whole(self, name: str) -> bool | None:
-        """Say whether a folder has the manifest of a log; None if it has no records either."""
+        """Return True if a folder has a log's manifest, False if only records, None if neither."""
         folder = Within(self.store, f"{LOGS}{name}")
         if await has_manifest(folder):
             return True
@@ -126,10 +128,11 @@ class Logs:
         return False if has_records else None
 
     async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that begins as another, from ``start`` on, and shares its objects.
+        """Create a log that shares the objects of another one from ``start`` on.
 
         Raises:
-            NoSuchLog: there is no source. Otherwise see `Fork.make`.
+            NoSuchLog: the source does not exist.
+            Otherwise see `Fork.make`.
         """
         log_folder(name)
         check_range(start)
@@ -144,16 +147,18 @@ class Logs:
     async def copy(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
-        """Copy a log, from ``start`` on, to one of its own protocol or another.
+        """Copy a log from ``start`` on to a new one, of the same protocol or another.
 
-        Positions stay. A cursor or a pin should hold the source meanwhile.
+        Positions stay the same. A cursor or a pin should hold the source during the copy.
 
         Raises:
-            UsageError: there is no such protocol, or no such position yet; or the source has
-            streams, which wal3 has not.
-            NameTaken: there is a log of the name. NoSuchLog: there is no source.
-            PositionCollected: ``start`` was collected, or came to be. CorruptionError: the source
-            is not what was written. LocationError: the store failed; copy again.
+            UsageError: the protocol is unknown, there is no such position yet, or the source has
+            streams or keys, which wal3's form lacks.
+            NameTaken: a log has the name.
+            NoSuchLog: the source does not exist.
+            PositionCollected: ``start`` was collected, before or during the copy.
+            CorruptionError: the source is damaged.
+            LocationError: the store failed; copy again.
         """
         target = self.within(name)
         log = await self.open(source)
@@ -161,15 +166,17 @@ class Logs:
         return await self.open(name)
 
     async def export(self, name: str, target: Store, *, start: int = 0) -> None:
-        """Copy a log to the root of another store, as wal3 reads it; see `copy`."""
+        """Copy a log to the root of another store in wal3's form; see `copy`."""
         await self._copy_to(await self.open(name), target, "manifest", start)
 
     async def adopt(self, source: Store, name: str) -> Log:
-        """Copy the log that wal3 wrote at the root of another store, and its cursors.
+        """Copy a log of wal3 at the root of another store, and its cursors.
 
         Raises:
-            NoSuchLog: there is none. UsageError: it is no log in wal3's form, or a cursor's name is
-            too long. CorruptionError: a cursor, or the log, cannot be read. Otherwise see `copy`.
+            NoSuchLog: the log does not exist.
+            UsageError: the log is not in wal3's form, or a cursor's name is too long.
+            CorruptionError: a cursor or the log cannot be read.
+            Otherwise see `copy`.
         """
         target = self.within(name)
         refuse_slots((await load_head(source)).manifest)
@@ -183,13 +190,15 @@ class Logs:
     async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
         """Destroy a log.
 
-        Units: ``grace_us`` microseconds pass before anything is deleted, for those who read it.
+        Units:
+            grace_us: microseconds before the deletion, for running readers.
 
         Raises:
-            NoSuchLog: there is none, or slots without a manifest: rebuild it first. UsageError: it
-            has forks; or there are objects beside it that are none of a log in wal3's form.
-            ContentionError: others were first every time. LocationError: the store failed: destroy
-            it again.
+            NoSuchLog: the log does not exist; or it has slots but no manifest: rebuild it first.
+            UsageError: it has forks; or there are foreign objects in the folder of a log in wal3's
+            form.
+            ContentionError: other processes were first at every try.
+            LocationError: the store failed: destroy it again.
         """
         check_whole(grace_us, "grace_us")
         folder = self.within(name)
@@ -201,7 +210,7 @@ class Logs:
             raise await _told_by_name(folder, name, error) from error
 
     async def rebuild(self, name: str, *, start: int | None = None) -> Log:
-        """Make the lost manifest of a log again; see `rebuild_log`."""
+        """Restore the lost manifest of a log; see `rebuild_log`."""
         if start is not None:
             check_range(start)
         await rebuild_log(self.within(name), clock=self.clock, writer=self.writer, start=start)
@@ -231,16 +240,16 @@ class Logs:
             await scribe.to_slots(records, start=begin, streams=streams)
 
     def within(self, name: str) -> Within:
-        """Return the folder in which the log of a name lies, whether there is one or not.
+        """Return the folder of a log's name, whether the log exists or not.
 
         Raises:
-            UsageError: the name will not do.
+            UsageError: the name is invalid.
         """
         return Within(self.store, log_folder(name))
 
 
 async def _told_by_name(folder: Within, name: str, error: NoSuchLog) -> NoSuchLog:
-    """Return the error of a log that is not there in words of whoever named it.
+    """Return the error of a missing log, with its name and the remedy.
 
     Raises:
         LocationError: the store failed.
@@ -249,10 +258,10 @@ async def _told_by_name(folder: Within, name: str, error: NoSuchLog) -> NoSuchLo
 
 
 def _check_settings(shape: Shape | None, batching: Batching | None) -> None:
-    """Refuse what does not say how a log is written.
+    """Refuse invalid settings for writing.
 
     Raises:
-        UsageError: so it is.
+        UsageError: a setting has the wrong type.
     """
     if shape is not None:
         check_kind(shape, Shape, "shape is a tidelog.Shape")
@@ -261,9 +270,9 @@ def _check_settings(shape: Shape | None, batching: Batching | None) -> None:
 
 
 def log_folder(name: str) -> str:
-    """Return where the log of a name lies.
+    """Return the folder of a log's name.
 
     Raises:
-        UsageError: the name will not do.
+        UsageError: the name is invalid.
     """
     return LOGS + check_name(name, of="name of a log")

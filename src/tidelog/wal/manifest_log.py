@@ -1,4 +1,4 @@
-"""A log of manifest commits: its face, over its writer and its reader.
+"""The public interface of a log of manifest commits, over its writer and its reader.
 
 Source: wal3, "Interface"; design page 3, "Manifest commit".
 """
@@ -35,7 +35,7 @@ from tidelog.wal.slot_protocol.seek import first_at
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class ManifestLog(Log):
-    """A log of manifest commits, to the byte as Chroma's wal3 writes it."""
+    """A log of manifest commits, with exactly the bytes of Chroma's wal3."""
 
     protocol: ClassVar[str] = "manifest"
 
@@ -59,7 +59,7 @@ class ManifestLog(Log):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
+        """Append the values of an array without nulls; see `append`."""
         self._refuse(stream, key)
         if timestamp_us is not None:
             raise UsageError(
@@ -133,11 +133,11 @@ class ManifestLog(Log):
         try:
             return as_log_records(await self._reader.records.fetch(fragment))
         except ObjectNotFound:
-            await load_living(self.store)  # It says so where there is no log any more.
+            await load_living(self.store)  # This raises NoSuchLog if the log was destroyed.
             raise
 
     async def position_at(self, when: int | datetime) -> int:
-        """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
+        """See `Log`; wal3's manifests have no times, so this reads fragment after fragment."""
         time_us = time_us_of(when)
         manifest = await self._reader.manifest()
         async with aclosing(self._reader.records.scan(manifest)) as fragments:
@@ -188,7 +188,7 @@ class ManifestLog(Log):
         )
 
     async def _newer(self, head: Head) -> Head:
-        # A manifest that is still the same is not sent again.
+        # The store does not send an unchanged manifest again.
         if await self.store.refresh(MANIFEST, head.e_tag) is None:
             return head
         return await load_living(self.store)
@@ -203,7 +203,7 @@ async def _all_as_log_records(
 
 
 def as_log_records(records: pa.Table) -> pa.Table:
-    """Return the records of a fragment of wal3's as those of any log.
+    """Return the records of a wal3 fragment with the columns of any log.
 
     Raises:
         UsageError: see `check_shown`.

@@ -1,4 +1,4 @@
-"""Making and opening the log at the root of a store, of whichever protocol it is.
+"""Creating and opening the log at the root of a store, for either protocol.
 
 Source: wal3, "Interface"; design page 3.
 """
@@ -37,11 +37,11 @@ async def create_log(
     shape: Shape | None = None,
     batching: Batching | None = None,
 ) -> Log:
-    """Make a log at the root of a store, and open it; see `Logs.open`.
+    """Create a log at the root of a store, and open it; see `Logs.open`.
 
     Raises:
-        UsageError: there is no such protocol, or objects of another log lie there. NameTaken: there
-        is a log already, or one was destroyed.
+        UsageError: the protocol is unknown, or the store has objects of another log.
+        NameTaken: the log exists, or was destroyed.
     """
     if protocol not in PROTOCOLS:
         raise UsageError(
@@ -66,13 +66,14 @@ async def create_log(
 
 
 async def _refuse_remains(store: Store, name: str) -> None:
-    """Refuse to make a log over what is left of another.
+    """Refuse to create a log over the objects of another.
 
-    A log that lost its manifest could not be rebuilt any more; a fragment in wal3's form would be
-    taken for one whose writer died, and be brought in; a cursor would hold back what it never read.
+    A log that lost its manifest could no longer be rebuilt. The new log would adopt a fragment in
+    wal3's form as one of a crashed writer. A cursor would hold back records that its reader never
+    saw.
 
     Raises:
-        UsageError: something lies there, and no manifest.
+        UsageError: the store has objects but no manifest.
     """
     entry = await first_entry(store, "")
     if entry is None or await has_manifest(store):
@@ -94,10 +95,11 @@ async def open_log(
     shape: Shape | None = None,
     batching: Batching | None = None,
 ) -> Log:
-    """Open the log at the root of a store, of whichever protocol it is; see `Logs.open`.
+    """Open the log at the root of a store, of either protocol; see `Logs.open`.
 
     Raises:
-        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
+        NoSuchLog: the log does not exist, or was destroyed.
+        CorruptionError: its manifest cannot be read.
     """
     try:
         manifest = (await read_head(store)).manifest
@@ -117,7 +119,7 @@ async def open_log(
 
 
 async def log_missing(store: Store, name: str) -> NoSuchLog:
-    """Return the error of a log that is not there, or whose manifest alone is not, and what to do.
+    """Return the error of a log without a manifest, with the remedy.
 
     Raises:
         LocationError: the store failed.
@@ -125,7 +127,7 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
     told = f"there is no log {name!r} at {store.url}"
     unfinished = f"{told}: a copy to it was not finished, or its manifest was lost"
     if await first_entry(store, EPOCHS) is not None:
-        # A writer opens an epoch of its own; a copier stores all records in the first.
+        # A writer opens an epoch of its own; a copy stores all records in the first one.
         if await first_entry(store, EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff") is None:
             return CopyUnfinished(
                 f"{unfinished}: copy again, or 'tidelog log destroy {name}'; if it was a log, "

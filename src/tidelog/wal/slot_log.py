@@ -1,4 +1,4 @@
-"""A log of slot commits: its face, over its writer and its reader.
+"""The public interface of a log of slot commits, over its writer and its reader.
 
 Source: wal3-draft, "Interface"; design page 3, "Slot commit".
 """
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class SlotLog(Log):
-    """A log of slot commits: one round trip an append, several under way, one writer at a time."""
+    """A log of slot commits: one round trip per append, several in flight, one writer at a time."""
 
     protocol: ClassVar[str] = "slot"
 
@@ -68,7 +68,7 @@ class SlotLog(Log):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
+        """Append the values of an array without nulls; see `append`."""
         return await self._written(
             self._writer.append_arrow(
                 bodies, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
@@ -96,37 +96,37 @@ class SlotLog(Log):
         )
 
     async def flush(self) -> int:
-        """Wait until all that was placed so far is durable; return what `durable_position` does.
+        """Wait until all records placed so far are durable; return `durable_position`.
 
         Raises:
-            As `append`: so the first ended of what was placed since the last flush and is not in
-            the log, or not known to be. The next flush tells only of what comes after this one.
+            As `append`: the error of the first append since the last flush that failed or has an
+            unknown outcome. The next flush reports only later appends.
         """
         return await self._written(self._writer.flush())
 
     def durable_position(self) -> int:
-        """Return the position below which all is durable, as far as this handle knows.
+        """Return the position below which all records are durable, as far as this handle knows.
 
-        It never goes back. 1 says that this handle has not written, and knows nothing.
+        It never falls. 1 means that this handle has not written yet.
         """
         return self._writer.durable_position()
 
     def slots(self) -> int:
-        """Return how many slots the log has had, by all writers; 0 if this handle does not write.
+        """Return how many slots the log has had, by all writers; 0 if this handle has not written.
 
-        Each is an object: a batch, or the fence by which another writer began.
+        Each slot is one object: a batch, or the fence of another writer.
         """
         return self._writer.slots
 
     @property
     def taken_from(self) -> str:
-        """Return the name of the writer that this one took over from; "" if it closed the log."""
+        """Return the name of the writer before this one; "" if that writer had closed."""
         return self._writer.taken_from
 
     def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
-        """Have a function called with each new `durable_position`; return what ends that.
+        """Call ``told`` with each new `durable_position`; return a function that ends this.
 
-        It is called in the event loop, each time with a greater one than before.
+        The calls run in the event loop, each with a greater position than before.
         """
         return self._writer.on_durable(told)
 
@@ -167,7 +167,7 @@ class SlotLog(Log):
         return self._reader.follow(start, selection=select(stream, key, control=control))
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """See `Log`; those past the manifest, too."""
+        """See `Log`; also returns fragments past the manifest."""
         check_range(start, limit)
         found = await self._reader.fragments(start, limit=limit)
         if not found:
@@ -184,7 +184,7 @@ class SlotLog(Log):
             raise
 
     async def position_at(self, when: int | datetime) -> int:
-        """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
+        """See `Log`; this takes a request for each level of the manifest's tree, and a few more."""
         return await position_at(self._reader, time_us_of(when))
 
     async def bounds(self) -> Bounds:
@@ -205,10 +205,10 @@ class SlotLog(Log):
         await self._writer.close()
 
     async def _written(self, work: Awaitable[T]) -> T:
-        """Await what writes to the log; the seal that it meets may be that of a log that is gone.
+        """Await a write; if it meets a seal, raise NoSuchLog if the log was destroyed.
 
         Raises:
-            NoSuchLog: so it is; ``outcome`` is that of the write.
+            NoSuchLog: the log was destroyed; ``outcome`` is that of the write.
         """
         try:
             return await work
@@ -218,5 +218,5 @@ class SlotLog(Log):
             except NoSuchLog as gone:
                 raise NoSuchLog(gone.sentence, outcome=error.outcome) from error
             except (CorruptionError, LocationError):
-                pass  # That it is sealed is known, and as much as can be said.
+                pass  # Only the seal is certain.
             raise

@@ -1,1 +1,1 @@
-"""Make a log from another, make its manifest again, and destroy it."""
+"""Copy, fork, rebuild and destroy logs."""

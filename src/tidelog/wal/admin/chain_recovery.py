@@ -1,18 +1,19 @@
-"""Making a slot log's manifest again from what its objects say of themselves. Pure.
+"""The recovery of a slot log's manifest from the links of its objects. Pure.
 
-Each data link says where its records stand, and the sums of the log up to it; each fence, which
-epoch comes next. Where the log begins its collection plan says (see `gc_plan`), for no data is
-deleted before that has been written, and no copy is a log before. From there on the log is walked,
-as every reader walks it. One without a plan begins as new logs do: at position 1, with no streams.
+A data link gives the positions of its records, and the sums of the log up to it. A fence names the
+next epoch. The collection plan (see `gc_plan`) states where the log begins: no data is deleted
+before the plan is written, and a copy writes its plan before its manifest. From there the recovery
+walks the log as a reader does. A log without a plan begins as new logs do: at position 1, with no
+streams.
 
-What lies below the beginning was collected, whatever is still there: pins and forks hold some of
-it, a deletion that was broken off has left some, a late put has brought some back. A sleeper may
-have put a fence there, too; above, no fence can be such a stray. So below the beginning fences only
-say which epoch followed which, and there is one way back from each.
+Everything below the beginning was collected, even if some objects remain. Pins and forks hold some,
+an aborted deletion left some, and a late put may have restored some. A suspended opener may also
+have put a stray fence there; above the beginning, no fence can be stray. So below it, fences show
+only the order of epochs, and each epoch has exactly one predecessor.
 
-Invariants: nobody writes data into an epoch that he does not believe, so all epochs that hold data
-are the log's. Where data lies that the walk neither met nor found void, nothing is made: a record
-is missing, or a writer died over one and nobody has taken the log over.
+Invariants: a writer writes data only into an epoch that it has verified, so all epochs with data
+belong to the log. If there is data that the walk neither met nor proved void, the recovery fails.
+Either a record is missing, or a writer died over one and no other has taken the log over.
 Source: design page 3, "Rebuild"; docs/internals/log-forks.md.
 """
 
@@ -36,7 +37,7 @@ from tidelog.wal.slot_protocol.chain import Step, extend, step
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Where a log begins: its epochs up to there, and what comes first."""
+    """The beginning of a log: the epochs up to it, and the tail there."""
 
     epochs: tuple[Epoch, ...]
     tail: Tail
@@ -45,16 +46,17 @@ class _Begin:
 def relink(
     found: Sequence[FoundSlot], *, plan: Garbage | None, writer: str, start: int | None = None
 ) -> Manifest:
-    """Return the manifest of the log to which these objects belong.
+    """Return the manifest of the log that the objects belong to.
 
-    ``plan`` is what stands as the log's collection plan; None if nothing does, so that nothing was
-    ever collected, and the log is no copy. ``start`` is a position from which on the log is known
-    to be whole: it takes the place of a plan that was lost as well.
+    ``plan`` is the log's collection plan. None means that it does not exist: then nothing was ever
+    collected, and the log is not a copy. ``start`` is a position from which the log is known to be
+    complete; it replaces a lost plan.
 
     Raises:
-        NoSuchLog: the log was destroyed. UsageError: no object begins at ``start``.
-        CorruptionError: the objects do not make a log: its first epoch is not known, an object is
-        missing, or there are records past its end. Or they are a copy's, and its plan is missing.
+        NoSuchLog: the log was destroyed.
+        UsageError: no object begins at ``start``.
+        CorruptionError: the objects do not form a log: its first epoch is unknown, an object is
+        missing, or there are records past its end; or the log is a copy without its plan.
     """
     if plan is not None and plan.is_destroyed:
         raise NoSuchLog("the log was destroyed: what is left of it is not to be made a log again")
@@ -71,8 +73,8 @@ def relink(
 def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> int:
     """Return the slot where the log begins.
 
-    A plan that stands was carried out, or in part, or not yet. If all that it erases is there, and
-    is linked to what it keeps, the log begins before that: nothing is lost by it.
+    The plan may be carried out fully, partly or not at all. If all objects that it deletes still
+    exist, and their links lead to the kept ones, the log begins before them: this loses nothing.
     """
     if start is not None:
         there = [one for one in epochs.newest.values() if one.link.start == start]
@@ -111,18 +113,19 @@ def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | No
 
 
 def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> _Begin:
-    """Return where a log begins of which nothing was collected: a new one, or a copy.
+    """Return the beginning of a log from which nothing was collected: a new log or a copy.
 
     Raises:
-        CorruptionError: it is a copy, and its plan is missing, or is another's.
+        CorruptionError: the log is a copy whose plan is missing or belongs to another copy.
     """
     genesis, data = epochs.genesis, epochs.newest.get(FIRST_SLOT)
-    # A copy that was broken off may have left it; another copy, made at once, have replaced ours.
+    # The plan may be left over from an aborted copy, or a concurrent copy may have replaced this
+    # one's.
     is_anothers = plan is not None and plan.first_epoch not in (None, genesis.name)
     own = None if is_anothers else plan
     position = FIRST_POSITION if own is None else own.first_to_keep
     if data is not None and (start is not None or (own is not None and not own.is_empty)):
-        position = data.link.start  # Somebody knows it; or the plan was not carried out.
+        position = data.link.start  # The caller knows the start, or the plan was not carried out.
     is_known = not is_anothers if data is None else data.link.start == position
     if not is_known:
         raise CorruptionError(
@@ -145,7 +148,7 @@ def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) 
 
 
 def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
-    """Return what a reader would meet, and the tail after it."""
+    """Return the steps that a reader would meet, and the tail after them."""
     steps: list[Step] = []
     while (there := epochs.objects.get((tail.epoch.name, tail.slot))) is not None:
         if there.path != tail.path:
@@ -160,14 +163,14 @@ def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
 def _refuse_rest(
     epochs: FoundEpochs, way: Sequence[Epoch], begin: int, tail: Tail, *, is_sealed: bool
 ) -> None:
-    """Refuse what a log could not have left that begins and ends where the walk did.
+    """Refuse objects that contradict the beginning and the end of the walk.
 
     Raises:
-        CorruptionError: there is such.
+        CorruptionError: there are such objects.
     """
     firsts = {epoch.name: epoch.first_slot for epoch in way}
     past = [] if is_sealed else [*fences_after(epochs, tail.epoch, tail.slot)]
-    # Past any fence all is void, whether that decides or a lower one does.
+    # All objects past a fence are void, even if a lower fence decides.
     void = tail.slot if is_sealed else min((one.link.slot for one in past), default=None)
     for data in epochs.data:
         name, slot = data.link.epoch, data.link.slot
@@ -185,15 +188,15 @@ def _refuse_rest(
 def _proves_more(
     epochs: FoundEpochs, fence: Link, written: Collection[str], begin: int, tail: Tail
 ) -> bool:
-    """Say whether a fence past the end shows that the log did not end there."""
+    """Return True if a fence past the end proves that the log did not end there."""
     if not isinstance(fence, FenceLink):
         return False
     if fence.seen > tail.slot:
-        return True  # Its opener saw that slot taken.
+        return True  # Its opener saw the tail's slot taken.
     if fence.next is None or fence.next.name not in written:
         return False
-    # Others went on from the epoch that it names, and so had met it on their way: unless that was
-    # one which the same opener put into a slot that had been collected.
+    # Other writers continued from the epoch that it names, so they had met this fence on their
+    # walk. The exception is a stray fence of the same opener, in a slot below the beginning.
     return min(epochs.openings[fence.next.name].fences) >= begin
 
 
@@ -208,7 +211,7 @@ def _unreached(path: str, tail: Tail) -> CorruptionError:
 
 
 def _manifest_at(begin: _Begin, writer: str) -> Manifest:
-    """Return the manifest of a log of which nothing is left, and that goes on at its beginning."""
+    """Return the manifest of an empty log that continues at its beginning."""
     tail = begin.tail
     is_first = tail.slot == FIRST_SLOT
     return Manifest(
@@ -223,7 +226,7 @@ def _manifest_at(begin: _Begin, writer: str) -> Manifest:
 
 
 def _streams_at(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> Streams:
-    """Return the streams that are open where the log begins: as its plan says, or as links show."""
+    """Return the streams open at the log's beginning, from its plan or else from its links."""
     if plan is not None:
         is_before = slot < plan.fragments_limit
         said = plan.streams_before if is_before else plan.streams_at_start
@@ -238,10 +241,9 @@ def _streams_at(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> Streams
 
 
 def open_at_start(links: Sequence[DataLink]) -> Streams:
-    """Return the streams that must have been open where what is left begins, as links show.
+    """Return the streams that must have been open before the first link.
 
-    Those that were opened earlier and are named no more are not among them; nor is any meta of
-    before.
+    Streams that no link mentions are missing, and so is each meta that was set before.
     """
     start: dict[bytes, StreamInfo] = {}
     open_now: set[bytes] = set()

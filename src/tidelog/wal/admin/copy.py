@@ -1,12 +1,12 @@
-"""Copying a wal3 log, or what is left of it, to another place: fragments first, the manifest last.
+"""Copies of a wal3 log, or of its newest part, to another place: fragments first, manifest last.
 
-The copy has the source's positions, numbers and times, and the bytes of its fragments. It lists
-them all in its manifest, without snapshots, and knows nothing of what was collected before; cursors
-are copied only if that is asked for. From then on the two have nothing to do with each other.
+The copy has the source's positions, numbers, times and fragment bytes. Its manifest lists all
+fragments, without snapshots, and has no trace of records collected before. Cursors are copied only
+on request. Afterwards the two logs are independent.
 
-Invariants: until its manifest is written, the copy is no log; a copy that was broken off is taken
-up by copying again. Each fragment has been read and checked before it is stored. Cursors are there
-before the log is: a collection of it meets them all.
+Invariants: the copy is not a log until its manifest is written, and copying again continues an
+aborted copy. Each fragment is verified before it is stored. Cursors are stored before the manifest,
+so a collection of the copy sees all of them.
 Source: wal3, "Copy"; docs/internals/wal3.md.
 """
 
@@ -40,14 +40,14 @@ from tidelog.wal.read.head import missing
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.read_again import read_again
 
-COPIER: Final = "copy task"  # As in Chroma's copies.
+COPIER: Final = "copy task"  # Chroma's copies have the same name.
 COPIER_OF_NOTHING: Final = "zero-copy task"
 
 
 def manifest_of_copy(source: Manifest, fragments: Sequence[Fragment]) -> Manifest:
-    """Return the manifest of a copy that has these fragments of a log.
+    """Return the manifest of a copy with these fragments of a log.
 
-    A copy of none goes on where the source does.
+    A copy without fragments continues where the source does.
     """
     if not fragments:
         return Manifest(
@@ -73,16 +73,18 @@ async def copy_log(
     start: int = 0,
     cursors: Mapping[str, Cursor] | None = None,
 ) -> Manifest:
-    """Copy the fragments that hold ``start`` and all after it; return the manifest of the copy.
+    """Copy the fragment that contains ``start`` and all later ones; return the copy's manifest.
 
-    Start 0 is the oldest record that is left. The fragment in which ``start`` lies is copied whole.
-    A cursor at ``start`` should hold the source meanwhile. The copy has these ``cursors``; they
-    were read before this call, so none of them is further than the source's is.
+    Start 0 is the oldest retained record. A cursor at ``start`` should hold the source during the
+    copy. The copy gets ``cursors``. The caller read them before this call, so none is ahead of the
+    source's current one.
 
     Raises:
-        NoSuchLog: there is no source. NameTaken: there is a log at the target, or another's
-        objects. PositionCollected: ``start`` was collected, or came to be. CorruptionError: the
-        source is not what was written. LocationError: a store failed; copy again.
+        NoSuchLog: the source does not exist.
+        NameTaken: the target has a log, or other objects.
+        PositionCollected: ``start`` was collected, before or during the copy.
+        CorruptionError: the source is damaged.
+        LocationError: a store failed; copy again.
     """
     manifest = await source.manifest()
     _demand_kept(manifest, start)
@@ -119,7 +121,7 @@ async def _copy_fragment(source: Wal3Reader, fragment: Fragment, target: Store) 
     try:
         await create(target, fragment.path, data, clock=source.clock)
     except ObjectExists as error:
-        # A copy that was broken off has left it, or it is something else.
+        # An aborted copy left it, or it is another object.
         if (await target.get(fragment.path)).data != data:
             raise taken(target, fragment.path) from error
 
@@ -129,7 +131,7 @@ async def _carry_cursor(target: Store, name: str, cursor: Cursor, clock: Clock) 
     try:
         await create(target, path, data, clock=clock, replaceable=True)
     except ObjectExists:
-        # A copy that was broken off has left it. The source's may have been set back since.
+        # An aborted copy left it. The source's cursor may have been moved back since.
         found = await target.get(path)
         await demand_no_log(target)
         try:
@@ -139,10 +141,10 @@ async def _carry_cursor(target: Store, name: str, cursor: Cursor, clock: Clock) 
 
 
 async def demand_no_log(target: Store) -> None:
-    """Refuse a target at which there is a log.
+    """Refuse a target that has a log.
 
     Raises:
-        NameTaken: there is.
+        NameTaken: the target has a log.
     """
     try:
         await target.get(MANIFEST)
@@ -152,7 +154,7 @@ async def demand_no_log(target: Store) -> None:
 
 
 async def _demand_nothing_else(target: Store, fragments: Sequence[Fragment]) -> None:
-    """Refuse a target with a fragment more: whoever opened the copy would bring it in."""
+    """Refuse a target with a further fragment, because an opener would add it to the copy."""
     paths = {fragment.path for fragment in fragments}
     async for entry in target.list("log/"):
         if entry.key not in paths:
@@ -169,7 +171,7 @@ def _demand_kept(manifest: Manifest, start: int) -> None:
 
 
 def taken(target: Store, key: str) -> NameTaken:
-    """Return the error of a target at which something else lies."""
+    """Return the error of a target that has other objects."""
     if key == MANIFEST:
         return NameTaken(
             "there is a log at the target already: copy to another name, or to an empty place",

@@ -1,13 +1,12 @@
-"""Destroying a log. Who has slept through it must still come to know.
+"""Destruction of a log, such that a process that was suspended meanwhile cannot misread it.
 
-First the log's name is taken for good, by a manifest that has nothing left: it replaces the log's
-own, and of what lies there without one, it is the first. Only then all else is deleted, but the
-fences that ended a slot log's epochs and a plan which says that all was deleted: fences keep a
-writer who wakes up later from taking an empty slot for its own, and the plan keeps the log from
-being rebuilt. Since no log ever comes to lie there again, nobody who is late can hit it: another
-who destroys, a collector, a copier, or whoever makes a fork.
+First a tombstone takes the log's name for good: an empty manifest that replaces the log's own, or
+becomes the first one if there is none. Only then all else is deleted, except the fences that ended
+a slot log's epochs, and a plan which states that the log was destroyed. The fences keep a late
+writer from taking an empty slot for its own; the plan prevents a rebuild. A new log never gets the
+name. So late processes cannot damage one: another destroyer, a collector, a copy or a fork.
 
-To destroy again what was destroyed in part finishes it.
+Destroying a partly destroyed log again completes it.
 Source: wal3, "Destroy"; design page 3, "Open for writing"; docs/decisions/0013.
 """
 
@@ -57,7 +56,7 @@ TRIES_MAX = 50
 
 @dataclass(slots=True)
 class Destroyed:
-    """What was deleted, and what was left because it is none of a log's, or shared."""
+    """The number of deleted objects, and the kept ones, which are shared or not a log's."""
 
     deleted: int = 0
     kept: int = 0
@@ -73,13 +72,15 @@ async def destroy_log(
 ) -> Destroyed:
     """Destroy the log at the root of a store.
 
-    Units: ``grace_us`` microseconds pass before anything is deleted, for those who read it.
+    Units:
+        grace_us: microseconds before the deletion, for running readers.
 
     Raises:
-        NoSuchLog: there is none, or slots without a manifest: rebuild it first. UsageError: it has
-        forks; or there are objects beside it that are none of a log in wal3's form.
-        ContentionError: others were first every time. LocationError: the store failed: destroy it
-        again.
+        NoSuchLog: the log does not exist; or it has slots but no manifest: rebuild it first.
+        UsageError: it has forks; or there are foreign objects in the folder of a log in wal3's
+        form.
+        ContentionError: other processes were first at every try.
+        LocationError: the store failed: destroy it again.
     """
     try:
         chain = (await load_head(store)).manifest.chain
@@ -102,20 +103,21 @@ async def destroy_log(
 
 
 async def _take(store: Store, clock: Clock, writer: str) -> None:
-    """Take the name of what is no log, by a manifest that says it was destroyed.
+    """Take the name of an incomplete log with a tombstone.
 
-    It is what is left of a log in wal3's form, of a copy, or of a fork; or it is still being made:
-    then whoever makes it finds the name taken.
+    The objects are the rest of a log in wal3's form, of a copy or of a fork. If one of these is
+    still being made, its maker finds that the name is taken.
 
     Raises:
-        NoSuchLog: nothing of a log lies there; or slots to which somebody has written, which could
-        still be made a log again. UsageError: there are objects beside it that are none of it.
-        ContentionError: there is a log now.
+        NoSuchLog: there are no objects of a log; or there are slots with appended records, which
+        can be rebuilt.
+        UsageError: there are foreign objects in the folder.
+        ContentionError: a log was created concurrently.
     """
     keys = [key async for key in _keys(store, "")]
     places = [place_of(key) for key in keys if key.startswith(EPOCHS)]
     if any(place is None or place.number for place in places):
-        raise no_such_log(store)  # Nobody but a copier puts records into a first epoch.
+        raise no_such_log(store)  # Only a copy puts records into a first epoch.
     if not places:
         if not any(map(_is_of_a_log, keys)):
             raise no_such_log(store)
@@ -128,7 +130,7 @@ async def _take(store: Store, clock: Clock, writer: str) -> None:
 
 
 def _of_nothing(writer: str, clock: Clock, before: Manifest) -> Manifest:
-    """Return the manifest of a destroyed log which had no epochs."""
+    """Return the manifest of a destroyed log that had no epochs."""
     genesis = first_epoch(id=clock.unique()[:16], opener=writer)
     return tombstone(
         changed(before, chain=Chain(epochs=(genesis,), is_closed=True)),
@@ -154,9 +156,9 @@ async def _refuse_forks(store: Store) -> None:
 
 
 async def _bury(store: Store, clock: Clock, writer: str) -> None:
-    """Replace the manifest by one that has nothing left.
+    """Replace the manifest by a tombstone.
 
-    Whoever makes a pin looks at it afterwards, so from now on no fork comes about.
+    A process that creates a pin reads the manifest afterwards, so no new fork can succeed.
     """
     for _ in range(TRIES_MAX):
         head = await load_head(store)
@@ -173,7 +175,7 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
 
 
 async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
-    """Release all pins but those of forks, which read what they hold.
+    """Release all pins but those of forks, which read the pinned records.
 
     A fork whose pin is released before the fork is a log never becomes one. The manifest of the
     fork is read after the version of the pin that is replaced.
@@ -192,7 +194,7 @@ async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
 
 
 def tombstone(manifest: Manifest, *, writer: str) -> Manifest:
-    """Return the manifest of a log that is destroyed: its sums, its end, its epochs. Pure."""
+    """Return the manifest of a destroyed log: its sums, its end and its epochs. Pure."""
     return changed(
         manifest,
         collected=manifest.setsum,
@@ -206,19 +208,19 @@ def tombstone(manifest: Manifest, *, writer: str) -> Manifest:
 
 
 async def _delete_all(store: Store, clock: Clock) -> Destroyed:
-    """Delete all that lay there while the name was taken, but what has to stay.
+    """Delete all objects that existed when the name was taken, except those that must stay.
 
     Raises:
-        ContentionError: the name is no longer taken: somebody wrote a manifest over all that.
+        ContentionError: the tombstone was replaced by another manifest.
     """
     keys = [key async for key in _keys(store, "")]
     manifest = (await load_head(store)).manifest
     if not manifest.is_destroyed:
         raise ContentionError("the log was written to while it was destroyed: destroy it again")
-    # Where fences stand that have to stay, the lists of old epochs say, which stay for that.
+    # The lists of old epochs show which fences must stay, so they stay too.
     known = await with_all_epochs(store, chain_of(manifest))
     manifest = changed(manifest, chain=known.chain)
-    # A fork that was quicker than the manifest keeps what it shares.
+    # A fork that was made just before the tombstone keeps the objects that it shares.
     pinned = await paths_pinned(store, clock)
     held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
     found, doomed = Destroyed(), list[str]()
@@ -234,7 +236,7 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
             doomed.append(key)
         else:
             found.foreign.append(key)
-    # Before the first deletion, as a collector's: what is left is not to be rebuilt.
+    # Write the plan before the first deletion, so that no rebuild restores the rest.
     await store.put(GARBAGE, encode_garbage(nothing_to_erase(manifest, is_destroyed=True)))
     if doomed:
         await store.delete(doomed)
@@ -243,7 +245,7 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
 
 
 def _is_of_a_log(key: str) -> bool:
-    """Say whether a key is one that a log has, beside its manifest and its epochs."""
+    """Return True if a key can belong to a log, apart from its manifest and its slots."""
     return (
         key == GARBAGE
         or cursor_name(key) is not None

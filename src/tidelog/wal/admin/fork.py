@@ -1,12 +1,13 @@
-"""Forking a slot log: another log that begins with the same records, and shares their objects.
+"""Forks of a slot log: a new log that begins with the same records, and shares their objects.
 
-The fork has the source's positions, sums and fragments; where these lie its epochs say. It writes
-snapshots and a manifest of its own, and from then on the two have nothing to do with each other but
-a pin in the source, by the fork's name, which holds what is shared. As the fork is collected, the
-pin shrinks.
+The fork has the source's positions, sums and fragments; its epochs state which log holds the
+fragments. It writes snapshots and a manifest of its own. Afterwards the only connection is a pin in
+the source with the fork's name, which holds the shared objects. The pin shrinks as the fork is
+collected.
 
 Invariants: the pin is sure before the fork's manifest is written, and is written once more after
-that, so a fork that is a log has all that it names. What a fork shares with a log it never deletes.
+that. So a fork that is a log has all objects that it names. A fork never deletes objects that it
+shares.
 Source: design page 3, "Manifest tree, setsum, cursors, collection".
 """
 
@@ -57,7 +58,7 @@ from tidelog.wal.slot_protocol.stream_history import streams_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """A fork of the log ``source``, to be called ``name``. ``writer`` is a name for people."""
+    """A fork of the log ``source`` with the name ``name``. ``writer`` is a name for people."""
 
     store: Within
     source: str
@@ -66,17 +67,21 @@ class Fork:
     writer: str
 
     async def make(self, *, start: int = 0) -> Manifest:
-        """Fork from ``start`` on, or all that is left; return the fork's manifest.
+        """Fork from ``start`` on, by default all retained records; return the fork's manifest.
 
-        The fragment in which ``start`` lies is shared whole.
+        The fragment that contains ``start`` is shared as a whole.
 
         Raises:
-            UsageError: no pin could have the fork's name, the source has no such position, or is in
-            wal3's form. NameTaken: there is such a log, or a fork of the name was begun and not
-            finished: release its pin, and fork again. NoSuchLog: there is no source, or it was
-            destroyed. PositionCollected: ``start`` was collected. ContentionError: the source was
-            being destroyed, or another let go of the pin meanwhile. LocationError: a store failed;
-            if it is an OutcomeUnknown, the fork may be there.
+            UsageError: the name is not valid for a pin, the source has no such position, or it is
+            in wal3's form.
+            NameTaken: a log has the name; or an unfinished fork has it: release its pin, and fork
+            again.
+            NoSuchLog: the source does not exist, or was destroyed.
+            PositionCollected: ``start`` was collected.
+            ContentionError: the source is being destroyed, or another process released the pin
+            concurrently.
+            OutcomeUnknown: a store failed, and the fork may exist.
+            LocationError: a store failed.
         """
         check_pin_name(self.name, of="fork")
         target = self.store.sibling(self.name)
@@ -92,7 +97,8 @@ class Fork:
             manifest = await self._prepared(target, head.manifest, held.pin)
             manifest = await self._store(target, manifest)
         except TidelogError as error:
-            if error.outcome is Outcome.NOT_APPLIED:  # Else the fork may be there, and needs it.
+            # Otherwise the fork may exist, and need the pin.
+            if error.outcome is Outcome.NOT_APPLIED:
                 with suppress(TidelogError):
                     await self._pins.let_go(held, limit)
             raise
@@ -100,7 +106,7 @@ class Fork:
         return manifest
 
     async def _prepared(self, target: Within, source: Manifest, pin: Pin | None) -> Manifest:
-        """Store what the fork's manifest is to name; return that."""
+        """Store the objects that the fork's manifest will name; return the manifest."""
         known = await with_all_epochs(self.store, chain_of(source))
         chain = self._chain(known.chain, pin, source.next_seq_no)
         kept: list[Pointer | Fragment] = []
@@ -113,14 +119,14 @@ class Fork:
         return manifest_of_fork(source, kept, chain, writer=self.writer)
 
     async def _store(self, target: Within, manifest: Manifest) -> Manifest:
-        """Make the fork, whose manifest this is."""
+        """Create the fork by writing its manifest."""
         taken = NameTaken(f"another made a log {self.name!r} just now")
         try:
             await ManifestStore(store=target, clock=self.clock).create(manifest)
         except ObjectExists as error:
             raise taken from error
         except OutcomeUnknown as error:
-            # Somebody has gone on from ours, or from another's.
+            # Another process has replaced this manifest, or another fork's.
             there = (await load_head(target)).manifest.chain
             epochs = () if there is None else (await with_all_epochs(target, there)).chain.epochs
             if chain_of(manifest).last.name not in {epoch.name for epoch in epochs}:
@@ -130,12 +136,13 @@ class Fork:
     async def _demand_held(self, target: Within, manifest: Manifest, held: PinWitness) -> None:
         """Write the pin once more, now that every process can see for which log it holds.
 
-        Another process may have released it, as if its maker was dead, and its records may be gone.
-        A later release finds the fork.
+        Another process may have released it because it seemed abandoned, and the records may be
+        deleted. A later release finds the fork.
 
         Raises:
-            ContentionError: it was released; the fork was undone. OutcomeUnknown: it could not be
-            undone, or others have written to it already: it is to be destroyed.
+            ContentionError: the pin was released, and the fork was undone.
+            OutcomeUnknown: the fork could not be undone, or other writers have appended to it:
+            destroy it.
         """
         now: PinWitness | None = held
         while now is not None and now.pin.start == held.pin.start:
@@ -145,7 +152,7 @@ class Fork:
                 now = await read_pin(self.store, held.pin.path)
             else:
                 return
-        # The fork may have been collected already, and have shrunk it itself.
+        # A collection of the fork may have shrunk the pin.
         newest = (await load_head(target)).manifest
         if now is not None and now.pin.is_held and now.pin.start <= newest.oldest:
             return
@@ -183,7 +190,7 @@ class Fork:
         return Pins(store=self.store, clock=self.clock, writer=self.writer)
 
     def _chain(self, source: Chain, pin: Pin | None, next_slot: int) -> Chain:
-        """Return the epochs in which the fork's records lie, and its own first one, of nobody's."""
+        """Return the epochs that hold the fork's records, and the fork's own empty first epoch."""
         shared = [
             replace(epoch, log=epoch.log or self.source)
             for epoch, until in zip(
@@ -202,10 +209,10 @@ class Fork:
     async def _with_streams(
         self, chain: Chain, source: Manifest, kept: Sequence[Pointer | Fragment]
     ) -> Chain:
-        """Return the chain with the streams open where the fork begins and where it goes on.
+        """Return the chain with the streams open at the fork's start and end.
 
         Raises:
-            PositionCollected: the source was collected meanwhile past where the fork begins.
+            PositionCollected: the source was collected past the fork's start concurrently.
         """
         known = chain_of(source)
         at_start = known.streams_at_start
@@ -216,7 +223,7 @@ class Fork:
 
     @staticmethod
     def _first_slot(pin: Pin) -> int:
-        # A snapshot does not say its slots: then all epochs are named that there were.
+        # A snapshot does not state its slots, so all epochs are needed.
         return 0 if pin.snapshots else min((f.seq_no for f in pin.fragments), default=0)
 
     async def _carry(
@@ -226,16 +233,16 @@ class Fork:
         chain: Chain,
         pin: Pin,
     ) -> list[Pointer | Fragment]:
-        """Write snapshots for the fork that name what these name; return what names them."""
+        """Write the fork's own snapshots of the pinned part; return its manifest's children."""
         inside = _inside(children, pin)
         work = [partial(self._carry_one, target, child, chain, pin) for child in inside]
         return await run_all(work, at_once=8)
 
     async def _with_newest(self, pin: Pin) -> list[Pointer | Fragment]:
-        """Return what a pin names, the newest fragment by itself: it says where the log goes on."""
+        """Return a pin's children, with the newest fragment itself, for the next slot's sake."""
         children = _inside(pin.children, pin)
         while children and isinstance(last := children[-1], Pointer):
-            # The source went on meanwhile, and rolled it up.
+            # The source rolled the fragment up concurrently.
             snapshot = await TreeReader(store=self.store, clock=self.clock).snapshot(last)
             children = [*children[:-1], *_inside(snapshot.children, pin)]
         return children
@@ -249,7 +256,8 @@ class Fork:
         kept = await self._carry(target, snapshot.children, chain, pin)
         if isinstance(kept[0], Pointer) and len(kept) == 1:
             return kept[0]
-        # Of a fork of the name that died, snapshots may lie there that name another's objects.
+        # The id distinguishes this snapshot from one of an aborted fork with the same name, which
+        # may name other objects.
         made = snapshot_over(kept, writer=self.writer, names_depth=True, maker=chain.last.id)
         await store_named(target, object_of(made), clock=self.clock)
         return pointer_to(made)
@@ -262,7 +270,7 @@ def _inside(children: Sequence[Pointer | Fragment], pin: Pin) -> list[Pointer | 
 def manifest_of_fork(
     source: Manifest, kept: Sequence[Pointer | Fragment], chain: Chain, *, writer: str
 ) -> Manifest:
-    """Return the manifest of a fork: the source's sums, of which the rest counts as collected."""
+    """Return the manifest of a fork: the source's sums, with all records not kept as collected."""
     first = kept[0].start if kept else source.next
     fragments = tuple(child for child in kept if isinstance(child, Fragment))
     return Manifest(
@@ -279,10 +287,12 @@ def manifest_of_fork(
 
 
 def refuse_unshareable(source: Manifest, start: int) -> None:
-    """Refuse a source that cannot be forked, or not from there.
+    """Refuse a source that cannot be forked from ``start`` on.
 
     Raises:
-        UsageError, NoSuchLog, PositionCollected: so it is.
+        UsageError: the source is in wal3's form, or has no such position yet.
+        NoSuchLog: the source was destroyed.
+        PositionCollected: ``start`` was collected.
     """
     if source.chain is None:
         raise UsageError("a log in wal3's form cannot be forked: copy it")

@@ -1,7 +1,7 @@
-"""What lies in the slots of a log whose manifest is lost, by epoch and by slot. Pure.
+"""The slot objects of a log whose manifest is lost, by epoch and by slot. Pure.
 
-A slot may hold data in several epochs. Past the fence that ended an epoch its data is void, and the
-next epoch begins at that fence: so of all data in one slot at most that of the newest epoch counts.
+Several epochs may hold data in the same slot. Data past the fence that ended an epoch is void, and
+the next epoch begins at that fence. So only the data of the newest epoch in a slot can count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.wal.slot_protocol.chain import step
 
 @dataclass(frozen=True, slots=True)
 class FoundSlot:
-    """A slot's object that is still there."""
+    """An existing object of a slot."""
 
     path: str
     link: Link
@@ -26,10 +26,10 @@ class FoundSlot:
 
     @property
     def place(self) -> Place:
-        """Return its place, which its path and its link agree on.
+        """Return the object's place, by its path and its link.
 
         Raises:
-            CorruptionError: they do not.
+            CorruptionError: the path and the link disagree.
         """
         place = place_of(self.path)
         if place is None or (place.epoch, place.slot) != (self.link.epoch, self.link.slot):
@@ -39,15 +39,15 @@ class FoundSlot:
 
 @dataclass(frozen=True, slots=True)
 class FoundData:
-    """A slot's object that holds records."""
+    """An existing object of a slot with records."""
 
-    number: int  # Of its epoch.
+    number: int  # The epoch's number.
     link: DataLink
     path: str
     size_bytes: int
 
     def follows(self, before: FoundData | None) -> bool:
-        """Say whether its link continues the log up to ``before``: its sums prove that."""
+        """Return True if the sums of the link prove that it continues the log after ``before``."""
         if before is None:
             return False
         one, other = before.link, self.link
@@ -61,13 +61,13 @@ class FoundData:
 
 @dataclass(slots=True)
 class Opening:
-    """The fences that name an epoch. They lie in one epoch, for whoever opens it ends one."""
+    """The fences that name one epoch. All are in one epoch, because an opener ends only one."""
 
     ending: str
     fences: dict[int, FoundSlot] = field(default_factory=dict)
 
     def at(self, slot: int, ending: Epoch) -> Epoch:
-        """Return the epoch that begins where one of them stands, after the one that it ends."""
+        """Return the epoch that begins at one of these fences, after the epoch ``ending``."""
         fence = self.fences[slot]
         tail = Tail(epoch=ending, slot=slot, position=0, setsum=Setsum.zero(), log_bytes=0)
         _, met = step(tail, fence.link, fence.size_bytes)
@@ -77,9 +77,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class FoundEpochs:
-    """Everything that was found; ``newest`` is the data in each slot that may count.
+    """All objects found. ``newest`` is the data of each slot that can count.
 
-    ``objects`` are by epoch and slot; ``openings`` by the name of the epoch that was opened.
+    ``objects`` is by epoch and slot, ``openings`` by the name of the opened epoch.
     """
 
     genesis: Epoch
@@ -89,7 +89,7 @@ class FoundEpochs:
     newest: Mapping[int, FoundData]
 
     def run_to(self, slot: int) -> list[FoundData]:
-        """Return the data before a slot's, back to the first that is missing, newest first."""
+        """Return the contiguous data before a slot's, newest first."""
         run: list[FoundData] = []
         after = self.newest.get(slot)
         while after is not None:
@@ -101,14 +101,14 @@ class FoundEpochs:
         return run
 
     def way_to(self, name: str, slot: int) -> tuple[Epoch, ...]:
-        """Return the epochs from the first to the one in which the log's slot lies.
+        """Return the epochs from the first one to the one that holds the log's data in ``slot``.
 
-        Where one of them ended below the slot, a fence of the same opener may be a stray, put into
-        a slot that was collected. If the data beside it does not tell, the lowest is taken: no
-        reader depends on it.
+        If an epoch ended below the slot, one opener may have left several fences there, some of
+        them stray. The data next to them narrows the choice. Otherwise the lowest fence is taken,
+        because readers do not depend on it.
 
         Raises:
-            CorruptionError: no fence leads there.
+            CorruptionError: no fence leads to the epoch.
         """
         names = [name]
         while names[-1] != self.genesis.name:
@@ -129,11 +129,11 @@ class FoundEpochs:
 
 
 def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
-    """Return what was found, by epoch and slot.
+    """Return the found objects by epoch and slot.
 
     Raises:
-        CorruptionError: an object is not at its place, or twice there; or the log's first epoch is
-        not known.
+        CorruptionError: an object is at a wrong path or occurs twice, or the first epoch is
+        unknown.
     """
     genesis = _genesis_of(found)
     objects: dict[tuple[str, int], FoundSlot] = {}
@@ -143,7 +143,7 @@ def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
     for one in found:
         place, link = one.place, one.link
         if place.number == genesis.number and place.id != genesis.id:
-            continue  # Of a copy that was broken off.
+            continue  # It belongs to an aborted copy.
         if (place.epoch, place.slot) in objects:
             raise CorruptionError("a slot has two objects: move one of them away", path=one.path)
         objects[place.epoch, place.slot] = one
@@ -162,7 +162,7 @@ def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
 def _genesis_of(found: Sequence[FoundSlot]) -> Epoch:
     """Return the first epoch.
 
-    A copy that was broken off has left another, with data and no fence.
+    An aborted copy leaves another one, with data and without a fence.
     """
     firsts = [one for one in found if one.place.number == 0]
     ids = {one.place.id for one in firsts if isinstance(one.link, FenceLink)}

@@ -1,4 +1,4 @@
-"""What a fork still needs of the log that it was forked from.
+"""The part of a fork's origin log that the fork still needs.
 
 Source: design page 3, "Manifest tree, setsum, cursors, collection".
 """
@@ -13,11 +13,11 @@ from tidelog.wal.read.head import load_head
 
 
 async def let_go_of_origin(store: Within, *, clock: Clock, writer: str) -> None:
-    """Have a fork's pin in its source hold no more than the fork, and forks of it, still need."""
+    """Shrink a fork's pin in its origin log to the records that the fork and its own forks need."""
     manifest = (await load_head(store)).manifest
     if manifest.chain is None or (origin := manifest.chain.origin) is None:
         return
-    # Also what pins hold that are being made, and are not sure yet.
+    # Also count pins that are not sure yet.
     held = [found.pin.start for found in await held_pins(store)]
     source = Pins(store=store.sibling(origin.log), clock=clock, writer=writer)
     await source.shrink(origin.pin, min([manifest.oldest, *held]))

@@ -1,9 +1,8 @@
-"""Rebuilding a slot log whose manifest was lost, from what its objects say of themselves.
+"""The rebuild of a slot log's lost manifest from the links of its objects.
 
-Only the ends of the objects are read, and the collection plan, which says where the log begins.
-What cannot be made again: cursors and pins are objects of their own, and stay; the names of openers
-of the first epoch. No collector may be at work meanwhile: it would delete by a manifest that is no
-more.
+It reads only the ends of the objects, and the collection plan, which states where the log begins.
+Cursors and pins are objects of their own, and remain. The name of the first epoch's opener is lost.
+A collector must not run concurrently, because it would delete by the lost manifest.
 Source: design page 3, "Rebuild"; docs/internals/log-forks.md.
 """
 
@@ -47,15 +46,17 @@ READS_MAX: Final = 16
 async def rebuild_log(
     store: Store, *, clock: Clock, writer: str, start: int | None = None
 ) -> Manifest:
-    """Make the manifest of the log at the root of a store again; return it.
+    """Restore the manifest of the log at the root of a store; return it.
 
-    ``start`` is a position from which on the log is known to be whole: see `relink`.
+    ``start`` is a position from which the log is known to be complete: see `relink`.
 
     Raises:
-        NameTaken: there is a manifest: nothing was done. UsageError: there is nothing of a slot
-        log, or nothing begins at ``start``. NoSuchLog: the log was destroyed. CorruptionError: the
-        objects do not make a log; nothing was written. ContentionError: objects were deleted
-        meanwhile. LocationError: the store failed.
+        NameTaken: the manifest exists. NOT_APPLIED.
+        UsageError: there is no slot, or no object begins at ``start``.
+        NoSuchLog: the log was destroyed.
+        CorruptionError: the objects do not form a log. NOT_APPLIED.
+        ContentionError: objects were deleted concurrently.
+        LocationError: the store failed.
     """
     if await has_manifest(store):
         raise NameTaken("the log has a manifest: scrub it, and move it away if it is damaged")
@@ -84,10 +85,10 @@ async def _plan(store: Store, clock: Clock) -> Garbage | None:
 
 
 async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
-    """Refuse a manifest that ends before a position at which the log is known to have been.
+    """Refuse a manifest that ends before a position that the log is known to have reached.
 
     Raises:
-        CorruptionError: it does.
+        CorruptionError: a cursor or a pin is past the manifest's end.
     """
     cursors = await Cursors(store=store, clock=clock, writer="").list()
     known = [cursor.position for cursor in cursors.cursors.values()]
@@ -102,7 +103,7 @@ async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
 
 
 async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) -> Manifest:
-    maker = clock.unique()[:16]  # Snapshots from before may name what is gone, or not the log's.
+    maker = clock.unique()[:16]  # Older snapshots may name deleted objects, or another log's.
     manifest, snapshots = roll_all(manifest, Rollover(), writer=writer, maker=maker)
     chain, lists = shorten(chain_of(manifest))
     for one in [*map(object_of, snapshots), *lists]:

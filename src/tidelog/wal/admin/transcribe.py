@@ -1,15 +1,15 @@
-"""Transcribing a log: a copy of its records in a new log, of the same protocol or the other.
+"""The transcriber: it copies a log's records into a new log of either protocol.
 
-Positions, times, streams, keys and bodies stay. The new log knows nothing of what was collected
-before, and has no cursors; from then on the two have nothing to do with each other. A log in wal3's
-form has one time a fragment, and neither streams nor keys: so records are parted by their times,
-and a log with any of these is refused.
+Positions, times, streams, keys and bodies stay the same. The new log has no trace of records
+collected before, and no cursors, and is independent of its source. A log in wal3's form has one
+time per fragment, and neither streams nor keys. So the transcriber splits records by their times,
+and refuses a log with streams or keys.
 
-Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
-has stored is left, and nothing names it: a slot log's next copy has another first epoch, whose id
-is in the names of its snapshots, and deletes it once it is a log; a log in wal3's form is copied to
-an empty place. Where a copy begins, and with which streams, no object says but its manifest: so a
-slot log's collection plan says so before, for whoever has to rebuild it.
+Invariants: the copy is not a log until its manifest is written. An aborted copy leaves objects that
+nothing names. The next copy to a slot log has another first epoch, whose id is in the names of its
+snapshots, and deletes those objects once it is a log. A copy to wal3's form needs an empty target.
+Only a copy's manifest states where it begins, and its streams there. So a slot log's collection
+plan states this first, in case the manifest must be rebuilt.
 Source: wal3, "Copy"; design page 3.
 """
 
@@ -65,7 +65,7 @@ Encoded = tuple[Fragment, bytes]
 
 @dataclass(slots=True, kw_only=True)
 class Transcriber:
-    """Writes records into a new log at the root of ``target``. ``writer`` is a name for people."""
+    """A maker of a new log at the root of ``target``. ``writer`` is a name for people."""
 
     target: Store
     clock: Clock
@@ -75,13 +75,14 @@ class Transcriber:
     async def to_slots(
         self, records: AsyncIterator[pa.Table], *, start: int, streams: Streams | None = None
     ) -> Manifest:
-        """Write a slot log of records that follow each other from ``start`` on.
+        """Write a slot log of contiguous records from ``start`` on.
 
-        ``streams`` are open there; the control records from there on are among the records.
+        ``streams`` are open at ``start``; the records include the control records from there on.
 
         Raises:
-            NameTaken: there is a log at the target, or one that lost its manifest, and whose
-            slots or collection plan are there. LocationError: a store failed; copy again.
+            NameTaken: the target has a log, or the slots or the collection plan of a log that lost
+            its manifest.
+            LocationError: a store failed; copy again.
         """
         await self._plan_there()
         await self._demand_no_slots()
@@ -116,20 +117,20 @@ class Transcriber:
         return manifest
 
     async def _demand_no_slots(self) -> None:
-        """Refuse a target with the slots of a log that lost its manifest: it can be made again.
+        """Refuse a target with the slots of a log that lost its manifest: it can be rebuilt.
 
         Raises:
-            NameTaken: there are such.
+            NameTaken: the target has such slots.
         """
-        # Nobody but a copier puts records into a first epoch.
+        # Only a copy puts records into a first epoch.
         async for entry in self.target.list(EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff"):
             raise taken(self.target, entry.key)
 
     async def _delete(self, is_doomed: Callable[[str], bool]) -> None:
-        """Delete what copies have stored whose first epoch has such an id.
+        """Delete the objects of copies whose first epoch's id is doomed.
 
-        Nothing will ever name it, now that there is a manifest: that of another copy. Were that
-        lost, a rebuild would find two logs. What is left is deleted by a sweep.
+        Nothing will ever name them, because another copy's manifest exists. If that manifest were
+        lost, a rebuild would find two logs. A sweep deletes the rest if this fails.
         """
         with suppress(LocationError):
             slots = [entry.key async for entry in self.target.list(FIRST_EPOCHS)]
@@ -206,7 +207,7 @@ class Transcriber:
             raise taken(self.target, encoded[0][0].path) from error
 
     async def _say_begin(self, begun: Manifest, epoch: Epoch) -> None:
-        """Write the collection plan that erases nothing, and says where the copy begins."""
+        """Write the empty collection plan, which states where the copy begins."""
         plan = replace(nothing_to_erase(begun), first_epoch=epoch.name)
         data = encode_garbage(plan, write_id=self.clock.unique())
         e_tag = await self._plan_there()
@@ -219,13 +220,13 @@ class Transcriber:
             raise taken(self.target, GARBAGE) from error
 
     async def _plan_there(self) -> str | None:
-        """Return the e_tag of the plan that a copy left which was broken off; None if none did.
+        """Return the e_tag of an aborted copy's plan, or None if there is no plan.
 
-        It is read before the manifest is seen to be missing: so what a collector of another's log
-        writes there later is not replaced.
+        The plan is read before the check for a manifest. So a plan that another log's collector
+        writes later is not replaced.
 
         Raises:
-            NameTaken: there is a log, or one that lost its manifest.
+            NameTaken: the target has a log, or a log that lost its manifest.
         """
         found = await PlanFile(store=self.target, clock=self.clock).read()
         if found.e_tag and found.plan.first_epoch is None:
@@ -246,10 +247,10 @@ def _id_of_epoch(key: str) -> str:
 
 
 def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
-    """Part records of no stream, and without keys, wherever their time changes.
+    """Split records at each change of their time.
 
     Raises:
-        UsageError: one is in a stream, or has a key.
+        UsageError: a record is in a stream, or has a key.
     """
     for name, has in (("stream", "is in a stream"), ("key", "has a key")):
         column: Any = records.column(name)

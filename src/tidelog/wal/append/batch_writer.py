@@ -141,7 +141,7 @@ class BatchWriter(Closing):
             await asyncio.wait(waiting)
         loss = self._queue.take_loss()
         failed = (one.exception() for one in waiting if not one.cancelled())
-        # Of two concurrent flushes, the first takes the loss. The second finds it in its own
+        # If two flushes run concurrently, the first takes the loss. The second finds it in its own
         # futures.
         loss = loss or next(filter(None, failed), None)
         if loss is not None:
@@ -248,7 +248,7 @@ class BatchWriter(Closing):
         return len(queue) > 0
 
     async def _has_token(self, clock: Clock) -> bool:
-        """Take a token for a put; if there is none, wait a while and return False."""
+        """Take a token for a put; if the bucket is empty, wait a while and return False."""
         rate = self.batching.puts_per_second
         if rate is None:
             return True

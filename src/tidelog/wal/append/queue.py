@@ -44,10 +44,9 @@ class Queue:
     ``trouble`` is the writer's last error, the reason in the errors of appends. ``heard`` is the
     store's last error about a put that is sent again. ``is_resting`` is True if only the settings
     in `Batching` delay the writer. ``next_position`` returns the position after all sent records,
-    once the log is open.
-    ``unheard`` counts failed appends without a waiting caller, by whether they were sent. ``lost``
-    counts failed placed appends likewise. ``loss`` is the error of the first of these, for the next
-    flush.
+    once the log is open. ``unheard`` counts failed appends without a waiting caller, by whether
+    they were sent. ``lost`` counts failed placed appends in the same way. ``loss`` is the error of
+    the first of these, for the next flush.
     """
 
     batching: Batching

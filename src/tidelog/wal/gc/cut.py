@@ -1,4 +1,4 @@
-"""The cut of a log's tree by a collection: what it drops, keeps and writes again. Pure.
+"""The cut of a log's tree by a collection: dropped, kept and rewritten objects. Pure.
 
 Invariants: fragments are dropped from the first one on, without a gap. A snapshot with both dropped
 and kept children is written again without the dropped ones, at any depth.
@@ -25,7 +25,7 @@ COLLECTOR: Final = "garbage collection"
 
 @dataclass(slots=True)
 class TreeCut:
-    """One pass down the tree, and the lists of what it drops and rewrites, leaves first."""
+    """One pass down the tree, with the dropped and rewritten objects, leaves first."""
 
     cutoff: int
     known: Mapping[str, Snapshot]

@@ -111,7 +111,7 @@ def plan_collection(
     cutoff: int,
     controls: Controls = (),
 ) -> Garbage:
-    """Plan to delete all fragments below ``cutoff``; return the empty plan if there are none.
+    """Plan to delete all fragments below ``cutoff``; without such fragments, return the empty plan.
 
     ``snapshots`` are those of `missing_for_plan`, by path. ``controls`` are the control records of
     `fragments_of_control`.

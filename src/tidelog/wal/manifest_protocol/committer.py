@@ -168,8 +168,8 @@ class Committer:
                 path=fragment.path,
             ) from error
         except TidelogError as error:
-            # Whatever the error is, the fragment is stored and may still be added: NOT_APPLIED
-            # would be wrong.
+            # After any error the fragment is stored and may still be added, so NOT_APPLIED would be
+            # wrong.
             raise OutcomeUnknown(
                 "the records were stored, and it is not known whether the log names them: the next "
                 "to open the log brings them in",

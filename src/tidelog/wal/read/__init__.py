@@ -1,1 +1,1 @@
-"""Read what both protocols have: the manifest, its tree, the records that it names."""
+"""Reads of the parts that both protocols share: the manifest, its tree, and the records."""

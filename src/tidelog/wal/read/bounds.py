@@ -1,4 +1,4 @@
-"""Where a log begins and ends, and how often a reader who waits for more looks again."""
+"""The bounds of a log, checks of positions, and the intervals at which a follower polls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_MOST_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The log has the positions ``[oldest, next)``; ``seal`` says whether that is all for ever."""
+    """The positions ``[oldest, next)`` of a log; with a ``seal`` no further ones follow."""
 
     oldest: int
     next: int
@@ -25,19 +25,19 @@ class Bounds:
 
 
 def check_fragment(fragment: Fragment) -> None:
-    """Refuse what is no fragment of a log.
+    """Refuse a value that is not a fragment of a log.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the value is not a fragment.
     """
     check_kind(fragment, Fragment, "a fragment is one that Log.fragments() returned")
 
 
 def check_position(position: int) -> None:
-    """Refuse what is no position at which a cursor can stand, in whatever log.
+    """Refuse a value that cannot be the position of a cursor in any log.
 
     Raises:
-        UsageError: it is no whole number from 1 on.
+        UsageError: the value is not a whole number from 1 up.
     """
     check_whole(position, "a position")
     if position < FIRST_POSITION:
@@ -45,10 +45,10 @@ def check_position(position: int) -> None:
 
 
 def check_range(start: int, limit: int | None = None) -> None:
-    """Refuse what are no positions to read from and to; 0 stands for the oldest.
+    """Refuse an invalid range of positions; start 0 means the oldest position.
 
     Raises:
-        UsageError: one is no whole number from 0 on, or the range ends before it starts.
+        UsageError: a bound is not a whole number from 0 up, or the range ends before it starts.
     """
     for value in (start,) if limit is None else (start, limit):
         if type(value) is int and value < 0:

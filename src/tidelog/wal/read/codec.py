@@ -1,4 +1,4 @@
-"""From the bytes of an object to its records, which must be what the log says; in each protocol."""
+"""Decoders from an object's bytes to verified records, one for each protocol."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Codec: TypeAlias = Callable[[bytes, Fragment], pa.Table]
 
 
 def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
-    """Return the records of a fragment of wal3's.
+    """Return the records of a wal3 fragment.
 
     Raises:
-        CorruptionError: they are not what the log says.
+        CorruptionError: they differ from the log's description.
     """
     records = decode_records(data, path=fragment.path)
     check_fragment(records, len(data), fragment)
@@ -31,7 +31,7 @@ def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
     """Return the records of a slot's object.
 
     Raises:
-        CorruptionError: it cannot be read, or they are not what the log says.
+        CorruptionError: the object cannot be read, or differs from the log's description.
     """
     link, records = decode_data(data, path=fragment.path)
     if problems := problems_of_data(records, link, len(data), fragment):

@@ -1,4 +1,4 @@
-"""Reading the epochs that a manifest does not list itself any more.
+"""Reads of old epochs, which a manifest only points to.
 
 Source: design page 3, "Open for writing".
 """
@@ -23,27 +23,28 @@ READS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AllEpochs:
-    """A chain that lists all epochs that there ever were, and the paths of the lists of the old."""
+    """A chain that lists all epochs of its log, and the paths of the lists of old ones."""
 
     chain: Chain
     paths: frozenset[str]
 
 
 async def with_all_epochs(store: Store, chain: Chain) -> AllEpochs:
-    """Return a chain that lists all epochs that there ever were.
+    """Return the chain with all epochs of its log.
 
     Raises:
-        CorruptionError: a list is missing, or is not what was written. LocationError: the store
-        failed.
+        CorruptionError: a list is missing or changed.
+        LocationError: the store failed.
     """
     return await _with(store, chain, lambda _: True)
 
 
 async def with_epochs_of(store: Store, chain: Chain, first_slot: int) -> Chain:
-    """Return a chain that lists the epochs in which the slots from ``first_slot`` on lie.
+    """Return the chain with the epochs of all slots from ``first_slot`` on.
 
     Raises:
-        CorruptionError, LocationError: see `with_all_epochs`.
+        CorruptionError: see `with_all_epochs`.
+        LocationError: see `with_all_epochs`.
     """
     if chain.knows(first_slot):
         return chain
@@ -51,10 +52,11 @@ async def with_epochs_of(store: Store, chain: Chain, first_slot: int) -> Chain:
 
 
 async def with_epoch(store: Store, chain: Chain, epoch: Epoch) -> Chain:
-    """Return a chain that lists an epoch, if it is one of the log's, and all that came after.
+    """Return the chain with an epoch, if the log has it, and all later epochs.
 
     Raises:
-        CorruptionError, LocationError: see `with_all_epochs`.
+        CorruptionError: see `with_all_epochs`.
+        LocationError: see `with_all_epochs`.
     """
     if not chain.past or epoch.number >= chain.epochs[0].number:
         return chain
@@ -62,7 +64,7 @@ async def with_epoch(store: Store, chain: Chain, epoch: Epoch) -> Chain:
 
 
 async def _with(store: Store, chain: Chain, is_wanted: Callable[[PastEpochs], bool]) -> AllEpochs:
-    """Read the lists that are wanted, which are the newest, a level at a time."""
+    """Read the wanted lists, which are the newest ones, a level at a time."""
     lists, left = _parted(chain.past, is_wanted)
     paths = {one.path for one in lists}
     while any(one.depth for one in lists):
@@ -72,7 +74,7 @@ async def _with(store: Store, chain: Chain, is_wanted: Callable[[PastEpochs], bo
         left += older
         paths.update(one.path for one in lists)
     leaves = await _load(store, lists)
-    # The last of a list is the first of the next.
+    # The last epoch of a list is the first one of the next list.
     epochs = [epoch for one in lists for epoch in leaves[one].epochs[:-1]]
     known = replace(chain, epochs=(*epochs, *chain.epochs), past=tuple(left))
     return AllEpochs(known, frozenset(paths))

@@ -1,7 +1,7 @@
-"""The manifest as it was last read, and how it is read.
+"""The head of a log: the manifest as it was last read, and its version.
 
-Whoever meets a fence or a seal in a slot looks here before believing it: an opener that slept may
-have put it into a slot that was empty only because what it held had been collected.
+A process that meets a fence or a seal in a slot reads the head before it believes the object. It
+may be stray: a suspended opener may have put it into a slot whose data had been collected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.wal.format.manifest import (
 )
 from tidelog.wal.read.read_again import read_again, read_decoded
 
-TOLD_MAX: Final = 5  # Of its problems; scrub tells them all.
+TOLD_MAX: Final = 5  # Faults in one error; scrub reports all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Head:
 
 
 async def has_manifest(store: Store) -> bool:
-    """Say whether there is a manifest, be it whole or not.
+    """Return True if a manifest exists, intact or not.
 
     Raises:
         LocationError: the store failed.
@@ -50,20 +50,22 @@ async def has_manifest(store: Store) -> bool:
 
 
 async def load_head(store: Store) -> Head:
-    """Read the manifest, which must be whole as far as it alone shows.
+    """Read the manifest, and check that it does not contradict itself.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: it cannot be read, or contradicts itself.
+        NoSuchLog: the log does not exist.
+        CorruptionError: the manifest cannot be read, or contradicts itself.
         LocationError: the store failed.
     """
     return _checked(await read_head(store))
 
 
 async def load_living(store: Store) -> Head:
-    """Read the manifest of a log that is to be used, and so must still be one.
+    """Read the manifest of a log that is not destroyed.
 
     Raises:
-        NoSuchLog: there is none, or it was destroyed, maybe since it was opened. CorruptionError,
+        NoSuchLog: the log does not exist, or was destroyed, maybe after it was opened.
+        CorruptionError: see `load_head`.
         LocationError: see `load_head`.
     """
     head = await load_head(store)
@@ -72,13 +74,12 @@ async def load_living(store: Store) -> Head:
 
 
 def refuse_destroyed(manifest: Manifest, store: Store) -> Manifest:
-    """Return a manifest back unless it is what was left of a log.
+    """Return the manifest unless its log was destroyed.
 
-    A handle that was opened before would else take it for an empty log whose records were
-    collected.
+    Without this check, an older handle would see an empty log whose records were collected.
 
     Raises:
-        NoSuchLog: it is.
+        NoSuchLog: the log was destroyed.
     """
     if manifest.is_destroyed:
         raise NoSuchLog(f"the log at {store.url} was destroyed, with all its records")
@@ -86,10 +87,12 @@ def refuse_destroyed(manifest: Manifest, store: Store) -> Manifest:
 
 
 async def read_head(store: Store) -> Head:
-    """Read the manifest as it stands, for whoever tells all that is wrong, or believes none of it.
+    """Read the manifest without checks, for callers that report or ignore its faults.
 
     Raises:
-        NoSuchLog, LocationError: see `load_head`. CorruptionError: it cannot be read.
+        NoSuchLog: see `load_head`.
+        LocationError: see `load_head`.
+        CorruptionError: the manifest cannot be decoded.
     """
     try:
         return await read_decoded(
@@ -100,10 +103,12 @@ async def read_head(store: Store) -> Head:
 
 
 async def renew_head(store: Store, head: Head) -> Head:
-    """Read the manifest again; one that is still the same is not sent.
+    """Read the manifest again; the store sends it only if it has changed.
 
     Raises:
-        NoSuchLog, CorruptionError, LocationError: see `load_head`.
+        NoSuchLog: see `load_head`.
+        CorruptionError: see `load_head`.
+        LocationError: see `load_head`.
     """
 
     async def once() -> Head:
@@ -118,7 +123,7 @@ async def renew_head(store: Store, head: Head) -> Head:
 
 
 def _checked(head: Head) -> Head:
-    # A number that was changed would make records vanish, or be given out under new positions.
+    # With a changed number, records would be lost, or appear at other positions.
     if problems := problems_of_manifest(head.manifest):
         raise CorruptionError(
             f"the log's manifest contradicts itself ({'; '.join(problems[:TOLD_MAX])}): restore it",
@@ -130,14 +135,14 @@ def _checked(head: Head) -> Head:
 async def load_past(
     store: Store, manifest: Manifest, error: ObjectNotFound | CorruptionError
 ) -> Manifest:
-    """Return the manifest from which to go on for whoever missed an object that ``manifest`` names.
+    """Return the manifest to continue from after an object that ``manifest`` names was missing.
 
-    Only what lies before a log's beginning is ever deleted: unless that has moved, the log is
-    damaged, however much was appended to it meanwhile.
+    Only objects before a log's start are ever deleted. So if the start has not moved, the log is
+    damaged, whatever was appended concurrently.
 
     Raises:
-        CorruptionError: so it is; ``error`` itself, if it says so already. NoSuchLog: the log was
-        destroyed.
+        CorruptionError: the log is damaged; ``error`` itself if it is such an error.
+        NoSuchLog: the log was destroyed.
     """
     newer = (await load_living(store)).manifest
     if newer.oldest > manifest.oldest:
@@ -148,22 +153,23 @@ async def load_past(
 
 
 def missing(error: ObjectNotFound) -> CorruptionError:
-    """Return the error of a log of which an object is not there."""
+    """Return the error of a log that lacks an object."""
     return CorruptionError(f"the log names an object that is not there: restore it ({error})")
 
 
 def collected(start: int, oldest: int) -> PositionCollected:
-    """Return the error of a read that comes too late."""
+    """Return the error of a read of collected records."""
     return PositionCollected(
         f"records from {start} on were collected: the oldest is {oldest}", oldest=oldest
     )
 
 
 def refuse_slots(manifest: Manifest) -> Manifest:
-    """Return a manifest back if it is that of a log in wal3's form.
+    """Return the manifest if its log has wal3's form.
 
     Raises:
-        NoSuchLog: the log was destroyed. UsageError: it is that of a log of slot commits.
+        NoSuchLog: the log was destroyed.
+        UsageError: the log uses slot commits.
     """
     if manifest.is_destroyed:
         raise NoSuchLog("the log was destroyed, with all its records")

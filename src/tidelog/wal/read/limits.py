@@ -1,4 +1,4 @@
-"""Where a read stops: after so many records, bytes or fragments, or before a time. Pure."""
+"""Limits of a read: a number of records, bytes or fragments, or a time. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tidelog.wal.format.fragment import TIME_MAX_US
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """A read stops at whichever comes first; None is no limit.
+    """A read stops at the first limit that it reaches; None is no limit.
 
-    Units: ``bytes`` are those of bodies; the first record is given however large it is.
-    ``fragments`` are those of which records were given. ``until_us``: before the first record of
-    that time or a later one.
+    Units:
+        records: records returned.
+        bytes: bytes of bodies. The first record is returned whatever its size.
+        fragments: fragments with a returned record.
+        until_us: the read stops before the first record of this time or a later one.
     """
 
     records: int | None = None
@@ -41,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a read has given so far."""
+    """The records, bytes and fragments that a read has returned so far."""
 
     records: int = 0
     bytes: int = 0
@@ -49,20 +51,20 @@ class Spent:
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Refuse what does not say where a read stops.
+    """Refuse a value that is not a `Limits` or None.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the value is something else.
     """
     if limits is not None:
         check_kind(limits, Limits, "limits is a tidelog.Limits")
 
 
 def check_time_us(time_us: int) -> None:
-    """Refuse what is no time of a record.
+    """Refuse a value that cannot be the time of a record.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not such a time.
     """
     if type(time_us) is not int or not 0 <= time_us <= TIME_MAX_US:
         raise UsageError(
@@ -72,21 +74,22 @@ def check_time_us(time_us: int) -> None:
 
 
 def time_us_of(when: int | datetime) -> int:
-    """Return a time as records have it; a datetime without a zone is one in UTC.
+    """Return a time in microseconds; a datetime without a zone is in UTC.
 
     Raises:
-        UsageError: it is neither a time in microseconds since 1970 nor a datetime since then.
+        UsageError: ``when`` is neither microseconds since 1970 nor a datetime since 1970.
     """
-    if isinstance(when, datetime) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
+    # The year of pandas' NaT is not an int.
+    if isinstance(when, datetime) and isinstance(when.year, int):
         when = micros_of(when)
     check_time_us(when)
     return when
 
 
 def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Spent, bool]:
-    """Return those of a fragment's records that limits allow, what is spent, and whether all is.
+    """Return the allowed records of a fragment, the new amounts, and True if the read is done.
 
-    Shape: ``records`` are a table of ``timestamp_us`` and ``body`` at least, not empty.
+    Shape: ``records`` is a non-empty table with at least ``timestamp_us`` and ``body``.
     """
     count = records.num_rows
     if limits.until_us is not None:
@@ -114,5 +117,5 @@ def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Sp
 
 
 def _first(holds: np.ndarray, otherwise: int) -> int:
-    """Return where something holds first."""
+    """Return the first index that holds True, or ``otherwise``."""
     return int(holds.argmax()) if holds.any() else otherwise

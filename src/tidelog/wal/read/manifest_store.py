@@ -1,10 +1,11 @@
-"""The manifest as a state that is replaced on condition: the one loop that reads, decides, writes.
+"""The manifest as a conditionally replaced state: one loop reads it, decides and writes.
 
-What is decided is a pure function from a manifest to the next one. Here it is read, replaced on
-condition of the version that was read, and after a lost race read again and decided anew, as
+A pure function decides the next manifest. This module reads the manifest, and replaces it on
+condition of the version read. After a lost race it reads again and decides again, as
 `tidelog.machine` does with other states.
 
-Invariants: nothing is written that contradicts itself; what a manifest names is stored before it.
+Invariants: a manifest that contradicts itself is never written; the objects that a manifest names
+are stored before it.
 Source: wal3, "Write Path"; design page 3.
 """
 
@@ -39,7 +40,7 @@ WAIT_MOST_US: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a manifest is to become, and what has to be stored before it, in that order."""
+    """The next manifest, and the objects to store before it, in order."""
 
     manifest: Manifest
     objects: tuple[NewObject, ...] = ()
@@ -54,12 +55,14 @@ class ManifestStore:
     resend: Resend = DEFAULT_RESEND
 
     async def create(self, manifest: Manifest) -> Head:
-        """Make the log, whose first manifest this is.
+        """Create the log with its first manifest.
 
         Raises:
-            ObjectExists: there is a log. NOT_APPLIED. OutcomeUnknown: this may have been its first
-            manifest, and somebody has replaced that. ContentionError, LocationError: see
-            `tidelog.store.conditional.create`.
+            ObjectExists: the log exists. NOT_APPLIED.
+            OutcomeUnknown: this call may have created the log, and another process has replaced the
+            manifest since.
+            ContentionError: see `tidelog.store.conditional.create`.
+            LocationError: see `tidelog.store.conditional.create`.
         """
         check_manifest(manifest)
         data = encode_manifest(manifest)
@@ -69,13 +72,16 @@ class ManifestStore:
         return Head(manifest, e_tag)
 
     async def replace(self, head: Head, change: Change) -> Head:
-        """Replace a manifest as it was read, once.
+        """Replace the manifest that the caller read, in one try.
 
         Raises:
-            ManifestMoved: another replaced it. NOT_APPLIED. OutcomeUnknown: another replaced it, or
-            what was written here: decide again, over what is there. CorruptionError: it contradicts
-            itself, or something else lies where what it names was to be stored; it was not written.
-            ContentionError, LocationError: see `tidelog.store.conditional.replace`.
+            ManifestMoved: another process replaced it. NOT_APPLIED.
+            OutcomeUnknown: another process replaced it, or replaced the manifest written here: read
+            it and decide again.
+            CorruptionError: the new manifest contradicts itself, or another object has the path of
+            one that it names. NOT_APPLIED.
+            ContentionError: see `tidelog.store.conditional.replace`.
+            LocationError: see `tidelog.store.conditional.replace`.
         """
         check_manifest(change.manifest)
         for one in change.objects:
@@ -96,26 +102,29 @@ class ManifestStore:
         head: Head | None = None,
         before_again: Callable[[Head], Awaitable[None]] | None = None,
     ) -> Head:
-        """Replace the manifest by what ``decide`` makes of it; return the one that then stands.
+        """Replace the manifest by the result of ``decide``; return the stored manifest.
 
-        ``decide`` is pure, may run several times, over newer and newer manifests, and has to see
-        from one whether its change is in it already: one that was replaced by others may have been
-        ours. None writes nothing. Over a ``head`` that was read before this call, neither None nor
-        an error is believed. ``before_again`` may look around before each next try, and raise.
+        ``decide`` is pure, and returns None if nothing is to be written. It may run several times,
+        over newer manifests. It must recognize a manifest that has its change already, because an
+        earlier try may have been stored and then replaced by another process. If the caller passes
+        a ``head`` that it read before, neither None nor an error of ``decide`` over it counts: the
+        manifest is read again first. ``before_again`` runs before each further try, and may raise.
 
         Raises:
-            whatever ``decide`` or ``before_again`` raises; NoSuchLog, CorruptionError: see
-            `load_head`.
-            ContentionError: others were first at every try. NOT_APPLIED. OutcomeUnknown: a manifest
-            may have been ours, and nothing more can be read or written. LocationError: the store
-            failed; ``outcome`` says whether the change may have landed.
+            The errors of ``decide`` and ``before_again``.
+            NoSuchLog: see `load_head`.
+            CorruptionError: see `load_head`.
+            ContentionError: other processes were first at every try. NOT_APPLIED.
+            OutcomeUnknown: an earlier try may have been stored, and the manifest can no longer be
+            read or written.
+            LocationError: the store failed; ``outcome`` states whether the change may be stored.
         """
         update = _Update(self, decide, before_again)
         return await update.run(head)
 
 
 class _Update:
-    """One change, from the first look until it stands, or needs not, or cannot."""
+    """One change, from the first read until it is stored, unneeded or impossible."""
 
     def __init__(
         self,
@@ -156,7 +165,7 @@ class _Update:
         except OutcomeUnknown as error:
             self._doubt = error
         except ContentionError:
-            pass  # Lost, or the store was busy with other writes of it.
+            pass  # The race was lost, or the store was busy with other writes of the manifest.
         except LocationError as error:
             if self._doubt is None:
                 raise

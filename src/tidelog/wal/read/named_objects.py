@@ -1,9 +1,10 @@
-"""Objects that a manifest is to name: stored before it, and what is there already is not believed.
+"""Storing the objects that a manifest will name. An existing object is not trusted.
 
-The name of a snapshot is the sum of its records, and says nothing of where they lie: one that is
-there under that name may be of another log that has the same records, or may name what is gone.
+A snapshot's name is the setsum of its records, which does not depend on where the records are
+stored. So an existing object of that name may belong to another log with the same records, or name
+deleted objects.
 
-Invariants: what stands under the name afterwards leads to the very fragments that were to be named.
+Invariants: after the call, the object under the name leads to exactly the intended fragments.
 Source: design page 3, "Manifest tree, setsum, cursors, collection".
 """
 
@@ -25,11 +26,11 @@ from tidelog.wal.read.tree_reader import TreeReader
 async def store_named(
     store: Store, one: NewObject, *, clock: Clock, resend: Resend = DEFAULT_RESEND
 ) -> None:
-    """Store an object that a manifest is to name; one that is there must name the same.
+    """Store an object that a manifest will name; an existing one must name the same objects.
 
     Raises:
-        NameInUse: something else lies there. NOT_APPLIED. LocationError: it could not be
-        stored, or what is there could not be read; no manifest names it. NOT_APPLIED.
+        NameInUse: another object has the path. NOT_APPLIED.
+        LocationError: it could not be stored, or an existing one could not be read. NOT_APPLIED.
     """
     try:
         there = await create_or_read(store, one.path, one.data, clock=clock, resend=resend)
@@ -38,7 +39,7 @@ async def store_named(
     except LocationError as error:
         if await _is_cut_short(store, one):
             raise _names_another(one.path) from error
-        # Whatever became of the object: nothing names it.
+        # Stored or not, no manifest names the object.
         raise LocationError(
             "what the manifest was to name could not be stored, so no manifest was written",
             path=one.path,
@@ -55,9 +56,9 @@ def _names_another(path: str) -> NameInUse:
 
 
 async def _is_cut_short(store: Store, one: NewObject) -> bool:
-    """Say whether an object is shorter than it has to be: to read it alone does not tell that.
+    """Return True if the stored object itself is shorter than it must be.
 
-    What was read back and was too short may have been cut on the way.
+    A read cannot show that, because its answer may have been cut short.
     """
     with suppress(LocationError):
         entry = await first_entry(store, one.path)
@@ -67,14 +68,14 @@ async def _is_cut_short(store: Store, one: NewObject) -> bool:
 
 async def _names_the_same(store: Store, clock: Clock, one: NewObject, there: bytes) -> bool:
     if not one.path.startswith("snapshot/"):
-        return False  # A list of epochs has the name of its bytes.
+        return False  # The name of a list of epochs is the checksum of its bytes.
     try:
         ours, theirs = [decode_snapshot(data, where=one.path) for data in (one.data, there)]
         if problems_of_snapshot(theirs, pointer_to(ours)):
             return False
-        if theirs.children == ours.children:  # All but who wrote it.
+        if theirs.children == ours.children:  # They differ only in their writer.
             return True
-        # Others may have rolled up by other measures: what lies below has to be the same.
+        # Another process may roll up with other thresholds, so compare the leaves.
         tree = TreeReader(store=store, clock=clock)
         leaves = [[leaf async for leaf in tree.leaves(one.children)] for one in (ours, theirs)]
     except (CorruptionError, ObjectNotFound):

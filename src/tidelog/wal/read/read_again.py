@@ -1,6 +1,6 @@
-"""Reading again what seems damaged, before anybody is told: a body may be cut short on the way.
+"""Repeated reads of objects that seem damaged: an answer may have been cut short.
 
-Not every store says so where that happens, and what is damaged as it lies is so each time.
+Not every store reports a short answer. An object that is really damaged is so in each read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ READS_MAX: Final = 3
 
 
 async def read_again(read: Callable[[], Awaitable[T]]) -> T:
-    """Return what a read gives that fetches and decodes; one that finds damage is done again.
+    """Return the result of ``read``, which fetches and decodes; repeat it if it finds damage.
 
     Raises:
-        CorruptionError: each of them found some. Whatever else the read raises.
+        CorruptionError: each read found damage.
+        The other errors of ``read``.
     """
     for _ in range(READS_MAX - 1):
         with suppress(CorruptionError):
@@ -30,10 +31,11 @@ async def read_again(read: Callable[[], Awaitable[T]]) -> T:
 
 
 async def read_decoded(store: Store, path: str, decode: Callable[[Object], T]) -> T:
-    """Return what is made of an object that is read whole.
+    """Return the decoded object at a path.
 
     Raises:
-        CorruptionError: each of some readings is damaged. ObjectNotFound: it is not there.
+        CorruptionError: each of several reads found damage.
+        ObjectNotFound: the object does not exist.
         LocationError: the store failed.
     """
 

@@ -1,9 +1,9 @@
-"""Reading a log's records: fragments of a tree in order, fetched and checked ahead of the reader.
+"""The reader of a log's records: fragments in order, fetched and checked ahead of the caller.
 
-One reader serves both protocols; they differ in the tree's depth of knowledge and in the codec, by
-which bytes become records. Objects are fetched side by side, whatever lanes they lie in, and
-threads decode and check them; records come in the order of positions. A reader that meets a
-collection under way goes on from the newer manifest, or says that what it was to read is gone.
+One reader serves both protocols, which differ in the codec that turns bytes into records. Objects
+are fetched concurrently, whatever lanes they are in, and threads decode and check them. Records
+come in the order of positions. A reader that meets a concurrent collection goes on from the newer
+manifest, or reports that its records were collected.
 Source: wal3, "Read Path"; design page 3, "Read".
 """
 
@@ -30,7 +30,7 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A fragment to be read; with its bytes, where these are there already."""
+    """A fragment to read; with its bytes, if they are read already."""
 
     fragment: Fragment
     data: bytes | None = None
@@ -40,7 +40,8 @@ class Leaf:
 class RecordReader:
     """A reader of the records of a tree.
 
-    Units: about ``window_bytes`` of fragments are read ahead.
+    Units:
+        window_bytes: bytes of fragments that are read ahead, approximately.
     """
 
     tree: TreeReader
@@ -48,10 +49,11 @@ class RecordReader:
     window_bytes: int = BYTES_MAX
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
-        """Read the records of a fragment, which must be those that were written.
+        """Read and verify the records of a fragment.
 
         Raises:
-            ObjectNotFound: it is gone. CorruptionError: they are not.
+            ObjectNotFound: the fragment does not exist.
+            CorruptionError: the fragment is changed.
         """
         return await self._records(Leaf(fragment), ScanPace())
 
@@ -67,12 +69,13 @@ class RecordReader:
 
         Fragments that are not ``wanted`` are not read.
 
-        Shape: the position after the last one, and a table with records of one fragment. Start 0 is
-            the oldest record that is left.
+        Shape: the position after the last record, and a table with records of one fragment. Start 0
+        is the oldest retained record.
 
         Raises:
-            PositionCollected: records from ``start`` on were collected, maybe meanwhile.
-            CorruptionError: an object is missing, or is not what was written.
+            PositionCollected: records at or after ``start`` were collected, before or during the
+            read.
+            CorruptionError: an object is missing or changed.
         """
         reached = start or manifest.oldest
         limit = manifest.next if limit is None else min(limit, manifest.next)
@@ -88,14 +91,14 @@ class RecordReader:
                         yield reached, part
                 return
             except (ObjectNotFound, CorruptionError) as error:
-                # If a collection went past, go on with what it left. A writer who slept through it
-                # may even have put something else where a fragment had been.
+                # If a collection went past, continue with the rest. A late writer may even have put
+                # another object into a collected fragment's place, hence CorruptionError.
                 manifest = await load_past(self.tree.store, manifest, error)
 
     async def read(
         self, leaves: AsyncGenerator[Leaf, None]
     ) -> AsyncGenerator[tuple[Fragment, pa.Table], None]:
-        """Read fragments as their source gives them, some ahead; see `fetch`."""
+        """Read fragments in the order of their source, some of them ahead; see `fetch`."""
         pace = ScanPace()
         found = in_order(
             leaves,
@@ -110,7 +113,7 @@ class RecordReader:
                 yield leaf.fragment, records
 
     async def _records(self, leaf: Leaf, pace: ScanPace) -> pa.Table:
-        if leaf.data is not None:  # The same bytes decode no better the next time.
+        if leaf.data is not None:  # Decoding the same bytes again would not help.
             return await self._records_once(leaf, pace)
         return await read_again(partial(self._records_once, leaf, pace))
 
@@ -131,7 +134,7 @@ class RecordReader:
         limit: int,
         wanted: Callable[[Fragment], bool] | None,
     ) -> AsyncGenerator[Leaf, None]:
-        """Yield what is to be read; fragments must follow each other, whatever of them is read."""
+        """Yield the wanted fragments; all fragments must be contiguous, wanted or not."""
         number: int | None = None
         async with aclosing(self.tree.leaves(manifest.children, reached, limit)) as found:
             async for fragment in found:
@@ -153,7 +156,7 @@ class RecordReader:
 async def limited(
     tables: AsyncGenerator[pa.Table, None], limits: Limits
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield tables, each of one fragment, as far as limits allow; no more of them are asked for."""
+    """Yield tables of one fragment each, as far as limits allow, and request no more of them."""
     spent = Spent()
     async with aclosing(tables):
         async for records in tables:
@@ -165,7 +168,7 @@ async def limited(
 
 
 def records_between(records: pa.Table, fragment: Fragment, start: int, limit: int) -> pa.Table:
-    """Return those of a fragment's records that have the positions ``[start, limit)``."""
+    """Return a fragment's records with the positions ``[start, limit)``."""
     if start <= fragment.start and fragment.limit <= limit:
         return records
     first = max(0, start - fragment.start)

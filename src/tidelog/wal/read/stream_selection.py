@@ -1,4 +1,4 @@
-"""Which records a read gives: all, or those of one stream, or with one key. Pure."""
+"""Selection of the records that a read returns: all, or one stream, or one key. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidelog.wal.format.streams import CONTROL, check_stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """``stream`` is the one stream to give, and ``key`` the one key; None stands for all.
+    """The one ``stream`` and the one ``key`` to return; None means all.
 
-    ``control`` asks for control records, which have no key.
+    ``control`` adds control records, which have no key.
     """
 
     stream: bytes | None = None
@@ -27,14 +27,14 @@ class Selection:
     control: bool = False
 
     def may_be_in(self, fragment: Fragment) -> bool:
-        """Say whether a fragment may hold any such record; if not, it need not be read."""
+        """Return True if a fragment may hold a selected record; otherwise it need not be read."""
         is_of_stream = self.stream is None or may_hold(fragment.streams, self.stream)
         if is_of_stream and (self.key is None or may_hold(fragment.keys, self.key)):
             return True
         return self.control and may_hold(fragment.streams, CONTROL)
 
     def of(self, records: pa.Table) -> pa.Table:
-        """Return those of a fragment's records."""
+        """Return the selected ones of a fragment's records."""
         column: Any = records.column("stream")
         is_control: Any = pc.equal(column, pa.scalar(CONTROL, pa.binary()))
         if self.stream is None and self.key is None:
@@ -46,7 +46,8 @@ class Selection:
             for name, value in (("stream", self.stream), ("key", self.key))
             if value is not None
         ]
-        wanted: Any = reduce(pc.and_, conditions)  # A null is neither; and so no filter lets it by.
+        # A comparison with null is null, which a filter drops.
+        wanted: Any = reduce(pc.and_, conditions)
         return records.filter(pc.or_kleene(wanted, is_control) if self.control else wanted)
 
 
@@ -54,10 +55,10 @@ ALL = Selection()
 
 
 def select(stream: bytes | None, key: bytes | None = None, *, control: bool) -> Selection:
-    """Return what is asked for by the id of a stream, or none, and by a key, or none.
+    """Return the selection of a stream and a key, where None means all.
 
     Raises:
-        UsageError: no stream can have the id, or no record the key.
+        UsageError: the stream's id or the key is invalid.
     """
     if stream is not None:
         check_stream(stream)

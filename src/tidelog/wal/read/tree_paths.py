@@ -1,4 +1,4 @@
-"""Walking the tree of a wal3 log: every object that a manifest names, at whatever depth.
+"""A walk of a log's tree that collects the paths of all objects below a manifest.
 
 Source: wal3, "Data Structures"; docs/internals/wal3.md.
 """
@@ -18,12 +18,12 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 
 async def paths_named(reader: TreeReader) -> tuple[Manifest, set[str]]:
-    """Return the manifest, and the paths of all snapshots and fragments that it names.
+    """Return the manifest, and the paths of all snapshots and fragments below it.
 
-    Every snapshot is read: one request for each, and each must be what its parent says.
+    This reads every snapshot, with one request each, and checks it against its pointer.
 
     Raises:
-        CorruptionError: one is missing, or is not what was written.
+        CorruptionError: a snapshot is missing or changed.
     """
     manifest = await reader.manifest()
     while True:

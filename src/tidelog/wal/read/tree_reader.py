@@ -1,7 +1,7 @@
-"""Reading a log's tree: its manifest, and the snapshots below it, as far down as one gets.
+"""The reader of a log's tree: its manifest, and the snapshots below it.
 
-The tree is the same in both protocols, and holds no records: see `record_reader` for these. What
-is read is checked before it is believed, for it says where to read on.
+The tree is the same in both protocols, and holds no records; `record_reader` reads those. Each
+object is checked before use, because it determines the next reads.
 Source: wal3, "Read Path"; docs/internals/wal3.md.
 """
 
@@ -33,27 +33,29 @@ from tidelog.wal.read.read_again import read_decoded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReader:
-    """A reader of the tree of the log at the root of ``store``; ``reads`` requests at once."""
+    """A reader of the tree of the log at the root of ``store``, with ``reads`` requests at once."""
 
     store: Store
     clock: Clock
     reads: int = AT_ONCE_MAX
 
     async def manifest(self, *, checked: bool = True) -> Manifest:
-        """Read the manifest; who is to tell all that is wrong has it not ``checked``.
+        """Read the manifest. With ``checked=False``, return it even if it contradicts itself.
 
         Raises:
-            NoSuchLog: there is none, or it was destroyed. CorruptionError: it cannot be read, or
-            contradicts itself. LocationError: the store failed.
+            NoSuchLog: the log does not exist or was destroyed.
+            CorruptionError: the manifest cannot be read, or contradicts itself.
+            LocationError: the store failed.
         """
         head = await (load_head if checked else read_head)(self.store)
         return refuse_destroyed(head.manifest, self.store)
 
     async def snapshot(self, pointer: Pointer) -> Snapshot:
-        """Read a snapshot, which must be what the pointer says.
+        """Read a snapshot, and check it against its pointer.
 
         Raises:
-            ObjectNotFound: it is gone. CorruptionError: it is not.
+            ObjectNotFound: the snapshot does not exist.
+            CorruptionError: the snapshot differs from its pointer.
         """
         path = pointer.path
         found = await read_decoded(
@@ -69,15 +71,15 @@ class TreeReader:
     async def leaves(
         self, children: Sequence[Pointer | Fragment], start: int = 0, limit: int | None = None
     ) -> AsyncGenerator[Fragment, None]:
-        """Yield the fragments below children that hold any of the positions ``[start, limit)``.
+        """Yield the fragments below ``children`` that overlap the positions ``[start, limit)``.
 
-        Snapshots are read when their turn comes; the next one of each level while what is below one
-        is given. So memory does not follow the size of the log, nor do the requests before the
-        first fragment.
+        A snapshot is read when its turn comes. On each level, the next snapshot is read while the
+        fragments below the current one are yielded. So memory, and the requests before the first
+        fragment, do not grow with the size of the log.
 
         Raises:
-            ObjectNotFound: a snapshot is gone: it was collected meanwhile. CorruptionError: the
-            tree is not what was written.
+            ObjectNotFound: a snapshot was collected concurrently.
+            CorruptionError: the tree is broken.
         """
         found = [child for child in children if overlaps(child, start, limit)]
         pointers = [child for child in found if isinstance(child, Pointer)]
@@ -95,18 +97,20 @@ class TreeReader:
         finally:
             await cancelled([*filter(None, [following])])
         for child in found:
-            if isinstance(child, Fragment):  # Newer than all snapshots beside them.
+            # The fragments are newer than all snapshots of the same parent.
+            if isinstance(child, Fragment):
                 yield child
 
     async def fragments_of(
         self, manifest: Manifest, *, start: int = 0, limit: int | None = None
     ) -> list[Fragment]:
-        """Return the fragments of a manifest that hold any of the positions ``[start, limit)``.
+        """Return a manifest's fragments that overlap the positions ``[start, limit)``.
 
-        Only snapshots that overlap are read, those of one level side by side.
+        Only overlapping snapshots are read, those of one level concurrently.
 
         Raises:
-            ObjectNotFound, CorruptionError: see `leaves`.
+            ObjectNotFound: see `leaves`.
+            CorruptionError: see `leaves`.
         """
         children: Sequence[Pointer | Fragment] = manifest.children
         while True:
@@ -116,7 +120,7 @@ class TreeReader:
                 return [child for child in children if isinstance(child, Fragment)]
             work = [partial(self.snapshot, pointer) for pointer in pointers]
             read = dict(zip(pointers, await run_all(work, at_once=self.reads), strict=True))
-            # Each round goes down a level: no snapshot names one that is as deep as itself.
+            # Each round goes down a level, because a snapshot names only less deep ones.
             children = list(_expanded(children, read))
 
 

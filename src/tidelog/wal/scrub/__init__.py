@@ -1,1 +1,1 @@
-"""Read everything, and tell all that is wrong."""
+"""Scrub: read a whole log, and report all faults."""

@@ -1,4 +1,4 @@
-"""What a scrub is asked for, and what it found. Pure.
+"""The range of a scrub, and its report. Pure.
 
 Source: wal3, "Scrub"; docs/internals/wal3.md.
 """
@@ -15,7 +15,7 @@ from tidelog.wal.read.bounds import check_range
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with one object of a log."""
+    """A fault of one object of a log."""
 
     path: str
     why: str
@@ -23,10 +23,10 @@ class Problem:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What a scrub found.
+    """The report of a scrub.
 
-    Shape: ``setsum`` is that of all records that were found whole; ``unnamed`` are the keys of
-        objects that the log does not name.
+    Shape: ``setsum`` is the setsum of all intact records. ``unnamed`` are the keys of objects that
+    the log does not name.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class ScrubRange:
-    """The positions ``[start, limit)``, which may be all; start 0 is the oldest that is left."""
+    """The positions ``[start, limit)``; by default all. Start 0 is the oldest retained position."""
 
     start: int = 0
     limit: int | None = None
@@ -71,13 +71,13 @@ class ScrubRange:
         return not self.start and self.limit is None
 
     def holds(self, start: int, limit: int) -> bool:
-        """Say whether any of the positions ``[start, limit)`` is in it."""
+        """Return True if the range has any of the positions ``[start, limit)``."""
         return limit > self.start and (self.limit is None or start < self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a log held before one of its fragments: the setsum of its records, its bytes."""
+    """The state of a log before a fragment: the setsum of its records, and its bytes."""
 
     setsum: Setsum
     bytes: int

@@ -1,13 +1,14 @@
-"""Scrubbing a slot log: its manifest's tree, then the chain of links to the end.
+"""Scrub of a slot log: its manifest's tree, then the chain of links to the end.
 
-Besides what `scrub` checks: every link against the log's setsum, positions and bytes before it; and
-that the fences which the manifest has passed are there, and say of the next epoch what it says.
-What lies past a fence is void, and no fault. For a range, the fences are those between its slots.
+In addition to the checks of `scrub`, it compares every link with the log's setsum, positions and
+bytes before it. It also checks that the fences that the manifest has passed exist, and name the
+same next epochs. Objects past a fence are void, so they are not faults. For a range, it checks the
+fences between the range's slots.
 
-Where the manifest does not reach yet, a slot that was lost looks like the end of the log. What it
-leaves behind gives it away: nobody writes into an epoch to which no fence leads, nor puts records
-into a slot by alpha or more after the first that is missing; and a fence says which slots its
-opener had seen taken.
+Past the manifest, a lost slot looks like the end of the log. But its later objects prove the loss.
+A writer does not write into an epoch without a fence that leads to it, and does not put records
+alpha or more slots past the first missing one. A fence also states which slots its opener saw
+taken.
 Source: wal3, "Scrub"; design page 3, "Slot commit".
 """
 
@@ -44,12 +45,14 @@ async def scrub_slots(
     *,
     run_by: StartScrub | None = None,
 ) -> Scrubbed:
-    """Read a whole slot log, or its positions ``[start, limit)``, and check all of it; see `scrub`.
+    """Read a slot log, or its positions ``[start, limit)``, and check everything; see `scrub`.
 
     Raises:
-        UsageError: there is no position in the range. NoSuchLog: there is no log.
-        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
-        cannot be read, so that nothing says what there should be. LocationError: the store failed.
+        UsageError: the range is empty.
+        NoSuchLog: the log does not exist.
+        PositionCollected: ``start`` was collected, before or during the scrub.
+        CorruptionError: the manifest cannot be read, so the expected objects are unknown.
+        LocationError: the store failed.
     """
     within = ScrubRange(start, limit)
 
@@ -63,7 +66,7 @@ async def scrub_slots(
         await _pins(run)
         await run.others()
         if tail is not None and await _beyond(run, tail):
-            tail = (await reader.end()).tail  # It may only be newer than what was walked.
+            tail = (await reader.end()).tail  # The object may only be newer than the walk.
             for path in await _beyond(run, tail):
                 run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
         return run.found
@@ -72,7 +75,7 @@ async def scrub_slots(
 
 
 async def _fences(run: TreeScrub, manifest: Manifest) -> None:
-    """Check the fences between the epochs of a manifest, its seal, and where its slots lie."""
+    """Check the fences between a manifest's epochs, its seal, and the paths of its slots."""
     store, chain = run.reader.store, chain_of(manifest)
     try:
         if run.within.is_all:
@@ -85,12 +88,13 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
         run.tell(MANIFEST, str(error))
     for path, slot in run.slots.items():
         if chain.knows(slot) and path != chain.of(slot).path(slot):
-            # It may be there for now, but nothing holds it for this log.
+            # The object may exist now, but nothing protects it for this log.
             run.tell(path, "it does not lie where the log's epochs say, or is another log's")
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
         following = chain.after(ending) or chain.seal
-        if following is not None:  # Else they are out of order, which was told of the manifest.
+        # Otherwise the epochs are out of order, which is reported for the manifest.
+        if following is not None:
             ends.append((ending, slot, following))
     if not run.within.is_all:
         first, last = min(run.slots.values(), default=1), max(run.slots.values(), default=0)
@@ -100,7 +104,7 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
 
 
 async def _pins(run: TreeScrub) -> None:
-    """Check what pins hold, as far as the log itself does not name it any more."""
+    """Check the objects that pins hold and the log no longer names."""
     if not run.within.is_all:
         return
     async for entry in run.reader.store.list(PINS):
@@ -115,11 +119,11 @@ async def _pins(run: TreeScrub) -> None:
                 run.tell(entry.key, str(error))
                 break
             if found is None:
-                break  # The log is being destroyed.
+                break  # The pin was deleted concurrently.
             if found.e_tag == e_tag:
                 run.found.problems += problems
                 break
-            # Who finds any looks again: it may have been let go of meanwhile, and swept.
+            # Check again after a fault: the pin may have been released and swept concurrently.
             e_tag = found.e_tag
             problems, paths = await _problems_of_pin(run, found.pin)
             if not problems:
@@ -128,7 +132,7 @@ async def _pins(run: TreeScrub) -> None:
 
 
 async def _problems_of_pin(run: TreeScrub, pin: Pin) -> tuple[list[Problem], set[str]]:
-    """Return what is wrong with a pin, and the paths that it holds."""
+    """Return the faults of a pin, and the paths that it holds."""
     reader = run.reader
     if not pin.is_held:
         return [], set()
@@ -137,7 +141,7 @@ async def _problems_of_pin(run: TreeScrub, pin: Pin) -> tuple[list[Problem], set
     except CorruptionError as error:
         return [Problem(pin.path, str(error))], set()
     children = [child for child in held if child.limit > pin.start and child.path not in run.named]
-    # To reach what the snapshots name, these were read, and checked.
+    # `reached_by` has read and checked the snapshots.
     problems = [Problem(pin.path, why) for why in problems_of_pin(pin)]
     for child in children:
         if isinstance(child, Fragment):
@@ -158,14 +162,15 @@ async def _problems_of_pinned(
     try:
         return [Problem(path, why) for why in await read_again(once)]
     except ObjectNotFound:
-        # A pin whose maker died over it was perhaps too late, and nobody was told that it holds.
+        # A pin that is not sure may have come too late, and its creator got no answer that it
+        # holds.
         return [Problem(path, "a pin holds it, and it is not there")] if is_sure else []
     except CorruptionError as error:
         return [Problem(path, str(error))]
 
 
 async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Seal) -> None:
-    """Check the fence that ended an epoch, as its manifest says, and what that says came next."""
+    """Check that the fence that ended an epoch names the same next epoch as the manifest."""
     path = ending.path(slot)
     run.named.add(path)
     try:
@@ -186,12 +191,12 @@ def _following(link: FenceLink) -> Epoch | Seal:
 
 
 def _own(following: Epoch | Seal) -> Epoch | Seal:
-    """Return what a fence says of what follows it; where a fork finds its objects it does not."""
+    """Return the epoch or seal as a fence states it, without the name of a shared log."""
     return replace(following, log="") if isinstance(following, Epoch) else following
 
 
 async def _tail(run: TreeScrub, manifest: Manifest) -> Tail | None:
-    """Check what the manifest does not name yet; return where the log ends, if all was walked."""
+    """Check the slots past the manifest; return the end of the log if the walk succeeded."""
     tail, limit = tail_of(manifest), run.within.limit
     if chain_of(manifest).seal is not None or (limit is not None and limit <= tail.position):
         return tail
@@ -213,9 +218,9 @@ async def _tail(run: TreeScrub, manifest: Manifest) -> Tail | None:
 
 
 async def _beyond(run: TreeScrub, tail: Tail) -> list[str]:
-    """Return the objects that cannot be there if the log ends at ``tail``."""
+    """Return the objects that cannot exist if the log ends at ``tail``."""
     found = []
-    is_taken = await _is_there(run, tail.path)  # By a seal, past which all is void.
+    is_taken = await _is_there(run, tail.path)  # A seal is there, and all objects past it are void.
     for path in run.found.unnamed:
         if (place := place_of(path)) is None:
             continue
@@ -235,13 +240,14 @@ async def _is_there(run: TreeScrub, path: str) -> bool:
 
 
 async def _is_proof(run: TreeScrub, path: str, slot: int, tail: Tail) -> bool:
-    """Say whether an object of the last epoch proves that the log once went past ``tail``."""
+    """Return True if an object of the last epoch proves that the log once went past ``tail``."""
     try:
         link, _ = await read_link(run.reader.store, path)
     except ObjectNotFound:
         return False
     except CorruptionError:
-        return slot >= tail.slot + tail.epoch.alpha  # Nobody can tell that it is only a fence.
+        # It may be data, which only a writer past the tail would put there.
+        return slot >= tail.slot + tail.epoch.alpha
     if isinstance(link, FenceLink):
         return link.seen > tail.slot
     return slot >= tail.slot + tail.epoch.alpha

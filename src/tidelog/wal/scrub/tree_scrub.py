@@ -1,14 +1,14 @@
-"""Scrubbing a wal3 log: all of it, or a range, and all that is wrong is told, not the first alone.
+"""Scrub of a wal3 log or a range of it. It reports all faults, not only the first.
 
-What is checked: the manifest's and each snapshot's sums, bounds, depths and names; each fragment's
-size, positions, time and records; cursors. Objects that the log does not name are told, and are no
-fault: a crash leaves such, and so does a collection under way. For a range the manifest is checked,
-and what it names of the range; cursors, plan and other objects are not looked at.
+It checks the sums, bounds, depths and names of the manifest and the snapshots; the size, positions,
+times and records of fragments; and the cursors. It lists objects that the log does not name, but
+they are not faults: a crash leaves some, and so does a concurrent collection. For a range it checks
+the manifest and the objects of the range, but not cursors, plan and other objects.
 
-A collection that goes past meanwhile takes away what the manifest named when it was read. Where a
-snapshot is missing, a newer manifest says how to go on. Who finds problems reads the manifest
-again: those of fragments that were collected since are none; if there are others, and the log
-begins later than it did, all is read anew.
+A concurrent collection deletes objects that the manifest named when it was read. If a snapshot is
+missing, the scrub continues from a newer manifest. If it finds faults, it reads the manifest again,
+and drops the faults of fragments that were collected since. If others remain, and the log's start
+has moved, it scrubs again from the beginning.
 Source: wal3, "Scrub"; docs/internals/wal3.md.
 """
 
@@ -52,14 +52,16 @@ async def scrub(
     *,
     run_by: StartScrub | None = None,
 ) -> Scrubbed:
-    """Read a whole log, or its positions ``[start, limit)``, and check all of it.
+    """Read a log, or its positions ``[start, limit)``, and check everything.
 
-    ``run_by`` is `TreeScrub`, or what does as that does.
+    ``run_by`` is `TreeScrub`, or a function that returns a subclass of it.
 
     Raises:
-        UsageError: there is no position in the range. NoSuchLog: there is no log.
-        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
-        cannot be read, so that nothing says what there should be. LocationError: the store failed.
+        UsageError: the range is empty.
+        NoSuchLog: the log does not exist.
+        PositionCollected: ``start`` was collected, before or during the scrub.
+        CorruptionError: the manifest cannot be read, so the expected objects are unknown.
+        LocationError: the store failed.
     """
     within = ScrubRange(start, limit)
 
@@ -76,10 +78,11 @@ async def scrub(
 async def scrub_again(
     load: Callable[[], Awaitable[Manifest]], once: Callable[[Manifest], Awaitable[Scrubbed]]
 ) -> Scrubbed:
-    """Scrub until no problem can be due to a collection that went past meanwhile.
+    """Scrub until no fault can be due to a concurrent collection.
 
-    What is told of two manifests is no collection's doing: the second no longer names what one has
-    erased. Where collections are quicker five times over, all that was found is told.
+    A fault found from two manifests is not due to a collection, because the second manifest does
+    not name the objects that the first collection deleted. If collections keep intervening five
+    times, all faults of the last run are reported.
     """
     manifest, before = await load(), set[Problem]()
     found = await once(manifest)
@@ -97,9 +100,9 @@ async def scrub_again(
 
 @dataclass(slots=True)
 class TreeScrub:
-    """One scrub, as it goes.
+    """One scrub in progress.
 
-    ``check`` gives what is wrong with a fragment's bytes, and how many records it has.
+    ``check`` returns the faults of a fragment's bytes, and its number of records.
     """
 
     reader: TreeReader
@@ -107,18 +110,20 @@ class TreeScrub:
     check: Check
     within: ScrubRange = field(default_factory=ScrubRange)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
-    limits: dict[str, int] = field(default_factory=dict)  # By the fragments' paths, in the range.
-    slots: dict[str, int] = field(default_factory=dict)  # By the same: their numbers.
-    reached: int = 0  # What lies before this was checked.
-    lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
-    visited: set[str] = field(default_factory=set)  # Snapshots, on the way down.
+    # The limits of the range's fragments, by path.
+    limits: dict[str, int] = field(default_factory=dict)
+    # The numbers of the same fragments, by path.
+    slots: dict[str, int] = field(default_factory=dict)
+    reached: int = 0  # Positions before this one are checked.
+    lost: set[str] = field(default_factory=set)  # Missing snapshots that were reported.
+    visited: set[str] = field(default_factory=set)  # Snapshots visited in this pass.
     told: set[Problem] = field(default_factory=set)
 
     async def tree(self, manifest: Manifest) -> None:
-        """Check a manifest, and all of the range that it reaches.
+        """Check a manifest, and the part of its tree in the range.
 
         Raises:
-            PositionCollected: the range starts before what is left.
+            PositionCollected: the range starts before the oldest retained position.
         """
         is_all = self.within.is_all
         while True:
@@ -133,7 +138,7 @@ class TreeScrub:
             except _Missing as missing:
                 newer = await self.reader.manifest(checked=False)
                 if newer.oldest > manifest.oldest:
-                    # A collection went past, and what was checked may be gone since.
+                    # A collection went past, and may have deleted checked objects.
                     manifest, is_all = newer, False
                 else:
                     self.tell(missing.pointer.path, "it is not there")
@@ -145,10 +150,10 @@ class TreeScrub:
             self.tell(MANIFEST, "its setsum is not that of what it reaches")
 
     async def forgive(self, manifest: Manifest) -> None:
-        """Drop the problems of fragments that were collected since ``manifest`` was read.
+        """Drop the faults of fragments that were collected since ``manifest`` was read.
 
         Raises:
-            PositionCollected: the range starts before what is left by now.
+            PositionCollected: the range now starts before the oldest retained position.
         """
         if not self.found.problems:
             return
@@ -158,7 +163,7 @@ class TreeScrub:
         self._refuse_collected(newer)
         gone = {path for path, limit in self.limits.items() if limit <= newer.oldest}
         self.found.problems = [one for one in self.found.problems if one.path not in gone]
-        # A pin may hold them, and is to tell so.
+        # A pin may hold them; the check of pins then reports their faults.
         self.named -= gone
 
     def _refuse_collected(self, manifest: Manifest) -> None:
@@ -166,7 +171,7 @@ class TreeScrub:
             raise collected(self.within.start, manifest.oldest)
 
     async def children(self, children: list[Pointer | Fragment], before: Before) -> None:
-        """Check what a manifest or a snapshot names, after what the log held ``before``."""
+        """Check the children of a manifest or a snapshot, given the log's state before them."""
         leaves = []
         for child in children:
             if self.within.holds(child.start, child.limit) and child.limit > self.reached:
@@ -180,11 +185,12 @@ class TreeScrub:
         await run_all(leaves, at_once=self.reader.reads)
 
     async def snapshot(self, pointer: Pointer, before: Before) -> None:
-        """Check a snapshot, and what it names."""
+        """Check a snapshot and its children."""
         if pointer.path in self.lost:
             return
         if pointer.path in self.visited:
-            # Where each names the next one twice, the ways down soon are too many to be gone.
+            # A forged tree whose snapshots each name the next one twice has exponentially many
+            # paths.
             self.tell(pointer.path, "it is named twice")
             return
         self.visited.add(pointer.path)
@@ -196,7 +202,7 @@ class TreeScrub:
         problems = problems_of_snapshot(snapshot, pointer)
         for why in problems:
             self.tell(pointer.path, why)
-        # Whatever lies there, each step goes down: one that leads to itself must not go round.
+        # Go only to less deep snapshots, so that a forged cycle ends.
         depth = min(snapshot.depth, pointer.depth)
         deep = [child for child in snapshot.snapshots if child.depth < depth]
         await self.children([*deep, *snapshot.fragments], before)
@@ -226,10 +232,10 @@ class TreeScrub:
             await self.bytes_of(fragment, data, before)
 
     async def settle(self) -> None:
-        """Wait for what is checked elsewhere; here nothing is."""
+        """Wait for checks in other processes; a subclass has some."""
 
     async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
-        """Check a fragment's bytes; where they are damaged, those that a second read gives."""
+        """Check a fragment's bytes; if they are damaged, read them once more."""
         self.found.fragments += 1
         self.found.bytes_read += len(data)
         problems, records = await self._checked(data, fragment, before)
@@ -253,9 +259,9 @@ class TreeScrub:
             return [str(error)], 0
 
     async def others(self) -> None:
-        """Check cursors and garbage, and tell of objects that the log does not name.
+        """Check cursors and garbage, and list the objects that the log does not name.
 
-        Of a range nothing: what it does not name is named by the rest.
+        For a range this does nothing, because the rest of the log names other objects.
         """
         if not self.within.is_all:
             return
@@ -267,7 +273,7 @@ class TreeScrub:
                 self.found.unnamed.append(entry.key)
 
     async def _decoded(self, path: str, decode: Callable[[bytes], object]) -> None:
-        """Check that an object can be decoded; one that is missing is fine."""
+        """Check that an object can be decoded, if it exists."""
         try:
             with suppress(ObjectNotFound):
                 await read_decoded(self.reader.store, path, lambda read: decode(read.data))
@@ -275,7 +281,7 @@ class TreeScrub:
             self.tell(path, str(error))
 
     def tell(self, path: str, why: str) -> None:
-        """Report a problem."""
+        """Report a fault once."""
         problem = Problem(path, why)
         if problem not in self.told:
             self.told.add(problem)
@@ -283,7 +289,7 @@ class TreeScrub:
 
 
 class _Missing(Exception):
-    """A snapshot is not there."""
+    """A snapshot does not exist."""
 
     def __init__(self, pointer: Pointer) -> None:
         super().__init__(pointer.path)
@@ -294,10 +300,10 @@ StartScrub: TypeAlias = Callable[[TreeReader, Scrubbed, Check, ScrubRange], Tree
 
 
 def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:
-    """Return what is wrong with the bytes of a fragment of wal3's, and how many records it has.
+    """Return the faults of a wal3 fragment's bytes, and its number of records.
 
     Raises:
-        CorruptionError: it cannot be read.
+        CorruptionError: the bytes cannot be decoded.
     """
     records = decode_fragment(data, path=fragment.path)
     return problems_of_fragment(records, len(data), fragment), records.num_rows
