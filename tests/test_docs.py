@@ -47,14 +47,6 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_readme_makes_a_log(tmp_path: Path) -> None:
-    """The first thing that anybody tries."""
-    names = {"tidelog": tidelog, "url": str(tmp_path)}
-
-    assert run_block("README.md", "create_log", location=tmp_path, **names)["position"] == 1
-    assert bodies(tmp_path) == [b"one", b"two"]
-
-
 def test_transactions_move_what_is_there(tmp_path: Path) -> None:
     """Somebody else commits between the reading and the writing of the first try."""
     begun: list[Transaction] = []

@@ -1,105 +1,75 @@
-"""README's commands and its Python, run as they stand there, one after the other."""
+"""The commands and the Python of README and of the pages for new users, run in order."""
 
 from __future__ import annotations
 
-import re
-import shlex
-import signal
-import subprocess
-import sys
-from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from cli.conftest import Cli
-from kit.doc_blocks import ROOT, run_block
-from tidelog.demo.flights import Flights
+from kit.doc_blocks import ROOT
+from kit.doc_tours import Block, Tour, run_line
 
-DAYS = ("2013-01-14", "2013-01-15", "2013-01-16")
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# These need Spark, or are of the makefile: the demo and the cluster's tests run them.
-ELSEWHERE = ("make demo", "make test", "--engine spark", "--master")
-SHORTER = ("verify --seconds 20", "verify --seconds 2")
+LINES_MAX = 120
+WORDS_MAX = 900
+PAGES = (
+    "README.md",
+    "docs/start/first-collection.md",
+    "docs/start/first-log.md",
+    "docs/concepts/exactly-once.md",
+    "docs/concepts/glossary.md",
+    "docs/concepts/times.md",
+    "docs/concepts/which.md",
+    "docs/guides/keyed-logs-from-a-shell.md",
+    "docs/guides/read-a-collection.md",
+    "docs/guides/shards-from-a-shell.md",
+)
 
 
-def shown() -> list[str]:
-    """Return README's commands, each on a line, without what is said of them."""
-    found = FENCED.findall((ROOT / "README.md").read_text())
-    text = "".join(block for language, block in found if not language).replace("\\\n", " ")
-    lines = (re.sub(r"(^|\s+)#.*", "", line) for line in text.splitlines())
-    return [line for line in lines if line and not any(word in line for word in ELSEWHERE)]
+def without_spark(block: Block) -> bool:
+    """Return True if a block needs no Spark: tests/spark runs the others."""
+    return "tidelog.spark" not in block.text
 
 
 @pytest.fixture
-def tour(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """A directory with the demo's input, of three days."""
-    events = cli.folder / "demo-data" / "events"
-    with Flights.load(cli.folder / "load") as flights:
-        flights.write_events(events)
-    for path in events.iterdir():
-        if not path.stem.endswith(DAYS):
-            path.unlink()
-    assert len(list(events.iterdir())) == len(DAYS)
-    monkeypatch.chdir(cli.folder)
-    return cli
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which a new user begins."""
+    monkeypatch.setenv("TIDELOG_LOCATION", "")
+    monkeypatch.delenv("TIDELOG_LOCATION")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def do(tour: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run one line of the shell's, of which tidelog's commands in this process."""
-    for command in line.split(" && "):
-        before, piped, rest = command.rpartition(" | ")
-        typed = subprocess.run(["bash", "-c", before], check=True, capture_output=True).stdout
-        words = shlex.split(rest)
-        if words[0] == "export":
-            name, _, value = words[1].partition("=")
-            monkeypatch.setenv(name, value.replace("$PWD", str(Path.cwd())))
-        elif words[2:3] == ["follow"]:
-            follow(words[1:])
-        else:
-            assert words[0] == "tidelog", command
-            said = tour.run(*words[1:], given=typed if piped else None)
-            assert said.status == 0, f"{command}: {said.err}"
+@pytest.mark.parametrize("page", PAGES)
+def test_each_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, folder: Path) -> None:
+    """A new user copies the blocks, and compares."""
+    tour = Tour(without_spark)
+    tour.run(page)
+
+    assert tour.compared_count > 0
+    assert any(folder.iterdir())
 
 
-def follow(words: list[str]) -> None:
-    """Follow a log until Ctrl-C, as README says of it."""
-    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    following = subprocess.Popen(
-        [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        following.wait(3)
-    except subprocess.TimeoutExpired:
-        following.send_signal(signal.SIGINT)
-    try:
-        _, err = following.communicate(timeout=60)
-    finally:
-        following.kill()
-    assert following.returncode == 130, err
-
-
-def test_whoever_copies_readme_finds_that_it_works(
-    tour: Cli, monkeypatch: pytest.MonkeyPatch
+def test_an_output_that_a_page_shows_wrongly_is_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that fails there is the first thing that anybody sees."""
-    lines = shown()
-    assert len(lines) > 25, lines
+    """The canary: a wrong row, a missing row, and a command that fails."""
+    shown = (ROOT / "README.md").read_text()
+    page = tmp_path / "page.md"
+    monkeypatch.setattr("kit.doc_tours.ROOT", tmp_path)
+    page.write_text(shown.replace("     5\n3 rows", "     6\n3 rows"))
 
-    for line in lines:
-        do(tour, line.replace(*SHORTER), monkeypatch)
+    with pytest.raises(AssertionError, match="shows:"):
+        Tour(without_spark).run("page.md")
+    with pytest.raises(AssertionError, match="no log"):
+        run_line("tidelog log scan missing")
 
-    place = tour.folder / "demo-data" / "tour"
-    updates = pa.table({"k": [1], "_time": [0], "_diff": [1]})
-    found = run_block(
-        "README.md",
-        "compare_and_append",
-        location=place,
-        schema=pa.schema({"k": pa.int64()}),
-        updates=updates,
-    )
-    assert found["datetime"] is datetime
-    assert found["noon"].to_arrow().num_rows > 0
-    assert found["some"].to_arrow().num_rows == 9
+
+def test_readme_is_short() -> None:
+    """A reader sees within minutes what tidelog is, and if it fits."""
+    text = (ROOT / "README.md").read_text()
+
+    assert len(text.splitlines()) <= LINES_MAX
+    assert len(text.split()) <= WORDS_MAX
+    assert "make test" in text
+    assert "make demo" in text
