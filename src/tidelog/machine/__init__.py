@@ -1,1 +1,1 @@
-"""Durable state machines: dense diffs in consensus, the whole state as a rollup now and then."""
+"""Durable state machines: consensus holds the changes, and rollups hold the whole state."""

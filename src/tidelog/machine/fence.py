@@ -1,9 +1,11 @@
-"""Fences: the records by which a location's consensus is closed, when it moves to another place.
+"""Fences: the records that close a location's consensus when it moves to another place.
 
-A fence is a record without changes that names a move. While that move is under way, whoever wants
-to write after it waits; once the location has moved, nobody does ever again; and where the move was
-given up, it is a record like any other. A *final* fence, which is written after the move, tells
-where the location is now, and holds whatever the location's mark says. Pure.
+A fence is a record without changes that names a move. While the move is under way, a writer must
+wait before it writes after the fence. After the move no writer may write there again. If the move
+was given up, the fence is a record like any other.
+
+A *final* fence is written after the move. It names the new place, and is valid even if the
+location's marker states something else. Pure.
 """
 
 from __future__ import annotations
@@ -16,22 +18,24 @@ import msgspec
 from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 
-_SIGN: Final = b"\xa5fence"  # The field's name, as msgpack has it.
+_SIGN: Final = b"\xa5fence"  # The name of the field, encoded by msgpack.
 
 
 @dataclass(frozen=True, slots=True)
 class MoveFence:
-    """What a record says of a move; ``moved_to`` only of a final one."""
+    """The move that a record names; only a final fence has ``moved_to``."""
 
     move: str
     moved_to: str = ""
 
 
 def encode_fence(newest: bytes, fence: MoveFence, *, at_us: int, key: str, seqno: SeqNo) -> bytes:
-    """Return the record that follows the ``newest`` one of a key, and names what that names.
+    """Return a fence to write after the ``newest`` record of a key; it keeps that record's fields.
+
+    The newest record names the rollup and the floor, so a fence must repeat them.
 
     Raises:
-        CorruptionError: the newest is no record.
+        CorruptionError: ``newest`` is not a record.
     """
     before = records.decode_record(newest, key=key, seqno=seqno)
     fields: dict[str, Any] = msgspec.structs.asdict(before)
@@ -40,11 +44,11 @@ def encode_fence(newest: bytes, fence: MoveFence, *, at_us: int, key: str, seqno
 
 
 def fence_of(data: bytes) -> MoveFence | None:
-    """Return what a record says of a move; None if nothing, or if it is no record."""
+    """Return the fence in a record; None if it has none or is not a record."""
     if _SIGN not in data:
         return None
     try:
         found = msgspec.msgpack.decode(data, type=dict[str, Any]).get("fence")
         return None if found is None else MoveFence(*msgspec.convert(found, tuple[str, str]))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-        return None  # Whoever reads it as a record is told.
+        return None  # Not a record: `decode_record` reports that.

@@ -1,6 +1,6 @@
-"""Fields of states and diffs, as msgpack maps, of which unknown ones survive a round trip. Pure.
+"""Fields of states and diffs: msgpack maps whose unknown fields survive a round trip. Pure.
 
-An older tidelog beside a newer one drops nothing that it does not know.
+An older tidelog can therefore work next to a newer one without losing the newer one's fields.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _T = TypeVar("_T")
 
 
 def decoders_of(types: dict[str, Any]) -> Decoders:
-    """Return what reads each field, by its name and type."""
+    """Return a decoder for each field, by the field's name."""
     return {name: msgspec.msgpack.Decoder(kind) for name, kind in types.items()}
 
 
 def fields_of(
     data: bytes, known: Decoders, *, of: str = "a shard"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that this version knows, and the others.
+    """Return the fields that this version knows, and the other fields.
 
     Raises:
-        CorruptionError: it is no such map, or a field is none that there can be.
+        CorruptionError: ``data`` is not a map of fields, or the value of a known field is invalid.
     """
     try:
         raw = _MAP.decode(data)
@@ -39,10 +39,10 @@ def fields_of(
 
 
 def made_of(kind: type[_T], fields: dict[str, Any], *, of: str = "a shard") -> _T:
-    """Return a state or a diff of fields.
+    """Return a state or a diff with these fields.
 
     Raises:
-        CorruptionError: some are missing.
+        CorruptionError: a required field is missing.
     """
     try:
         return kind(**fields)

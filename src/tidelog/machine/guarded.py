@@ -1,13 +1,16 @@
-"""Consensus that may be moved away: what every process uses, and what keeps it off after a move.
+"""Guarded consensus: the access that every process uses, so that a move loses no write.
 
-One place decides: the location's mark, replaced on condition. A move fences each key, copies it,
-and switches the mark; so that no write lands where nobody looks any more,
-- whoever meets a fence as the newest record asks the mark what it means (`fence`), and waits while
-  the move is under way; longer than ``patience_us`` without a sign of it, and the move is given up;
-- a key that a process makes is asked for in the mark right after: unless a move had begun by then,
-  it was there before any move listed the keys;
-- a second record is written only once the mark was asked: so from then on the first one is known to
-  have been in time.
+The location's marker decides where consensus is, and it is replaced by a conditional put. A move
+fences each key, copies it, and then switches the marker. These rules keep a process from writing to
+the old place after the switch:
+
+- A process that finds a fence as the newest record reads the marker. While the move is under way
+  it waits. If the marker does not change for ``patience_us``, the process gives the move up.
+- A process that writes the first record of a key reads the marker directly after the write. If no
+  move has begun by then, the key existed before any move listed the keys, so the move copies it.
+- A process reads the marker before it writes the second record of a key. From then on, every
+  process knows that the first record was in time.
+
 Source: persist, "Consensus".
 """
 
@@ -28,9 +31,9 @@ PATIENCE_US = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoveStanding:
-    """What the mark says: where consensus is now, if elsewhere; the move that is under way.
+    """The move that the marker states: the new place after a move, or the move under way.
 
-    ``stamp`` changes as long as somebody is at work on the move.
+    ``stamp`` changes as long as the mover is alive.
     """
 
     moved_to: str = ""
@@ -39,20 +42,20 @@ class MoveStanding:
 
 
 class MoveMark(Protocol):
-    """The mark, as far as moves are concerned."""
+    """The part of the location's marker that states moves."""
 
     async def standing(self) -> MoveStanding:
-        """Read it."""
+        """Read the marker."""
         ...
 
     async def give_up(self, standing: MoveStanding) -> None:
-        """End the move that is under way, unless there was a sign of it, or it ended, since."""
+        """End this move, unless it ended or its stamp changed after ``standing`` was read."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class GuardedConsensus:
-    """See the module. Once a location has moved, every call says so."""
+    """Consensus with the rules of this module. After a move every call raises `ConsensusMoved`."""
 
     inner: Consensus
     moves: MoveMark
@@ -74,7 +77,7 @@ class GuardedConsensus:
         if found:
             await self._look(key, found[-1])
         elif start <= 1 or key in self._fenced:
-            # What nobody wrote here may be written elsewhere by now.
+            # A key without records here may have records at the new place: read the marker.
             await self._standing()
         return found
 
@@ -91,7 +94,7 @@ class GuardedConsensus:
             try:
                 await self._wait_out()
             except (ConsensusMoved, LocationError) as error:
-                error.outcome = Outcome.UNKNOWN  # It may have been copied, or not.
+                error.outcome = Outcome.UNKNOWN  # The move may have copied the record, or not.
                 raise
         return landed
 
@@ -109,7 +112,7 @@ class GuardedConsensus:
             yield key
 
     async def _look(self, key: str, newest: Versioned | None) -> None:
-        """Find out what a fence means, if one is newest."""
+        """If the newest record is a fence, read the marker to decide whether the key is closed."""
         fence = None if newest is None else fence_of(newest.data)
         if newest is None or fence is None:
             self._fenced.pop(key, None)
@@ -120,16 +123,17 @@ class GuardedConsensus:
             return
         standing = await self._standing()
         if standing.move:
-            # Also if the fence is another's, who was overtaken and did not know it: that of the
-            # move that is under way may lie below.
+            # This holds for any fence, not only that of the current move: a mover that was
+            # overtaken may have written its fence above the current one.
             self._fenced[key] = (newest.seqno, standing.move)
         else:
-            # From here on a move has to fence the key after this record.
+            # No move is under way, so this fence is void. A later move must write its fence after
+            # this record, so the marker need not be read for it again.
             self._over[key] = newest.seqno
             self._fenced.pop(key, None)
 
     async def _wait_out(self, move: str = "") -> None:
-        """Wait until no move, or not this one, is under way; give it up when it seems dead.
+        """Wait until no move is under way, or not the move named; give up a move that seems dead.
 
         Raises:
             ConsensusMoved: the location has moved. LocationError: the store failed.

@@ -1,9 +1,11 @@
-"""What of a machine's past is kept: rollups, the records after them, what vanished since. Pure.
+"""The kept past of a machine: rollups, the records after them, and vanished objects. Pure.
 
-A rollup and the records before it go once ``seqno_since`` has reached the rollup. Objects that
-changes made vanish stay a while longer: somebody may still read by a state that named them, and is
-not made to say so by a request for each read. Who is slower than that finds a part gone, reads the
-newest state, and begins again by that; the clocks that measure the while decide nothing else.
+A rollup and the records before it are deleted once ``seqno_since`` has reached the rollup. An
+object that a change took out of the state is kept for some time, because a reader may still use a
+state that names it. A reader does not report each read, so only time protects it. A reader that is
+slower finds an object missing, reads the newest state and starts again. Clocks therefore affect
+only how often readers start again, not whether they are correct.
+
 Source: persist, "Garbage Collection"; design page 4, "Compaction and collection".
 """
 
@@ -18,10 +20,10 @@ from tidelog.machine.record import Gone, Record, RolledUp, Rollup
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the past at some seqno.
+    """The known past of a machine at one seqno.
 
-    Shape: ``rollups`` are those that are kept, ``gone`` what vanished and was not deleted that one
-        knows of; both oldest first. Objects that vanished up to ``erased`` are deleted.
+    Shape: ``rollups`` are the kept rollups, ``gone`` the vanished objects that are not yet deleted;
+        both are ordered from oldest to newest. Objects that vanished up to ``erased`` are deleted.
         ``changed`` is the seqno of the newest record with a change.
     """
 
@@ -33,12 +35,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rolled_up(self) -> int:
-        """The seqno up to which the newest rollup has all changes."""
+        """The seqno of the newest rollup, which includes all changes up to it; 0 without one."""
         return self.rollups[-1].seqno if self.rollups else 0
 
     @property
     def is_settled(self) -> bool:
-        """Return True if the newest rollup has all changes, and nothing before it is kept."""
+        """Return True if the newest rollup includes all changes and no older past is kept."""
         return self.changed <= self.rolled_up == self.floor
 
     @property
@@ -48,7 +50,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin_history(rollup: Rollup, found: RolledUp) -> History:
-    """Return what is known once a rollup was read."""
+    """Return the history after reading a rollup."""
     rollups = (*found.rollups, rollup)
     return History(
         rollups=rollups,
@@ -60,7 +62,7 @@ def begin_history(rollup: Rollup, found: RolledUp) -> History:
 
 
 def follow(history: History, seqno: int, record: Record, vanished: tuple[str, ...]) -> History:
-    """Return what is known after one record more."""
+    """Return the history after one more record."""
     rollups, gone = history.rollups, history.gone
     newest = history.newest
     if record.rollup is not None and (newest is None or newest.seqno < record.rollup.seqno):
@@ -82,9 +84,11 @@ def follow(history: History, seqno: int, record: Record, vanished: tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class Collectible:
-    """What may go: objects at once; once a record says so, what lies before the floor.
+    """The parts of a machine's past to delete.
 
-    What vanished up to ``erased`` is gone then.
+    Objects can be deleted immediately. Records and rollups below ``floor`` can be deleted only
+    after a record states the new floor. That record also states ``erased``: objects that vanished
+    up to it are deleted.
     """
 
     floor: int
@@ -97,10 +101,10 @@ class Collectible:
 def plan_collection(
     history: History, seqno_since: int | None, *, before_us: int, eager: bool = False
 ) -> Collectible | None:
-    """Return what may be deleted; None if nothing is due.
+    """Return the parts of the past to delete; None if nothing is due.
 
-    What vanished at or after ``before_us`` stays. Objects alone are a reason for the eager only:
-    others delete many at once, when there is a new rollup.
+    Objects that vanished at or after ``before_us`` are kept. Unless ``eager``, objects alone are no
+    reason to collect: they wait until the floor rises, and are then deleted in one request.
     """
     reached = [one for one in history.rollups if seqno_since is None or one.seqno <= seqno_since]
     floor = max(history.floor, reached[-1].seqno if reached else 0)
@@ -117,8 +121,9 @@ def plan_collection(
 
 
 def _due(history: History, seqno_since: int | None, before_us: int) -> list[Gone]:
-    """Return what vanished long enough ago: nothing before what did not."""
-    # What came before something did so at that time or earlier, whatever its writer's clock said.
+    """Return the oldest entries that vanished long enough ago; stop at the first that did not."""
+    # Entries are in the order of their records, so an entry is at least as old as each later one.
+    # The minimum over the later entries corrects a writer's clock that ran ahead.
     times = [*accumulate((one.at_us for one in reversed(history.gone)), min)][::-1]
     found = []
     for one, at_us in zip(history.gone, times, strict=True):

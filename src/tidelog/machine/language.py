@@ -1,4 +1,4 @@
-"""Languages: how a kind of state begins, changes, and becomes bytes. All pure."""
+"""Languages: the initial value, the changes and the encoding of a kind of state. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[D, R]):
-    """What is to be answered, and what is to be written for it (None: nothing)."""
+    """The result of a command, and the change to write (None: no change)."""
 
     result: R
     diff: D | None = None
 
 
 class Language(Protocol[S, D]):
-    """A kind of state ``S``, and of its changes ``D``."""
+    """The rules of a kind of state ``S`` and of its changes ``D``."""
 
     def initial(self) -> S: ...
     def apply(self, state: S, diff: D) -> S: ...
@@ -32,21 +32,22 @@ class Language(Protocol[S, D]):
     def decode_state(self, data: bytes) -> S: ...
 
     def vanished(self, diff: D) -> Sequence[str]:
-        """Return the objects that the state named before a change, and does not after it."""
+        """Return the paths that the state names before a change and no longer names after it."""
         ...
 
     def seqno_since(self, state: S) -> int | None:
-        """Return the least seqno whose state somebody may still read; None: no older one."""
+        """Return the least seqno that a reader may still read; None if no older state is needed."""
         ...
 
 
 def check_storable(language: Language[S, D], diff: D) -> None:
-    """Refuse a change that nobody could read once it is written: the state would be lost.
+    """Refuse a change that cannot be decoded after it is written: it would destroy the state.
 
-    What a call means is decided, and not of what types its arguments are, which may be any.
+    Callers may pass arguments of any type, and ``decide`` does not check types. Decoding the
+    encoded change here does.
 
     Raises:
-        UsageError: it is one.
+        UsageError: the change cannot be encoded, or not decoded again.
     """
     try:
         language.decode_diff(language.encode_diff(diff))

@@ -1,4 +1,4 @@
-"""States that are gone, older than they were, or another's: told by what is beside them."""
+"""Errors for states that are missing, set back or of another key, and how to detect a loss."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tidelog.store.port import Store
 
 
 async def was_written(store: Store, prefix: str) -> bool:
-    """Say whether there are objects that are only written once there are records.
+    """Return True if objects exist that are written only after the first record.
 
-    Those are rollups, and what else follows parts in a listing: a part may be older than the first
-    record, or of a writer that died before it.
+    These are rollups and all other objects that sort after the parts. Parts do not count: a writer
+    stores a part before the first record, and may die before it writes the record.
     """
-    after = f"{prefix}/part0"  # "0" follows "/".
+    after = f"{prefix}/part0"  # "0" is the character after "/".
     return await first_entry(store, f"{prefix}/", after=after) is not None
 
 
 def state_lost(key: str) -> CorruptionError:
-    """Return the error that a state is gone of which other objects are left."""
+    """Return the error for a state that is missing although other objects of its key exist."""
     return CorruptionError(
         f"the state of {key!r} is gone, though it was written: restore the object "
         f"consensus/{key} (from a backup, or an older version of it), and write nothing before"
@@ -26,7 +26,7 @@ def state_lost(key: str) -> CorruptionError:
 
 
 def state_set_back(key: str) -> CorruptionError:
-    """Return the error that a state is older than others which were written after it."""
+    """Return the error for a state that is older than an object written after it."""
     return CorruptionError(
         f"the state of {key!r} is older than what was written after it: put the newest version of "
         f"consensus/{key} back (from a backup, or an older version of the object), and write "
@@ -35,7 +35,7 @@ def state_set_back(key: str) -> CorruptionError:
 
 
 def state_of_another(key: str) -> CorruptionError:
-    """Return the error that a state names what lies below another key."""
+    """Return the error for a state that names objects of another key."""
     return CorruptionError(
         f"the object consensus/{key} is the state of another shard: put the one back that is its "
         "own (from a backup, or an older version of it), and write nothing before"

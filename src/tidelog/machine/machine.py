@@ -1,9 +1,11 @@
-"""The machine: the one loop that reads a state, decides, and commits on condition.
+"""The machine: the loop that reads a state, decides, and commits on condition.
 
-A state is a value. ``decide`` is a pure function from a state to a diff and a result; the machine
-appends the diff with compare-and-set, and on a lost race reads what won and decides again. What is
-to be decided while a record is under way goes into the next one, all together: one instance has one
-record under way at a time, so that its own calls never race each other.
+A state is a value. ``decide`` is a pure function from a state to a diff and a result. The machine
+appends the diff with compare-and-set. If it loses the race, it reads the winner's records and
+decides again.
+
+A machine writes one record at a time, so its own calls never race each other. Commands that arrive
+while a record is under way are decided together and go into the next record.
 
 Source: persist, "State Machine" and "Pipelining".
 """
@@ -42,7 +44,7 @@ _SETTLE_TRIES = 4
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A command that waits, and who waits for it."""
+    """A waiting command and the future of its caller."""
 
     decide: Callable[[Any], Decision[Any, Any]]
     answer: asyncio.Future[Any]
@@ -51,7 +53,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Decided(Generic[S, D]):
-    """What came of commands that were decided one after the other."""
+    """The results of commands that were decided one after the other."""
 
     state: S
     diffs: tuple[D, ...]
@@ -59,7 +61,8 @@ class _Decided(Generic[S, D]):
 
     @property
     def is_sure(self) -> bool:
-        """Say whether each answer is proven by what is written, and not by what was read."""
+        """Return True if every answer depends on the write, so a stale state cannot falsify it."""
+        # An answer without a diff is taken from the state as this process last read it.
         return len(self.diffs) == len(self.answers)
 
 
@@ -67,8 +70,8 @@ class _Decided(Generic[S, D]):
 class Machine(Generic[S, D]):
     """One durable state.
 
-    Units: ``rollup_every`` counts records from one rollup to the next; for ``vanished_us``
-        microseconds an object stays that the state names no more.
+    Units: ``rollup_every`` is the number of records between rollups; ``vanished_us`` is the time in
+        microseconds for which an object is kept after the state no longer names it.
     """
 
     key: str
@@ -94,20 +97,20 @@ class Machine(Generic[S, D]):
         self.upkeep = Upkeep(self)
 
     async def refresh(self) -> S:
-        """Read what others have committed, and return the newest state."""
+        """Read the records that other processes committed, and return the newest state."""
         async with self._lock:
             await self._catch_up()
             return self.state
 
     async def commit(self, decide: Callable[[S], Decision[D, R]]) -> R:
-        """Decide over the newest state and write the change; return the decision's result.
+        """Decide on the newest state, write the change, and return the decision's result.
 
-        ``decide`` may run several times, over newer and newer states. A decision that writes
-        nothing is believed only over a state that was read after this call began. Who cancels the
-        call does not cancel the change, which may be under way.
+        ``decide`` may run several times, each time on a newer state. If a decision writes nothing,
+        its result is used only if the state was read after this call began. Cancelling the call
+        does not cancel the change, because its record may be under way.
 
         Raises:
-            whatever ``decide`` raises; ContentionError: others were first at every try.
+            the errors that ``decide`` raises; ContentionError: the call lost the race at every try.
             LocationError, OutcomeUnknown: see `tidelog.consensus.port.Consensus`.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -118,20 +121,20 @@ class Machine(Generic[S, D]):
         return await asyncio.shield(answer)
 
     async def collect(self, *, after_us: int | None = None) -> int:
-        """Delete what no state that may still be read names; return how many objects that were.
+        """Delete objects that no readable state names; return the number of objects.
 
-        What changes made vanish in the last ``after_us`` microseconds (``vanished_us``, unless
-        told) stays.
+        Objects that vanished in the last ``after_us`` microseconds (default ``vanished_us``) are
+        kept.
 
         Raises:
-            LocationError: the store failed; what was deleted is named by nothing.
+            LocationError: the store failed; no state names an object that was deleted.
         """
         async with self._lock:
             await self._catch_up()
             return await self.upkeep.collect(self.vanished_us if after_us is None else after_us)
 
     async def clear(self) -> int:
-        """Delete what a killed `collect` or `settle` left; return how many rollups that were.
+        """Delete the remains of a killed `collect` or `settle`; return the number of objects.
 
         Raises:
             LocationError: the store failed; call again.
@@ -141,11 +144,11 @@ class Machine(Generic[S, D]):
             return await self.upkeep.clear()
 
     async def settle(self, *, after_us: int | None = None) -> int:
-        """Collect, and delete the past of the state, too; return how many objects that were.
+        """Collect, and delete the state's past as well; return the number of objects.
 
-        Records and rollups of the past hold the values that changes took out of the state. They go
-        as far as no reader holds them. Other processes may write concurrently; then the newest
-        changes wait for the next call.
+        Records and rollups of the past contain the values that changes removed from the state. They
+        are deleted unless a reader holds them. If other processes write concurrently, the newest
+        changes may remain until the next call.
 
         Raises:
             LocationError: the store failed; call again.
@@ -192,14 +195,14 @@ class Machine(Generic[S, D]):
                 known_fresh = True
                 continue
             if decided.diffs:
-                # Before who waits is told: a process may end then.
+                # Before the callers get their answers: a process may end as soon as it has one.
                 await self.upkeep.after_commit()
             self._tell(decided, attempt)
             return
         raise ContentionError("others were first at every try: try again", key=self.key)
 
     def _decide(self, jobs: list[_Job]) -> _Decided[S, D]:
-        """Decide commands one after the other, each over what the ones before it made."""
+        """Decide commands one after the other, each on the state after those before it."""
         state, diffs = self.state, []
         answers: list[tuple[_Job, Any, TidelogError | None]] = []
         for job in jobs:
@@ -211,7 +214,7 @@ class Machine(Generic[S, D]):
                 answers.append((job, None, error))
                 continue
             except Exception as error:  # noqa: BLE001 - whoever brought the command is told
-                # Not foreseen: nothing that is read later would answer it otherwise.
+                # An unforeseen error does not depend on the state, so a newer state would not help.
                 _fail([job], error)
                 continue
             if decision.diff is not None:
@@ -239,7 +242,7 @@ class Machine(Generic[S, D]):
                 observe_commit(self.prefix.partition("/")[0], seconds, attempt + 1)
 
     async def append(self, diffs: tuple[D, ...], after: S) -> bool:
-        """Write one record; True if it landed, and then this machine has the state ``after``."""
+        """Write one record; return True if it landed. This machine then has the state ``after``."""
         seqno = SeqNo(self.seqno + 1)
         rollup, floor, erased = self.upkeep.to_name(self.history)
         record = Record(
@@ -259,10 +262,13 @@ class Machine(Generic[S, D]):
         return tuple(path for diff in diffs for path in self.language.vanished(diff))
 
     async def _catch_up(self) -> None:
-        """Apply the records after our seqno; start from a rollup where they are gone."""
+        """Apply the records after our seqno; if they were truncated, start from a rollup."""
         for attempt in range(_MISSING_TRIES):
             found = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))
             if not found and not self.seqno and not self._is_new:
+                # Nothing was ever read: the key is new, or its consensus object is lost. Other
+                # objects decide which. The second scan finds records that another process wrote
+                # after the first scan.
                 self._is_new = not await was_written(self.store, self.prefix)
                 found = [] if self._is_new else await self.consensus.scan(self.key, SeqNo(1))
                 if not found and not self._is_new:
@@ -274,15 +280,15 @@ class Machine(Generic[S, D]):
                     found = await self._start_over(found)
                 self._replay(found)
             except ObjectNotFound:
-                # The rollup went since the record that named it was read: a newer one names
-                # another.
+                # The rollup was collected after we read the record that names it. The newest record
+                # by now names another rollup.
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 continue
             return
         raise CorruptionError("the rollup that the newest record names is missing", key=self.key)
 
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
-        """Take the state from the newest record's rollup; return the records after it."""
+        """Load the state from the newest record's rollup; return the records after it."""
         newest = found[-1]
         rollup = self._decode(newest).rollup
         if rollup is None or found[0].seqno > rollup.seqno + 1:
@@ -295,10 +301,10 @@ class Machine(Generic[S, D]):
         return [r for r in found if r.seqno > rollup.seqno]
 
     async def load_rollup(self, rollup: Rollup) -> tuple[S, RolledUp]:
-        """Read a rollup: the state in it, and what else it says.
+        """Read a rollup: its state, and its other fields.
 
         Raises:
-            ObjectNotFound: it is not there. CorruptionError: it is not what was written.
+            ObjectNotFound: the rollup does not exist. CorruptionError: its bytes were changed.
             LocationError: the store failed.
         """
         held = records.decode_rollup(rollup, (await self.store.get(rollup.path)).data)
@@ -326,11 +332,12 @@ class Machine(Generic[S, D]):
 
 def _noticed(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
-        answer.exception()  # Whoever cancelled the call is not to be told at the end.
+        # Reading the exception keeps asyncio from logging it if the caller cancelled the call.
+        answer.exception()
 
 
 def _fail(jobs: list[_Job], error: BaseException) -> None:
-    """Tell each command that still waits."""
+    """Raise an error in the caller of each command that still waits."""
     for job in jobs:
         if job.answer.done():
             continue

@@ -1,6 +1,6 @@
-"""A machine's past, as far as it is kept: its records, and its state as it was at a seqno.
+"""The kept past of a machine: its records, and its state at a seqno.
 
-Nothing here is on the way of a reader or a writer: people ask for it, and scrubbing.
+Readers and writers do not use this module. Scrubbing and the commands that show history do.
 Source: persist, "Incremental State".
 """
 
@@ -19,7 +19,7 @@ from tidelog.machine.record import Record
 
 @dataclass(frozen=True, slots=True)
 class PastRecord(Generic[D]):
-    """A record that is kept, and the changes in it."""
+    """A kept record and its decoded changes."""
 
     seqno: int
     record: Record
@@ -27,10 +27,10 @@ class PastRecord(Generic[D]):
 
 
 async def kept_records(machine: Machine[S, D], start: int = 1) -> list[PastRecord[D]]:
-    """Return the records that are kept, from ``start`` on, oldest first.
+    """Return the kept records from ``start``, oldest first.
 
     Raises:
-        CorruptionError: one cannot be read. LocationError: the store failed.
+        CorruptionError: a record cannot be read. LocationError: the store failed.
     """
     found = []
     for version in await machine.consensus.scan(machine.key, SeqNo(start)):
@@ -41,11 +41,11 @@ async def kept_records(machine: Machine[S, D], start: int = 1) -> list[PastRecor
 
 
 async def state_at(machine: Machine[S, D], seqno: int) -> S:
-    """Return the state as it was at a seqno.
+    """Return the state at a seqno.
 
     Raises:
-        UsageError: it has not come so far, or so old a state is not kept; the message says which
-            are. CorruptionError, LocationError: see `kept_records`.
+        UsageError: the seqno does not exist yet, or its state is no longer kept; the message names
+            the kept seqnos. CorruptionError, LocationError: see `kept_records`.
     """
     await machine.refresh()
     kept = await kept_records(machine)
@@ -61,7 +61,7 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
         try:
             state, _ = await machine.load_rollup(rollups[-1])
         except ObjectNotFound:
-            # It was collected while its records were read.
+            # A collection deleted the rollup while we read the records.
             raise UsageError(
                 f"the state of seqno {seqno} has just been collected: ask for a newer one"
             ) from None

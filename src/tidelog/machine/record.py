@@ -1,11 +1,11 @@
-"""Records: what a machine writes for the changes of its state, and the rollups they name.
+"""Records: the stored changes of a machine's state, and the rollups that they name.
 
 Shape: a record is a msgpack map ``{"v": format, "rollup": the newest one, or nil, "floor": seqno,
-    "erased": seqno, "at_us": the writer's clock, "diffs": [bytes]}``; a rollup is an object at
-    ``<prefix>/rollup/<seqno:016x>-<id>``, a map of ``v``, the ``state`` after that seqno, the
-    ``floor``, the ``rollups`` before it, ``erased``, and what is ``gone`` besides.
-Invariants: each record names the newest rollup known when it was written, so one read of the newest
-    record finds it; rollups from ``floor`` on are kept, and so are all records after ``floor``.
+    "erased": seqno, "at_us": the writer's clock, "diffs": [bytes]}``. A rollup is an object at
+    ``<prefix>/rollup/<seqno:016x>-<id>``: a map of ``v``, the ``state`` after that seqno, the
+    ``floor``, the ``rollups`` before it, ``erased``, and the vanished objects (``gone``).
+Invariants: each record names the newest rollup known to its writer, so one read of the newest
+    record finds it. All rollups from ``floor`` and all records after ``floor`` are kept.
 Source: persist, "Incremental State" and "Rollups".
 """
 
@@ -25,7 +25,7 @@ _ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the whole state after ``seqno`` lies, and what its bytes must be."""
+    """The path of the whole state after ``seqno``, and the size and hash of its bytes."""
 
     seqno: int
     path: str
@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
-    """Objects that a record made vanish from the state, and when that was by its writer's clock."""
+    """Objects that a record took out of the state, with the time by its writer's clock."""
 
     seqno: int
     at_us: int
@@ -53,7 +53,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RolledUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollup's object holds."""
+    """The contents of a rollup's object."""
 
     v: int = FORMAT
     state: bytes
@@ -68,7 +68,7 @@ def rollup_path(prefix: str, seqno: SeqNo, unique: str) -> str:
 
 
 def rollup_seqno(path: str) -> int:
-    """Return the seqno in the path of a rollup; -1 if it is not one."""
+    """Return the seqno in the path of a rollup; -1 if the path is not a rollup's."""
     found = _ROLLUP.search(path)
     return -1 if found is None else int(found[1], 16)
 
@@ -82,10 +82,10 @@ def encode_rollup(found: RolledUp) -> bytes:
 
 
 def decode_rollup(rollup: Rollup, data: bytes) -> RolledUp:
-    """Read a rollup, if it is what the record that names it says.
+    """Read a rollup and check it against the size and hash in the record that names it.
 
     Raises:
-        CorruptionError: it is not. UsageError: a newer tidelog wrote it.
+        CorruptionError: the bytes differ, or cannot be read. UsageError: a newer tidelog wrote it.
     """
     if len(data) != rollup.size_bytes or xxhash.xxh3_128_digest(data) != rollup.xxh3:
         raise CorruptionError("a rollup's bytes are not those that were written", path=rollup.path)
@@ -100,7 +100,7 @@ def decode_record(data: bytes, *, key: str, seqno: SeqNo) -> Record:
     """Read a record.
 
     Raises:
-        UsageError: a newer tidelog wrote it, or one of before the first release. CorruptionError:
+        UsageError: a newer tidelog wrote it, or one older than the first release. CorruptionError:
             it is not a record.
     """
     return _decode(Record, data, what="a state record", key=key, seqno=seqno)

@@ -1,9 +1,9 @@
-"""Upkeep: rollups that shorten what a newcomer reads, and the deletion of what nothing names.
+"""Upkeep: rollups that shorten the first read of a state, and deletion of unnamed objects.
 
-It rides along: a rollup that was written is named by the next record, and so is the floor that a
-collection raises, so that neither costs a record, but where a process may have no next one. All of
-it is best effort, and none of it is ever half done in a way that somebody could read: what a crash
-leaves is done again, or swept.
+It adds few records: the next record of a change names a new rollup and a raised floor. Only a
+process that may write no further record writes one for that alone. All of it is best effort. A
+reader never sees a step half done, and a later call repeats or cleans up the steps that a crash
+interrupted.
 Source: persist, "Rollups" and "Garbage Collection".
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Upkeep(Generic[S, D]):
-    """The upkeep of one machine, by this process."""
+    """The upkeep of one machine in this process."""
 
     machine: Machine[S, D]
     _commits: int = field(init=False, default=0)
@@ -35,10 +35,11 @@ class Upkeep(Generic[S, D]):
     _overtaken: list[str] = field(init=False, default_factory=list)
 
     def to_name(self, history: History) -> tuple[Rollup | None, int, int]:
-        """Return the newest rollup, the floor, and what is erased, that the next record names."""
+        """Return the rollup, the floor and the erased seqno that the next record must state."""
         newest, pending = history.newest, self._pending
         if pending is not None and newest is not None and pending.seqno <= newest.seqno:
-            # Named by a record whose answer was lost, or overtaken: the next one can be written.
+            # A record whose answer was lost names it, or another process's newer rollup overtook
+            # it. In both cases this process may write its next rollup.
             if pending not in history.rollups:
                 self._overtaken.append(pending.path)
             pending = self._pending = None
@@ -52,7 +53,7 @@ class Upkeep(Generic[S, D]):
         )
 
     async def after_commit(self) -> None:
-        """Do what has become due. Best effort: the change that it follows has landed."""
+        """Do the upkeep that is due. Errors are ignored: the change itself has landed."""
         self._commits += 1
         try:
             await self._truncate()
@@ -64,10 +65,10 @@ class Upkeep(Generic[S, D]):
             return
 
     async def _name_at_once(self) -> None:
-        """Name what waits for the next record, where there may be none.
+        """Write a record for a waiting rollup or collection if this process may commit no other.
 
-        Of many processes that each commit once and end, each would write the rollup that is due,
-        and delete what may go, and no record would ever say so.
+        Many processes commit once and end. Without this, each of them would write the same rollup
+        and delete the same objects, and no record would ever state it.
         """
         waits = self._is_unnamed() or self._collected is not None
         if waits and self._commits < self.machine.rollup_every:
@@ -75,7 +76,7 @@ class Upkeep(Generic[S, D]):
             await self._truncate()
 
     async def collect(self, after_us: int) -> int:
-        """Delete all that may go now; return how many objects were named. See `Machine.collect`."""
+        """Delete all that is due; return the number of objects. See `Machine.collect`."""
         machine = self.machine
         if self._is_unnamed():
             await machine.append((), machine.state)
@@ -94,18 +95,19 @@ class Upkeep(Generic[S, D]):
         await self.machine.append((), self.machine.state)
 
     async def settle(self, after_us: int) -> int:
-        """Collect; then delete records up to the floor, and rollups that no record will name.
+        """Collect; then delete records up to the floor, and rollups that no record can name.
 
-        A collector that died after it raised the floor leaves both.
+        A collector that dies after it raised the floor leaves both.
         """
         deleted = await self.collect(after_us)
         return deleted + await self.clear()
 
     async def clear(self) -> int:
-        """Delete what killed calls left: records up to the floor, rollups and spills."""
+        """Delete the remains of killed calls: records up to the floor, rollups and spills."""
         machine, history = self.machine, self.machine.history
         if history.floor:
-            # The rollup at the floor has the change of that record; a later one raised the floor.
+            # The rollup at the floor includes the change of the record at the floor. A later record
+            # raised the floor, so the newest record is never truncated.
             await machine.consensus.truncate(machine.key, SeqNo(history.floor + 1))
         named = {one.path for one in history.rollups}
         listed = [entry.key async for entry in machine.store.list(f"{machine.prefix}/rollup/")]
@@ -119,7 +121,7 @@ class Upkeep(Generic[S, D]):
         return len(dead) + await machine.consensus.sweep(machine.key)
 
     async def _sweep(self) -> int:
-        """Delete rollups of ours that no record names, nor can: others were named instead."""
+        """Delete this process's rollups that no record can name because a newer one was named."""
         gone = self._overtaken
         if gone:
             await self.machine.store.delete(gone)
@@ -152,7 +154,7 @@ class Upkeep(Generic[S, D]):
         self._pending = records.describe_rollup(machine.seqno, path, data)
 
     async def _delete(self, after_us: int, *, eager: bool = False) -> int:
-        """Delete objects that vanished ``after_us`` ago, or longer; the next record says so."""
+        """Delete objects that vanished at least ``after_us`` ago; the next record states it."""
         machine = self.machine
         if self._collected is not None:
             return 0
@@ -164,19 +166,24 @@ class Upkeep(Generic[S, D]):
         )
         if found is None:
             return 0
+        # Delete before the record states it: after a crash in between, `gone` still lists the
+        # objects and the next collection deletes them again. The other order could leave objects
+        # forever.
         if found.objects:
             await machine.store.delete(list(found.objects))
         self._collected = found
         return len(found.objects)
 
     async def _truncate(self) -> int:
-        """Drop the records and rollups below a floor that a record of ours has raised."""
+        """Delete records and rollups below the floor, once a record of this process raised it."""
         done, history = self._collected, self.machine.history
+        # Only after the record: until then, readers start from the rollups that these deletes
+        # remove.
         if done is None or history.floor < done.floor or history.erased < done.erased:
             return 0
         self._collected = None
         if history.floor > done.floor or not done.raises_floor:
-            return 0  # Somebody else has raised it further, and drops what is below.
+            return 0  # Another process raised the floor further and deletes below it.
         await self.machine.consensus.truncate(self.machine.key, SeqNo(done.floor))
         if done.rollups:
             await self.machine.store.delete(list(done.rollups))
