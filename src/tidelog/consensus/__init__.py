@@ -1,1 +1,1 @@
-"""Versions by key, each following the one before: the place where it is decided who was first."""
+"""Consensus: for each key, a sequence of records; a conditional append decides each race."""

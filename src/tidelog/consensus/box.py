@@ -1,11 +1,12 @@
-"""Boxes: the one object in which a key's records lie when consensus is the object store itself.
+"""Boxes: a box is the one object that holds a key's records if the store is the consensus.
 
-Shape: msgpack array ``[format, xxh3-128 of the body, body]``; the body is an array ``[format,
-    stamp, spills, records, writes]``. A spill names an immutable object, sealed alike, that holds
-    older records; a record is ``[seqno, write id, data]``; ``writes`` are the newest 64 ``[seqno,
-    write id]``, kept when their records are truncated.
-Invariants: seqnos are dense over spills and records, oldest first; the newest record is always in
-    the box; ``stamp`` differs between any two bodies, since a store's e_tag may be a hash of them.
+Shape: a msgpack array ``[format, xxh3-128 of the body, body]``; the body is an array ``[format,
+    stamp, spills, records, writes]``. A spill names an immutable object, sealed in the same way,
+    that holds older records. A record is ``[seqno, write id, data]``. ``writes`` are the newest 64
+    pairs ``[seqno, write id]``, which stay when their records are truncated.
+Invariants: seqnos are dense over spills and records, oldest first. The newest record is always in
+    the box. ``stamp`` differs between any two bodies, because a store's e_tag may be a hash of
+    them.
 Does no I/O: see `tidelog.consensus.store`.
 Source: persist, "Consensus"; style.md, "Errors".
 """
@@ -38,7 +39,7 @@ class BoxEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Spill(msgspec.Struct, frozen=True, array_like=True):
-    """Older records ``[first, last]`` in an object of their own."""
+    """The path of an object that holds the older records ``[first, last]``."""
 
     path: str
     first: int
@@ -46,7 +47,7 @@ class Spill(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Box(msgspec.Struct, frozen=True, array_like=True):
-    """All that a key's object says."""
+    """The contents of a key's object."""
 
     format: int
     stamp: str
@@ -65,7 +66,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
         return self.records[0].seqno if self.records else 1
 
     def wrote(self, seqno: int) -> str | None:
-        """Return who wrote record ``seqno``, as far as the box itself knows."""
+        """Return the write id of record ``seqno``; None if the box no longer contains it."""
         for entry in self.records:
             if entry.seqno == seqno:
                 return entry.write_id
@@ -76,28 +77,32 @@ EMPTY: Final = Box(FORMAT, "", (), (), ())
 
 
 def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
-    """Return the box with one record more; the write id is the new body's stamp."""
+    """Return the box with one more record; its write id becomes the stamp of the new body."""
     return adopt_record(box, box.head_seqno + 1, data, write_id=write_id)
 
 
 def adopt_record(box: Box, seqno: int, data: bytes, *, write_id: str) -> Box:
-    """Return the box with one record more, which has its seqno already; see `append_record`."""
+    """Return the box with one more record of a given seqno; see `append_record`."""
     writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
     records = (*box.records, BoxEntry(seqno, write_id, data))
     return Box(FORMAT, write_id, box.spills, records, writes)
 
 
 def follows(newer: Box, older: Box) -> bool:
-    """Say whether a box may be what became of another one, which was read or written before it."""
+    """Return True if ``newer`` can be a later version of ``older``.
+
+    The store was set back to an older version if the newest seqno fell, or if another write now has
+    the seqno of a known record.
+    """
     writer = newer.wrote(older.head_seqno)
     return newer.head_seqno >= older.head_seqno and writer in (
-        None,  # It is forgotten.
+        None,  # The write id is no longer in the box.
         older.wrote(older.head_seqno),
     )
 
 
 def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
-    """Return the older half of the records if the box has grown too large, else nothing."""
+    """Return the older half of the records if the box is too large, else an empty tuple."""
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
         return ()
     return box.records[: len(box.records) // 2]
@@ -111,20 +116,20 @@ def spill_path(folder: str, first: int, stamp: str) -> str:
 def spill_seqno(name: str) -> int | None:
     """Return the seqno of a spill's first record, from its name in the folder of its key.
 
-    None if it is not the name of a spill: an object in the folder of another key, or a foreign one.
+    None if the name is not a spill's: an object in the folder of another key, or a foreign object.
     """
     first = name.partition("-")[0]
     return int(first, 16) if _SEQNO.fullmatch(first) and "/" not in name else None
 
 
 def spill_records(box: Box, spill: Spill) -> Box:
-    """Return the box with the records up to ``spill.last`` moved out."""
+    """Return the box without the records up to ``spill.last``, which the spill now holds."""
     kept = tuple(e for e in box.records if e.seqno > spill.last)
     return Box(FORMAT, box.stamp, (*box.spills, spill), kept, box.writes)
 
 
 def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
-    """Return the box without what lies before ``before``; a spill goes when all of it does."""
+    """Return the box without the records before ``before``; a spill is dropped only as a whole."""
     spills = tuple(s for s in box.spills if s.last >= before)
     kept = tuple(e for e in box.records if e.seqno >= before)
     return Box(FORMAT, stamp, spills, kept, box.writes)
@@ -155,7 +160,8 @@ def decode_spill(data: bytes, *, path: str) -> tuple[BoxEntry, ...]:
     """Read spilled records.
 
     Raises:
-        UsageError: a newer tidelog wrote them. CorruptionError: these are none, or were changed.
+        UsageError: a newer tidelog wrote them. CorruptionError: they are not records, or were
+            changed.
     """
     body = _unseal(data, where=path)
     try:

@@ -1,4 +1,4 @@
-"""One connection to a database, that is made when it is needed, and again where it broke."""
+"""One connection to a database: made at the first statement, and again after an error."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Rows = list[tuple[Any, ...]]
 
 
 class Connection(Protocol):
-    """What the drivers of databases call a connection."""
+    """The part of a driver's connection that this module uses."""
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class OneConnection:
-    """A `Database`: statements come from threads, and one at a time has the connection.
+    """A `Database` with one connection, which one thread at a time uses.
 
-    ``told`` returns the error that stands for one of the driver's, or None for what is none.
+    ``told`` returns the tidelog error for an error of the driver, or None for an unknown error.
     """
 
     connect: Callable[[], Any]

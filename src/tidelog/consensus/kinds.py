@@ -1,6 +1,6 @@
-"""The kinds of consensus, and where each is: ``store``, ``sqlite:PATH``, ``postgresql://...``.
+"""The kinds of consensus and their places: ``store``, ``sqlite:PATH``, ``postgresql://...``.
 
-A location is made with one kind, and its mark says which, and where it is, without a password.
+A location is created with one kind. Its marker states the kind, and the place without a password.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECRETS: Final = frozenset({"password", "sslpassword", "passfile"})
 
 @dataclass(frozen=True, slots=True)
 class ConsensusPlace:
-    """A kind of consensus and where it is; ``told`` is that without a secret."""
+    """A kind of consensus and its URL; ``told`` is the URL without secrets, for messages."""
 
     kind: str
     url: str = ""
@@ -34,10 +34,10 @@ class ConsensusPlace:
 
 
 def parse_consensus(text: str) -> ConsensusPlace:
-    """Read where consensus is.
+    """Parse the text that names a place of consensus.
 
     Raises:
-        UsageError: it is of no known form; the message does not repeat a password.
+        UsageError: the text has no known form; the message does not repeat a password.
     """
     scheme, mark, rest = text.partition(":")
     if text == STORE:
@@ -56,7 +56,7 @@ def parse_consensus(text: str) -> ConsensusPlace:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without what is secret in it."""
+    """Return a URL without its password and other secrets."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")
@@ -69,10 +69,10 @@ def without_password(url: str) -> str:
 
 
 def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
-    """Refuse a location whose consensus is of another kind than was asked for.
+    """Refuse a location whose consensus is not of the kind that the caller asked for.
 
     Raises:
-        UsageError: it is.
+        UsageError: the kinds differ.
     """
     if asked.kind != kind:
         raise UsageError(
@@ -83,10 +83,12 @@ def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
 
 
 async def found_location(place: ConsensusPlace, *, location: str, clock: Clock) -> None:
-    """Have a database know of a location that is about to be made with its consensus there.
+    """Register a location in the database, before the location is created.
+
+    A later open can then distinguish its own database from one that is empty or another.
 
     Raises:
-        LocationError: it does not answer.
+        LocationError: the database does not answer.
     """
     if place.kind == STORE:
         return
@@ -96,10 +98,10 @@ async def found_location(place: ConsensusPlace, *, location: str, clock: Clock) 
 
 
 async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
-    """Check that a database can be used for consensus, where that is in one; make SQLite's file.
+    """Check that a database can serve as consensus, if the place is one; create SQLite's file.
 
     Raises:
-        LocationError: it cannot; the sentence says what to do.
+        LocationError: the database cannot be used; the message has the remedy.
     """
     if place.kind == STORE:
         return
@@ -111,12 +113,12 @@ async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
 def open_consensus(
     place: ConsensusPlace, *, location: str, store: Store, clock: Clock, founded: bool = False
 ) -> Copies:
-    """Return consensus at a place; nothing is read or written yet.
+    """Return the consensus at a place, without any I/O.
 
-    Where a location was ``founded`` (see `Copies`), a place that knows nothing of it is refused.
+    If the location was ``founded`` (see `Copies`), a database without its sign is refused.
 
-    ``location`` is the id by which records are told from those of others, and of what was there
-    before a move; it is empty where consensus has been in the store from the first.
+    ``location`` is an id. It separates the location's records from those of other locations, and
+    from records left behind by an earlier move. It is empty if consensus was always in the store.
     """
     if place.kind == STORE:
         root = f"{ROOT}-{location}" if location else ROOT
@@ -126,7 +128,7 @@ def open_consensus(
 
 
 def _database(place: ConsensusPlace, *, clock: Clock, make: bool) -> Database:
-    # Loaded where they are used: most locations have their consensus in the store.
+    # Import the driver only if it is used: most locations have their consensus in the store.
     if place.kind == SQLITE:
         from tidelog.consensus.sqlite import sqlite_database
 

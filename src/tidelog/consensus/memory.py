@@ -1,4 +1,4 @@
-"""Consensus in memory: for tests and for one process."""
+"""Consensus in memory: for tests, and for a single process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.ids import SeqNo
 
 @dataclass(slots=True)
 class MemoryConsensus:
-    """A dict of lists."""
+    """Consensus in a dict of lists."""
 
     records: dict[str, list[Versioned]] = field(default_factory=dict)
 
@@ -38,11 +38,11 @@ class MemoryConsensus:
         return len(dropped)
 
     async def sweep(self, key: str) -> int:
-        """Return 0: a call leaves nothing but records."""
+        """Return 0: a killed call leaves no objects."""
         return 0
 
     async def found(self) -> None:
-        """Do nothing: it is gone only with the process."""
+        """Do nothing: the records exist as long as the process does."""
 
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
         self.records.setdefault(key, list(records))

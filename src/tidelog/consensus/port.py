@@ -13,48 +13,48 @@ from tidelog.errors import UsageError
 from tidelog.ids import SeqNo
 
 SEQNO_MAX = 2**63 - 1
-ENVIRONMENT = "TIDELOG_CONSENSUS"  # What says which consensus, where no argument does.
+ENVIRONMENT = "TIDELOG_CONSENSUS"  # Names the place of consensus if no argument does.
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """One record and its place, dense from 1."""
+    """One record and its seqno; seqnos are dense and begin at 1."""
 
     seqno: SeqNo
     data: bytes
 
 
 class Consensus(Protocol):
-    """Linearizable: a compare-and-set that landed is seen by every call that starts later."""
+    """Linearizable: each call that starts after a compare-and-set landed sees its record."""
 
     async def head(self, key: str) -> Versioned | None:
-        """Return the newest record, or None if there never was one."""
+        """Return the newest record, or None if the key has no record."""
         ...
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
-        """Append record ``seqno``; lands, and gives True, iff the newest is the one before.
+        """Append record ``seqno`` if the newest record is ``seqno - 1``; return True if it landed.
 
         Raises:
-            OutcomeUnknown: it can provably not be told whether it landed. UNKNOWN.
-            LocationError: the store failed. NOT_APPLIED, or UNKNOWN where it could not be read
-            back.
+            OutcomeUnknown: proven: it is impossible to find out whether the record landed. UNKNOWN.
+            LocationError: the store failed. NOT_APPLIED, or UNKNOWN if the record could not be read
+                back.
         """
         ...
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
-        """Return the records that are kept, from ``start`` on, in order, at most ``limit``."""
+        """Return the kept records from ``start``, in order, at most ``limit``."""
         ...
 
     async def truncate(self, key: str, before: SeqNo) -> int:
-        """Drop the records before ``before``; return how many there were. The newest one stays.
+        """Delete the records before ``before``; return their number. The newest record stays.
 
         Raises:
-            UsageError: ``before`` lies past the newest record, or there is none.
+            UsageError: ``before`` is past the newest record, or the key has no record.
         """
         ...
 
     async def sweep(self, key: str) -> int:
-        """Delete the objects of ``key`` that a killed or overtaken call left; return their count.
+        """Delete the objects of ``key`` that a killed or overtaken call left; return their number.
 
         Raises:
             LocationError: the store failed; call again.
@@ -62,15 +62,15 @@ class Consensus(Protocol):
         ...
 
     def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
-        """Yield the keys that have records and begin with a text, in order."""
+        """Yield the keys that have records and begin with ``prefix``, in order."""
         ...
 
 
 class Copies(Consensus, Protocol):
-    """Consensus that takes over what was elsewhere before."""
+    """Consensus that can take over the records of another place."""
 
     async def found(self) -> None:
-        """Leave a sign of the location, by which a place that lost all is told from an empty one.
+        """Write a sign of the location, so that a lost database differs from an empty one.
 
         Raises:
             LocationError: the store failed.
@@ -78,21 +78,21 @@ class Copies(Consensus, Protocol):
         ...
 
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
-        """Make a key of records that it had elsewhere, unless it has the last of them already.
+        """Create a key with the records that it has elsewhere, unless its last record exists here.
 
-        It may be sent again; nobody else may write the key before it was answered once.
+        The call may be repeated. Until it has succeeded once, no other process may write the key.
 
         Raises:
-            LocationError: the store failed; some of the records may be there.
+            LocationError: the store failed; some of the records may have been written.
         """
         ...
 
 
 def check_seqno(seqno: int) -> SeqNo:
-    """Return ``seqno`` back if a record may have it.
+    """Return ``seqno`` if it is valid for a record.
 
     Raises:
-        UsageError: it is not from 1 to 2^63-1.
+        UsageError: ``seqno`` is not in 1 to 2^63-1.
     """
     if not 1 <= seqno <= SEQNO_MAX:
         raise UsageError("a seqno is a whole number from 1 to 2^63-1", given=seqno)
@@ -100,7 +100,7 @@ def check_seqno(seqno: int) -> SeqNo:
 
 
 def check_truncation(before: int, head: Versioned | None) -> None:
-    """Refuse to drop what is not there, and to drop the newest record.
+    """Refuse a truncation that would delete the newest record, or go past it.
 
     Raises:
         UsageError: see `Consensus.truncate`.

@@ -1,6 +1,6 @@
-"""PostgreSQL as a database of consensus: one that is there already, and is kept and backed up.
+"""PostgreSQL as the database of consensus.
 
-A statement is committed to disk before it is answered (``synchronous_commit`` is set so).
+A statement is committed to disk before it returns, because ``synchronous_commit`` is on.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final[dict[str, Any]] = {
     "application_name": "tidelog",
-    "client_encoding": "utf8",  # Else a database without one gives text as bytes.
+    # Without it, a database of encoding SQL_ASCII returns text as bytes.
+    "client_encoding": "utf8",
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "tcp_user_timeout": 30_000,
 }
-_REFUSED: Final = ("28", "3D", "42501")  # No such user or password, no such database, no rights.
+_REFUSED: Final = ("28", "3D", "42501")  # Wrong user or password, no such database, no rights.
 _REFUSED_SO: Final = ("no password supplied", "authentication failed", "does not exist")
-_IN_USE: Final = ("23505", "42P07")  # Another process made the table at the same moment.
+_IN_USE: Final = ("23505", "42P07")  # Another process created the table concurrently.
 
 
 def postgres_database(url: str, *, told: str, clock: Clock) -> OneConnection:
-    """Return a database of a server; ``url`` may have a password, ``told`` has none."""
+    """Return a database of a server; ``url`` may have a password, ``told`` must not."""
     return OneConnection(
         connect=partial(_connect, url), execute=_execute, told=partial(_told, told), clock=clock
     )
@@ -41,7 +42,8 @@ def _connect(url: str) -> psycopg.Connection[Any]:
     try:
         made.execute("SET synchronous_commit = on")
         try:
-            # Not by making it if there is none: who may write to it may not make tables.
+            # Not CREATE TABLE IF NOT EXISTS: a user who may write to the table may lack the right
+            # to create tables.
             made.execute("SELECT 1 FROM tidelog_records LIMIT 0")
         except driver.errors.UndefinedTable:
             _make_table(made)

@@ -1,11 +1,13 @@
-"""Consensus in a database: a table of records, and one statement for each compare-and-set.
+"""Consensus in a database: one table of records, and one statement per compare-and-set.
 
-A record is inserted where the newest of its key is the one before, and its place is a primary key:
-so one of several wins. Each has an id of its write, by which a lost answer is found out: the
-statement is sent again, and either lands, or meets itself, or meets another.
-Invariants: records of a key are dense; the newest one is never deleted, so that seqnos never come
-    again. A location that was made, or moved, here has a row of its own from before it counted: a
-    database without one is another, or was emptied.
+A record is inserted only if the newest record of its key is the one before. The seqno is part of
+the primary key, so one of several concurrent inserts wins. Each record has a write id, which
+resolves a lost answer. The statement is sent again, and then it lands, finds its own record, or
+finds another writer's.
+
+Invariants: the records of a key are dense. The newest record is never deleted, so no seqno is used
+    twice. Before a location is used here, after its creation or a move, it has a row of its own: a
+    database without that row is another one, or was emptied.
 Source: persist, "Consensus".
 """
 
@@ -20,7 +22,7 @@ from tidelog.consensus.port import ENVIRONMENT, Versioned, check_seqno, check_tr
 from tidelog.errors import ConsensusGone, LocationError, Outcome, OutcomeUnknown
 from tidelog.ids import SeqNo
 
-# Named parameters are written as psycopg has them; SQLite's port writes them its own way.
+# Parameters have psycopg's form; the SQLite module translates them.
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS tidelog_records (
     location TEXT NOT NULL, key TEXT NOT NULL, seqno BIGINT NOT NULL,
@@ -44,7 +46,8 @@ SCAN: Final = (
     f"SELECT seqno, data FROM tidelog_records WHERE {_HERE} AND seqno >= %(start)s "
     "ORDER BY seqno LIMIT %(limit)s"
 )
-# The newest stays whatever is asked for: records after it are told from those by it.
+# The newest record stays even if ``before`` is past it, because INSERT needs it to find the next
+# seqno.
 TRUNCATE: Final = (
     f"DELETE FROM tidelog_records WHERE {_HERE} AND seqno < %(before)s AND seqno < {_NEWEST} "
     "RETURNING seqno"
@@ -62,28 +65,29 @@ NO_LIMIT: Final = 2**62
 
 
 class Database(Protocol):
-    """Runs one statement, as a transaction of its own that lasts when it is answered."""
+    """A database that runs each statement as a durable transaction of its own."""
 
     async def run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the statement's rows.
+        """Return the rows of the statement.
 
         Raises:
-            LocationError: the database failed, or did not answer. UNKNOWN, if it may have landed.
-            CorruptionError: what it holds is damaged.
+            LocationError: the database failed, or did not answer. UNKNOWN if the statement may have
+                landed.
+            CorruptionError: the database is damaged.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of what a statement opened; the next one opens it again."""
+        """Close the connection; the next statement opens it again."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class SqlConsensus:
-    """Consensus in a table; ``location`` tells the records of several locations apart.
+    """Consensus in a table; ``location`` separates the records of several locations.
 
-    Where that was ``founded``, a database that has no row of it is refused: it would look like a
-    location in which there is nothing, and be written, or moved from, as one.
+    If the location was ``founded``, a database without a row of it is refused. It would look like
+    an empty location, and processes would write to it or move it.
     """
 
     database: Database
@@ -133,7 +137,7 @@ class SqlConsensus:
         return 0
 
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
-        # Oldest first: what has the last one has all.
+        # Oldest first: a key that has the last record has all of them.
         last = records[-1].seqno if records else 0
         for one in records:
             write_id = self.clock.unique()
@@ -142,12 +146,12 @@ class SqlConsensus:
             )
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
-        # In the order of bytes, which is not that of every database.
+        # In byte order, which is not the sort order of every database.
         for key in sorted(key for (key,) in await self._read(KEYS, prefix=prefix)):
             yield key
 
     async def _is_ours(self, values: dict[str, Any]) -> bool:
-        """Say whether the record that stands is the one that an earlier try of ours sent."""
+        """Return True if the stored record is the one that an earlier try of this call sent."""
         wrote = await self._run(WROTE, values)
         if wrote:
             return bool(wrote[0][0] == values["write_id"])
@@ -161,7 +165,7 @@ class SqlConsensus:
         return False
 
     async def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement that may be run again, until it is answered."""
+        """Run a statement that is safe to repeat, until it is answered."""
         for attempt in range(self.attempts):
             try:
                 return await self._run(statement, values)
@@ -181,7 +185,8 @@ class SqlConsensus:
                     f"--consensus or {ENVIRONMENT} where it is",
                     location=self.location,
                 )
-            self.founded = False  # Seen; what vanishes under a process is told by its states.
+            # Checked once: if the rows vanish later, the states' own checks detect it.
+            self.founded = False
         return await self.database.run(statement, {"location": self.location, **values})
 
 

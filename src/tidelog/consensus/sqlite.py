@@ -1,7 +1,7 @@
-"""SQLite as a database of consensus: for the processes of one machine, on one of its own disks.
+"""SQLite as the database of consensus: for the processes of one machine, on a local disk.
 
-Each statement is flushed to the disk before it is answered. A file on a network's disk is not for
-this: its locks are not reliable there.
+Each statement is flushed to disk before it returns. Do not use a file on a network disk: file locks
+are not reliable there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DAMAGED: Final = ("malformed", "not a database", "disk image")
 
 
 def sqlite_database(path: Path, *, clock: Clock, make: bool = True) -> OneConnection:
-    """Return the database in a file. The first statement makes it, if there is none.
+    """Return the database in a file; the first statement creates it if it does not exist.
 
-    Unless ``make`` says so, one that is not there is `ConsensusGone`.
+    With ``make`` false, a missing file raises `ConsensusGone` instead.
     """
     return OneConnection(
         connect=partial(_connect, path, make=make),
@@ -45,7 +45,7 @@ def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
             path=path,
         )
     mode = "rwc" if make else "rw"
-    # Without a level of isolation each statement is a transaction of its own.
+    # Without an isolation level, each statement is a transaction of its own.
     made = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,

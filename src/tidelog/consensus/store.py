@@ -1,9 +1,10 @@
-"""Consensus on the object store itself: one object a key, replaced on condition.
+"""Consensus on the object store: one object per key, replaced by a conditional put.
 
-One round trip a compare-and-set, no clock. Why a lost answer can be resolved: a body is sent on the
-condition that the object still is the version we saw. While it is, sending the same body again is
-safe, since it can land only once; once it is not, no copy of ours that is still under way can land
-any more, so whether it did is a fact that the object's write ids tell.
+A compare-and-set takes one round trip and no clock. A lost answer can always be resolved. A put is
+conditional on the version of the object that this process saw. While the object still has that
+version, sending the same body again is safe: at most one copy can land. Once the object has another
+version, no copy under way can still land. The write ids in the object then show whether ours
+landed.
 
 Source: persist, "Consensus"; style.md, "Errors".
 """
@@ -35,7 +36,7 @@ ROOT = "consensus"
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A box as it was read or written last, and the e_tag that proves it (None: there was none)."""
+    """A box as last read or written, and its e_tag (None: the object does not exist)."""
 
     box: Box
     e_tag: str | None
@@ -43,9 +44,9 @@ class _Held:
 
 @dataclass(slots=True, kw_only=True)
 class StoreConsensus:
-    """See the module. ``attempts``: how often a call is sent again before it fails.
+    """Consensus in objects; ``attempts`` is the number of tries of a call before it fails.
 
-    Objects lie below ``root``, and those of older records below ``root`` and "-spill".
+    Boxes are stored below ``root``, and spills below ``root`` + "-spill".
     """
 
     store: Store
@@ -73,7 +74,7 @@ class StoreConsensus:
             if held.box.head_seqno != seqno - 1:
                 return sent and await self._is_ours(key, held.box, seqno, write_id, unsure=unsure)
             try:
-                # From the first request on, an error leaves it open whether the record stands.
+                # After the first request, only the object can show whether the record was written.
                 sent = True
                 await self._append(key, held, data, write_id=write_id)
                 return True
@@ -99,7 +100,8 @@ class StoreConsensus:
             try:
                 older = await self._load_spills(held.box, start)
             except ObjectNotFound as error:
-                # Truncated away after we read the box that names it, unless the box still does.
+                # A truncation deleted the spill after we read the box that names it, or the spill
+                # is lost. If the box is unchanged, it is lost.
                 if await self._refresh(key) is held:
                     raise CorruptionError(
                         "spilled consensus records are missing", key=key
@@ -132,18 +134,18 @@ class StoreConsensus:
                     raise
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 continue
-            # The replacement landed: nothing names these any more, and nothing can again.
+            # The replacement landed: no box names these spills, and no later box can.
             await self.store.delete(dropped)
             return kept.first_seqno - first
         raise LocationError("the consensus object changes at every try", key=key)
 
     async def sweep(self, key: str) -> int:
-        """Delete the spills that no box names, nor can name; see `Consensus.sweep`.
+        """Delete the spills that no box names or can name; see `Consensus.sweep`.
 
-        A truncation that was killed leaves them, and so does an append that lost its race. An
-        append that is still under way can land only if the box is unchanged. Its spill then begins
-        with the box's first record, so a spill that begins earlier is dead. The list comes first:
-        a box that is read later names each listed spill that landed.
+        A killed truncation leaves such spills, and so does an append that lost its race. An append
+        under way can land only if the box is unchanged. Its spill then begins with the box's first
+        record, so a spill that begins earlier is dead. The folder is listed first: a box that is
+        read later names each listed spill that landed.
         """
         folder = f"{self.root}-spill/{key}/"
         listed = [entry.key async for entry in self.store.list(folder)]
@@ -167,7 +169,7 @@ class StoreConsensus:
             yield entry.key.removeprefix(f"{self.root}/")
 
     async def found(self) -> None:
-        """Do nothing: what lies in the store is gone only with the location."""
+        """Do nothing: records in the store are lost only together with the location."""
 
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
         box = EMPTY
@@ -179,11 +181,11 @@ class StoreConsensus:
         self._held.pop(key, None)
 
     async def _without_older(self, key: str, box: Box) -> Box:
-        """Return a box that has grown too large without its older records, which were put away."""
+        """Return the box; if it is too large, first move its older records to a spill."""
         moved = boxes.plan_spill(box)
         if not moved:
             return box
-        # The name derives from the write id, so that a second try writes the same object.
+        # The name derives from the write id, so a second try writes the same object.
         path = boxes.spill_path(f"{self.root}-spill/{key}", moved[0].seqno, box.stamp)
         await self.store.put(path, boxes.encode_spill(moved))
         return boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
@@ -219,7 +221,8 @@ class StoreConsensus:
                 raise CorruptionError("a consensus object has vanished", key=key) from None
             return _Held(EMPTY, None)
         box = boxes.decode_box(found.data, key=key)
-        # By what was known before this request was sent: others of this process may know more now.
+        # Compare with the box known before this request was sent: a concurrent call of this process
+        # may have stored a newer box since.
         if held is not None and not boxes.follows(box, held.box):
             raise CorruptionError(
                 f"a consensus object was set back to an older state while it was used: put the "
@@ -232,9 +235,9 @@ class StoreConsensus:
         return held
 
     async def _read_back(self, key: str) -> _Held:
-        """Read the box after a put whose outcome is open; that it is, survives the loop's end.
+        """Read the box after a put whose outcome is open; if this fails, the outcome stays UNKNOWN.
 
-        At once: the box names the newest writes only, and other writers go on.
+        Without delay: the box names only the newest writes, and other writers may push ours out.
         """
         for again in range(self.attempts):
             try:
@@ -242,7 +245,7 @@ class StoreConsensus:
             except LocationError:
                 await self.clock.sleep(backoff_us(again, self.clock))
             except CorruptionError as error:
-                error.outcome = Outcome.UNKNOWN  # Of the write, whatever became of it since.
+                error.outcome = Outcome.UNKNOWN  # The outcome of the put, not that of this read.
                 raise
         raise LocationError(
             "a write was sent and cannot be read back: the store does not answer",
@@ -253,15 +256,16 @@ class StoreConsensus:
     async def _is_ours(
         self, key: str, box: Box, seqno: SeqNo, write_id: str, *, unsure: bool
     ) -> bool:
-        """Return True if record ``seqno`` is the one we sent; ``unsure``: an answer was lost."""
+        """Return True if record ``seqno`` is ours; ``unsure`` means that an answer was lost."""
         writer = box.wrote(seqno)
         if writer is None:
             try:
                 older = await self._load_spills(box, seqno)
             except ObjectNotFound:
-                older = []  # Truncated since the box was read.
+                older = []  # Truncated after the box was read.
             except LocationError as error:
-                error.outcome = Outcome.UNKNOWN  # It says so of the read alone.
+                # The error's own outcome is that of the read alone.
+                error.outcome = Outcome.UNKNOWN
                 raise
             writer = next((e.write_id for e in older if e.seqno == seqno), None)
         if writer is None and not unsure:
@@ -276,14 +280,14 @@ class StoreConsensus:
         wanted = [spill.path for spill in box.spills if spill.last >= start]
         found: list[boxes.BoxEntry] = []
         for path in wanted:
-            # Those that an earlier try has read stay: else a long history, of which each try reads
-            # some, would never be read by a network that fails now and then.
+            # Keep the spills that an earlier try has read. Otherwise a failing network could
+            # prevent a long history from ever being read completely.
             entries = self._spilled.get(path)
             if entries is None:
                 entries = boxes.decode_spill((await self.store.get(path)).data, path=path)
                 self._spilled[path] = entries
             found.extend(entries)
-        # Others may be at their own, or at these, all the while.
+        # All are read. A concurrent call may keep other spills here, or may have removed these.
         for path in wanted:
             self._spilled.pop(path, None)
         return found
