@@ -1,1 +1,1 @@
-"""What a shard is at a time, and what it may become: pure."""
+"""The state of a shard and its transitions. Pure."""

@@ -1,9 +1,9 @@
-"""Batches: the updates of an interval of times, as a state knows them.
+"""Batches: the updates of an interval of times, as described in a state.
 
-Shape: ``[lower, upper)``. Times are advanced to ``since``, or to the last one below ``upper`` if
-    that comes first: they lie in the interval as ever. Parts stand in runs, each of which is in the
-    order of its rows, with no two parts of overlapping keys. Descriptors of parts stay packed until
-    somebody reads them, so that a state of many batches is opened quickly.
+Shape: the interval is ``[lower, upper)``. A merge advances times to ``since``, or to the last time
+    below ``upper`` if that is earlier, so times never leave the interval. Parts are grouped into
+    runs. The parts of a run are in row order and their keys do not overlap. The descriptors of
+    parts stay encoded until they are read, so a state of many batches opens quickly.
 Source: persist, "Batches"; design page 4, "Compaction and collection".
 """
 
@@ -27,7 +27,7 @@ _PARTS: Final = msgspec.msgpack.Decoder(tuple[Part, ...])
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """The updates of the times ``[lower, upper)``; an upper of None is the empty frontier.
 
-    Shape: ``runs`` has how many parts each run has. ``sum_v`` is V over all parts.
+    Shape: ``runs`` holds the number of parts of each run. ``sum_v`` is V over all parts.
     """
 
     lower: int
@@ -44,10 +44,10 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts, run after run.
+        """The parts, in the order of the runs.
 
         Raises:
-            CorruptionError: they cannot be read.
+            CorruptionError: the descriptors cannot be read.
         """
         return _unpack(self.packed)
 
@@ -57,7 +57,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def digest(self) -> int:
-        """Tell this batch from every other one of the same times, those of the same rows too."""
+        """A hash that differs between any two batches of the same times, even of the same rows."""
         return xxhash.xxh3_64_intdigest(self.packed, seed=self.since)
 
 
@@ -69,7 +69,7 @@ def make_batch(
     since: int = 0,
     runs: Sequence[int] | None = None,
 ) -> Batch:
-    """Return the batch of parts that each are a run, unless ``runs`` says otherwise."""
+    """Return a batch of ``parts``; each part is a run of its own unless ``runs`` is given."""
     total = RowSum.zero()
     for part in parts:
         total = total + part.v

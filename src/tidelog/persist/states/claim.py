@@ -1,8 +1,8 @@
-"""Claims: a merge that somebody is at, so that no other reads as much to write the same.
+"""Claims: a process reserves a merge, so that no other process does the same work.
 
-A claim decides nothing: what a merge comes to is decided by its inputs. Its time is over by the
-wall clock, so that the work of who died over it is done by another; only large merges have one, as
-it costs a record.
+A claim affects no result: a merge is applied only if its inputs are unchanged. A claim expires by
+the wall clock, so that another process can take over the merge of a dead one. Only large merges are
+claimed, because a claim costs a record.
 Source: persist, "Compaction"; design page 4, "State machine".
 """
 
@@ -18,11 +18,11 @@ from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.hold import CLOCKS_APART_US
 
 CLAIMED_BYTES: Final = 32 * 1024 * 1024
-CLAIM_US: Final = 300_000_000  # And a microsecond a byte.
+CLAIM_US: Final = 300_000_000  # Plus one microsecond per byte.
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Whose to merge the batches in ``[lower, upper)`` are, until ``until_us`` (wall time)."""
+    """Process ``who`` merges the batches in ``[lower, upper)`` until ``until_us`` (wall time)."""
 
     lower: int
     upper: int | None
@@ -31,29 +31,29 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
     def covers(self, lower: int, upper: int | None) -> bool:
-        """Say whether some of these times are claimed."""
+        """Return True if the claim overlaps these times."""
         return self.lower < _end(upper) and lower < _end(self.upper)
 
 
 def live_claims(
     claims: Sequence[Claim], *, now_us: int, size_bytes: int, but: str = ""
 ) -> tuple[Claim, ...]:
-    """Return the claims whose time is not over, but somebody's own.
+    """Return the claims that have not expired, except those of ``but``.
 
-    One that reaches further than any of a shard of ``size_bytes`` can is of a clock that is wrong,
-    and would hold up all others for as long.
+    A claim that ends later than any claim on a shard of ``size_bytes`` can comes from a wrong
+    clock. It is ignored, because it would block all other processes for too long.
     """
     last_us = now_us + CLAIM_US + size_bytes + CLOCKS_APART_US
     return tuple(one for one in claims if now_us < one.until_us <= last_us and one.who != but)
 
 
 def without_claims(claims: Sequence[Claim], lower: int, upper: int | None) -> tuple[Claim, ...]:
-    """Return the claims that do not cover some times: what was claimed there is done."""
+    """Return the claims that do not overlap these times, whose merge is done."""
     return tuple(one for one in claims if not one.covers(lower, upper))
 
 
 def stretches(batches: Sequence[Batch], claims: Sequence[Claim]) -> Iterator[tuple[Batch, ...]]:
-    """Yield the batches that nobody claims, those that stand together as one."""
+    """Yield the longest sequences of adjacent batches that no claim covers."""
     free: list[Batch] = []
     for batch in batches:
         if not any(one.covers(batch.lower, batch.upper) for one in claims):

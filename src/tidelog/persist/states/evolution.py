@@ -1,7 +1,7 @@
-"""Evolution: what a shard's schema may become, and who is still served by what it became. Pure.
+"""Evolution: the allowed changes of a shard's schema, and the handles that it still serves. Pure.
 
-Columns are known by their names, for ever: one that was dropped is not made again, so that whatever
-part a row lies in, a column of a name means the same thing.
+Columns are identified by name. A dropped name is never used again, so a column of a name means the
+same in each part.
 Source: persist, "Codec"; decision 18.
 """
 
@@ -26,7 +26,7 @@ ALLOWED = (
 
 
 class EvolveVerdict(enum.Enum):
-    """How a call to evolve a schema ended."""
+    """The result of a call that evolves a schema."""
 
     EVOLVED = "evolved"
     ALREADY = "already"
@@ -45,8 +45,9 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
     """Decide to make ``wanted`` the schema, if the newest one's id is ``expected`` (None: any).
 
     Raises:
-        SchemaIncompatible: it cannot become that; the message says what it can become.
-        UsageError: the shard has no schema yet, or takes no more updates.
+        SchemaIncompatible: the change is not allowed; the message lists the allowed changes.
+        UsageError: the shard has no schema yet, or is finished.
+        ShardRegistered: the shard is registered in a transaction shard.
     """
     if not state.schema:
         raise UsageError("the shard has no schema yet: open it with this one, and write it")
@@ -60,7 +61,7 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
     if state.upper is None:
         raise UsageError("the shard is finished: nothing will be written by another schema")
     if state.registered.name:
-        # A transaction that is not applied yet has rows of the schema that it was begun with.
+        # A transaction that is not applied yet holds rows of the schema with which it began.
         raise ShardRegistered(
             "a registered shard keeps its schema: forget it, evolve it, and register it again",
             transactions=state.registered.name,
@@ -71,10 +72,10 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
 
 
 def check_successor(old: ShardSchema, new: ShardSchema) -> None:
-    """Check that a schema may follow another; ``old`` knows those before it.
+    """Check that schema ``new`` may follow ``old``; ``old`` includes the schemas before it.
 
     Raises:
-        SchemaIncompatible: it may not.
+        SchemaIncompatible: the change is not allowed.
     """
     kept = [name for name in new.names if name in old.names]
     added = new.names[len(kept) :]
@@ -108,7 +109,7 @@ def _incompatible(why: str) -> SchemaIncompatible:
 
 
 def newest_schema(state: State) -> ShardSchema:
-    """Return the newest schema of a state that has one; it knows those before it."""
+    """Return the newest schema of a state that has one; it includes the schemas before it."""
     return _with_known(state.schema, tuple(one.schema for one in state.retired))
 
 
@@ -120,10 +121,10 @@ def _with_known(newest: bytes, retired: tuple[bytes, ...]) -> ShardSchema:
 
 
 def served_schema(state: State, wanted: ShardSchema | None) -> ShardSchema:
-    """Return the schema by which a reader gets a shard's rows: its own, or the newest.
+    """Return the schema in which a reader gets rows: the one it asked for, or the newest.
 
     Raises:
-        SchemaEvolved: a column that it was opened with was dropped.
+        SchemaEvolved: a column of the wanted schema was dropped.
         UsageError: see `check_opened`.
     """
     if not state.schema:
@@ -167,10 +168,10 @@ def _shown(schema: ShardSchema) -> str:
 
 
 def schema_to_write(state: State, wanted: ShardSchema | None) -> ShardSchema | None:
-    """Return the schema by which a handle writes, as far as its state tells; None if by none.
+    """Return the schema in which a handle writes; None if neither it nor the state has one.
 
     Raises:
-        SchemaEvolved: the handle was opened with one that is not the newest any more.
+        SchemaEvolved: the handle was opened with a schema that is no longer the newest.
     """
     if not state.schema:
         return wanted
@@ -180,13 +181,14 @@ def schema_to_write(state: State, wanted: ShardSchema | None) -> ShardSchema | N
 
 
 def check_newest(state: State, schema: bytes) -> None:
-    """Refuse to write by any schema but the newest.
+    """Refuse a write in any schema but the newest.
 
-    Rows of an earlier one would be there with nulls. But whoever takes back what they read brings
-    the rows as they know them: those would take back nothing, and be there less than no times.
+    Rows of an earlier schema would be stored with nulls in the new columns. A writer that retracts
+    rows that it read would then retract rows that do not exist, and their counts would become
+    negative.
 
     Raises:
-        SchemaEvolved: it is an earlier one. UsageError: the shard never had it.
+        SchemaEvolved: the schema is an earlier one. UsageError: the shard never had this schema.
     """
     if not state.schema or state.schema == schema:
         return
@@ -204,11 +206,11 @@ def evolved(why: str, state: State) -> SchemaEvolved:
 
 
 def schema_id_at(state: State, time: int) -> int:
-    """Return the id of the schema by which updates at a time were first written."""
+    """Return the id of the schema in which the updates at a time were first written."""
     earlier = (n for n, one in enumerate(state.retired) if time < one.upper)
     return next(earlier, state.schema_id)
 
 
 def reign_of_newest(state: State) -> Frontier:
-    """Return the upper from which on all updates were written by the newest schema."""
+    """Return the upper after which all updates were written in the newest schema."""
     return Frontier.at(state.retired[-1].upper if state.retired else 0)

@@ -1,11 +1,17 @@
-"""Holds: what somebody may still read, so that neither times nor objects that it needs may go.
+"""Holds: they keep the times and objects that a reader may still need.
 
-Three kinds. A *critical* hold has a name and survives everything; who moves it may have a fencing
-token, which a later owner outbids. A *leased* one is renewed by whoever has it; others end it,
-through consensus, once they have seen the same beat of it for its whole lease. They measure that
-by the time since the start of one machine, or by wall times less an hour. A *fixed-term* one is
-never renewed. Correctness rests on no lease: a reader whose lease is over finds its parts, or the
-same rows in newer ones, or gets an error.
+A *critical* hold has a name and no expiry. Its owner may have a fencing token, which a later owner
+outbids with a greater one.
+
+The owner of a *leased* hold renews it. Another process ends it through consensus after it saw the
+same beat for the whole lease. That process measures by the time since the start of one machine, or
+by wall times less an hour.
+
+A *fixed-term* hold is never renewed.
+
+Correctness does not depend on leases. A reader whose lease is over finds its parts, or the same
+rows in newer parts, or gets an error.
+
 Source: persist, "Capabilities" and "Leasing"; design page 4, "Holds".
 """
 
@@ -20,24 +26,25 @@ import msgspec
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
 from tidelog.frontier import Frontier, meet
 
-CLOCKS_APART_US: Final = 3_600_000_000  # By how much two machines' clocks may differ.
+# The greatest assumed difference between the clocks of two machines.
+CLOCKS_APART_US: Final = 3_600_000_000
 Holds = Mapping[str, "Hold"]
 
 
 class HoldKind(enum.Enum):
-    """What ends a hold besides its owner."""
+    """The event that ends a hold without its owner."""
 
-    CRITICAL = "critical"  # Nothing.
-    LEASED = "leased"  # Not to be renewed for a whole lease.
-    FIXED = "fixed"  # That its time is over.
+    CRITICAL = "critical"  # None: only its owner ends it.
+    LEASED = "leased"  # A whole lease without a renewal.
+    FIXED = "fixed"  # The end of its term.
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):
-    """One hold: times from ``since`` on can be told apart, and states from ``seqno`` on be read.
+    """One hold: it keeps the times since ``since`` distinct, and states since ``seqno`` readable.
 
-    Units: ``lease_us`` microseconds, 0 for a critical hold; ``at_us`` is the wall time of its last
-        beat, by its owner's clock.
-    Shape: ``seqno`` is None where no objects are held besides those of the newest state.
+    Units: ``lease_us`` in microseconds, 0 for a critical hold; ``at_us`` is the wall time of the
+        last beat, by the owner's clock.
+    Shape: ``seqno`` is None if the hold keeps no objects except those of the newest state.
     """
 
     since: int | None
@@ -62,25 +69,25 @@ class Hold(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def until_us(self) -> int | None:
-        """The wall time at which it is over, by its owner's clock, if it is not renewed."""
+        """The wall time, by the owner's clock, at which the hold ends without a renewal."""
         return self.at_us + self.lease_us if self.lease_us else None
 
 
 def least_since(holds: Holds) -> Frontier:
-    """Return the earliest time that a hold needs; the empty frontier if there is none."""
+    """Return the earliest time that a hold needs; the empty frontier if there are no holds."""
     return meet(hold.frontier for hold in holds.values())
 
 
 def least_seqno(holds: Holds) -> int | None:
-    """Return the earliest seqno that a hold needs; None if none needs one."""
+    """Return the earliest seqno that a hold needs; None if no hold needs one."""
     return min((h.seqno for h in holds.values() if h.seqno is not None), default=None)
 
 
 def find_hold(holds: Holds, name: str, *, token: int | None) -> Hold:
-    """Return a hold that somebody with a token (None: without one) may move.
+    """Return a hold if the owner of ``token`` (None: no token) may move it.
 
     Raises:
-        UsageError: there is no such hold. HoldFenced: a newer owner has it.
+        UsageError: no such hold. HoldFenced: the hold has a newer owner.
     """
     hold = holds.get(name)
     if hold is None:
@@ -90,10 +97,10 @@ def find_hold(holds: Holds, name: str, *, token: int | None) -> Hold:
 
 
 def check_token(name: str, hold: Hold, token: int | None) -> None:
-    """Refuse whom a newer owner has fenced off.
+    """Refuse an owner whom a newer owner has fenced.
 
     Raises:
-        HoldFenced: so it is; the message has the token that counts, and where the hold stands.
+        HoldFenced: the hold has a greater token; the error has that token and the hold's since.
     """
     if hold.token and (token or 0) < hold.token:
         raise HoldFenced(
@@ -109,7 +116,7 @@ def find_lease(holds: Holds, name: str) -> Hold:
     """Return a leased hold.
 
     Raises:
-        HoldExpired: it is over.
+        HoldExpired: the lease is over.
     """
     hold = holds.get(name)
     if hold is None:
@@ -122,16 +129,16 @@ def find_lease(holds: Holds, name: str) -> Hold:
 
 
 class Beats:
-    """What one process has seen of the leases of others: since when they have stood still."""
+    """The beats of leases that this process has seen, and when it first saw each."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def overdue(self, holds: Holds, *, monotonic_us: int, now_us: int) -> list[tuple[str, int]]:
-        """Return the holds that may be ended, with the beat they stand at.
+        """Return the holds that may be ended, each with its current beat.
 
-        That are those seen at one beat for their whole lease by our clock; and those whose own
-        clock and ours both say that they are over, by more than clocks may differ.
+        These are the holds whose beat did not change for their whole lease by our clock, and the
+        holds that are over by both their own clock and ours, by more than clocks may differ.
         """
         leased = {name: hold for name, hold in holds.items() if hold.lease_us}
         self._seen = {n: seen for n, seen in self._seen.items() if n in leased}

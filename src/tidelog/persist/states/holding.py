@@ -1,7 +1,8 @@
-"""Decisions about holds: pure functions from a shard's state to what changes.
+"""Decisions about holds: pure functions from a shard's state to a diff.
 
-Since is the least that any hold needs. It never goes back; it moves when a hold is moved, and not
-when one ends: else the end of several at once would take away what a newcomer is about to hold.
+The since of a shard is the least time that a hold needs, and never goes back. It advances when a
+hold moves, but not when a hold ends. Otherwise, the end of several holds at once could remove times
+that a new reader is about to hold.
 Source: persist, "Capabilities" and "Leasing"; design page 4, "Holds".
 """
 
@@ -34,12 +35,12 @@ def decide_hold(
     schema: bytes = b"",
     token: int | None = None,
 ) -> Decision[Diff, Frontier]:
-    """Decide to place a critical hold (at the shard's since unless told), or to find the one there.
+    """Decide to place a critical hold (default: at the shard's since), or return the existing one.
 
-    One that stands stays where it is; a greater token takes it over.
+    An existing hold does not move; a greater token takes it over.
 
     Raises:
-        UsageError: the time asked for is given up, or past upper. HoldFenced: a newer owner has it.
+        UsageError: the time is before since, or past upper. HoldFenced: the hold has a newer owner.
     """
     found = state.holds.get(name)
     if found is not None:
@@ -58,13 +59,14 @@ def decide_hold(
 def decide_downgrade(
     state: State, name: str, since: Frontier, *, token: int | None = None
 ) -> Decision[Diff, Frontier]:
-    """Decide to move a hold up, and the shard's since with it if it was the last there.
+    """Decide to advance a hold; the shard's since follows if this hold was the earliest.
 
-    Gives the shard's since. A hold that is further already stays; a greater token takes it over.
+    The result is the shard's since. A hold that is already further does not move; a greater token
+    takes it over.
 
     Raises:
-        UsageError: there is no such hold, or ``since`` is past upper. HoldFenced: a newer owner has
-            it.
+        UsageError: no such hold, or ``since`` is past upper. HoldFenced: the hold has a newer
+            owner.
     """
     found = find_hold(state.holds, name, token=token)
     check_not_past(since, state.upper_frontier)
@@ -78,12 +80,12 @@ def decide_downgrade(
 def decide_move_back(
     state: State, name: str, since: Frontier, *, token: int | None = None
 ) -> Decision[Diff, Frontier]:
-    """Decide to move a hold back, as far as its shard can be read; return where the hold is.
+    """Decide to move a hold back, at most to the shard's since; the result is the hold's since.
 
-    It never moves up. The shard's since stays.
+    The hold never advances, and the shard's since does not change.
 
     Raises:
-        UsageError: there is no such hold. HoldFenced: a newer owner has it.
+        UsageError: no such hold. HoldFenced: the hold has a newer owner.
     """
     found = find_hold(state.holds, name, token=token)
     reached = join([since, state.since_frontier])
@@ -94,10 +96,10 @@ def decide_move_back(
 
 
 def decide_release(state: State, name: str, *, token: int | None = None) -> Decision[Diff, bool]:
-    """Decide to drop a hold; gives whether there was one. Since moves with the next that moves.
+    """Decide to drop a hold; the result is whether it existed. The shard's since stays.
 
     Raises:
-        HoldFenced: a newer owner has it.
+        HoldFenced: the hold has a newer owner.
     """
     found = state.holds.get(name)
     if found is None:
@@ -108,7 +110,7 @@ def decide_release(state: State, name: str, *, token: int | None = None) -> Deci
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A leased or fixed-term hold that is asked for.
+    """A request for a leased or fixed-term hold.
 
     Units: microseconds; ``at_us`` is wall time. ``seqno`` is that of a state read before.
     """
@@ -123,12 +125,12 @@ class Lease:
 
 
 def decide_lease(state: State, lease: Lease) -> Decision[Diff, Frontier]:
-    """Decide to place a leased hold; gives where it stands.
+    """Decide to place a leased hold; the result is the hold's since.
 
-    Of a shard that is no more nothing is held: gives the empty frontier.
+    A shard whose since is empty has nothing to hold: the result is then the empty frontier.
 
     Raises:
-        UsageError: the time asked for is given up, or past upper.
+        UsageError: the time is before since, or past upper.
     """
     if lease.name in state.holds:
         return Decision(state.holds[lease.name].frontier)
@@ -150,10 +152,13 @@ def decide_lease(state: State, lease: Lease) -> Decision[Diff, Frontier]:
 def decide_renew(
     state: State, name: str, *, at_us: int, seqno: int | None, since: Frontier | None = None
 ) -> Decision[Diff, Frontier]:
-    """Decide to renew a lease, and to move what it holds up, if told; gives the shard's since.
+    """Decide to renew a lease, and to advance its hold if ``since`` is given.
+
+    The result is the shard's since.
 
     Raises:
-        HoldExpired: it is over. UsageError: it is of a fixed term, or ``since`` is past upper.
+        HoldExpired: the lease is over. UsageError: the hold has a fixed term, or ``since`` is past
+            upper.
     """
     found = find_lease(state.holds, name)
     if found.is_fixed:
@@ -173,7 +178,7 @@ def decide_renew(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The time of a collector's look at leases, by its own clock.
+    """The time at which a collector looks at leases, by its own clock.
 
     Units: ``at_us`` is wall time, ``monotonic_us`` the time since ``boot``; see `Clock.boot`.
     """
@@ -183,9 +188,9 @@ class Watch:
     boot: str = ""
 
     def since_us(self, last: Sighting) -> int:
-        """Return for how long, at least, a beat has been the same that was recorded before.
+        """Return the least time for which a recorded beat has not changed.
 
-        Wall times of two machines differ by up to `CLOCKS_APART_US`.
+        Without a common boot, this allows wall times to differ by `CLOCKS_APART_US`.
         """
         if self.boot and self.boot == last.boot:
             return max(0, self.monotonic_us - last.monotonic_us)
@@ -195,10 +200,11 @@ class Watch:
 def decide_watch(
     state: State, watch: Watch, *, overdue: Collection[tuple[str, int]] = ()
 ) -> Decision[Diff, int]:
-    """Decide to end the leases that are over, and to record the beats of the others.
+    """Decide to end the leases that are over, and to record new beats of the other leases.
 
     A lease is over if its owner has not renewed it for its whole length since a collector recorded
-    its beat, or if ``overdue`` names it with the beat that it has. Return how many leases end.
+    its beat, or if ``overdue`` contains its name and current beat. The result is the number of
+    leases that end.
     """
     over, seen = [], {}
     for name, hold in state.holds.items():
@@ -220,10 +226,10 @@ def decide_watch(
 def moved_by_append(
     state: State, wanted: Mapping[str, Frontier], upper: Frontier
 ) -> tuple[dict[str, Hold], tuple[int | None] | None]:
-    """Return the holds that an append up to ``upper`` moves, or makes, and the since after it.
+    """Return the holds that an append up to ``upper`` moves or creates, and the since after it.
 
     Raises:
-        UsageError: one would be past upper. HoldFenced: one has an owner with a token.
+        UsageError: a hold would be past upper. HoldFenced: a hold has an owner with a token.
     """
     moved = {}
     for name, since in wanted.items():
@@ -239,16 +245,16 @@ def moved_by_append(
 
 
 def since_after(state: State, moved: Mapping[str, Hold]) -> tuple[int | None] | None:
-    """Return the since that moved holds make, as a tuple of one; None if it stays."""
+    """Return the since after holds moved, as a tuple of one; None if it does not change."""
     least = least_since({**state.holds, **moved})
     return (time_of(least),) if state.since_frontier < least else None
 
 
 def check_not_past(since: Frontier, upper: Frontier) -> None:
-    """Refuse a since that is past upper; the empty one gives up all.
+    """Refuse a since that is past upper; the empty frontier is allowed and gives up all times.
 
     Raises:
-        UsageError: it is.
+        UsageError: ``since`` is past upper.
     """
     if not since.is_empty and not since <= upper:
         raise UsageError(
@@ -276,5 +282,5 @@ def _moved(state: State, name: str, hold: Hold) -> Decision[Diff, Frontier]:
 
 
 def time_of(frontier: Frontier) -> int | None:
-    """Return a frontier's time; None for the empty one."""
+    """Return the time of a frontier; None for the empty frontier."""
     return None if frontier.is_empty else frontier.time

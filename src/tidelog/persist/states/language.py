@@ -1,8 +1,9 @@
-"""The bytes of shards' states and changes: a machine's `Language`.
+"""The encoding of shards' states and changes: the `Language` of their machines.
 
 Shape: msgpack maps of the fields of `State` and `Diff`. Fields that this version does not know
-    survive a round trip, so that an older tidelog beside a newer one drops nothing: of maps they
-    are kept in ``extra``; arrays (batches, parts, commits) have a map of that name at their end.
+    survive a round trip, so an older tidelog can work next to a newer one. The unknown fields of
+    maps are kept in ``extra``. Arrays (batches, parts, commits) have a map of that name as their
+    last element.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _DIFF_FIELDS: Final = decoders_of(_DIFF)
 
 @dataclass(frozen=True, slots=True)
 class ShardLanguage:
-    """How shards' states begin, change, and become bytes; parts are those of ``shard``, if told."""
+    """The rules of shards' states; with ``shard``, parts below another shard's path are refused."""
 
     shard: str = ""
 
@@ -104,7 +105,7 @@ class ShardLanguage:
         fields = {name: getattr(state, name) for name in _STATE if name != "format"}
         fields["batches"] = tuple(state.batches)
         if not state.sightings:
-            del fields["sightings"]  # So the bytes are those of a version without this field.
+            del fields["sightings"]  # The bytes are then those of a version without this field.
         return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
 
     def decode_state(self, data: bytes) -> State:

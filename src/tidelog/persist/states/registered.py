@@ -1,8 +1,8 @@
-"""Shards that are registered in a transaction shard: who may write them, and what. Pure.
+"""Shards that are registered in a transaction shard: their allowed writers and writes. Pure.
 
-The shard's own state says where it is registered, so that whoever else would write it is refused,
-whatever they know. It also counts how often it was registered: what was decided for one time is
-told from what is decided for another.
+The shard's own state names its transaction shard, so every other writer is refused, even one that
+does not know of the registration. The state also counts its registrations, so a decision for an
+earlier registration cannot be applied in a later one.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -27,7 +27,7 @@ from tidelog.persist.states.transition import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What a shard was when it was registered: nobody but the transaction shard changes it."""
+    """Facts about a shard at its registration; only the transaction shard changes them later."""
 
     registered: Registered
     upper: int
@@ -36,7 +36,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one transaction has for one shard: it follows whatever had brought it to ``after``."""
+    """The part of one transaction for one shard; it applies once the shard's upper is ``after``."""
 
     registered: Registered
     after: int
@@ -56,12 +56,13 @@ def decide_join(
     *,
     first_holds: Mapping[str, Frontier] | None = None,
 ) -> Decision[Diff, Joined]:
-    """Decide that a shard belongs to the transaction shard of a name, or find that it does.
+    """Decide to register a shard in the transaction shard of this name, or find it registered.
 
-    One that nobody has written gets its ``first_holds``, as nobody else is to write it.
+    A shard that was never written gets its ``first_holds``, because no other writer can create
+    them.
 
     Raises:
-        ShardRegistered: it belongs to another. UsageError: it is finished.
+        ShardRegistered: another transaction shard has it. UsageError: the shard is finished.
     """
     if state.upper is None:
         raise UsageError("the shard is finished: no transaction could write it")
@@ -83,14 +84,17 @@ def _joined(state: State, registered: Registered) -> Joined:
 
 
 def decide_apply(state: State, step: Step) -> Decision[Diff, bool]:
-    """Decide to give a shard what a transaction has for it, unless it has it; gives whether it has.
+    """Decide to write a transaction's part to its shard; the result is whether the shard has it.
 
-    It has not, where what comes before was not given to it.
+    The shard does not have it if an earlier part is still missing.
 
     Raises:
-        CorruptionError: the shard is not what the transaction shard knows it to be.
+        CorruptionError: the shard's registration differs from the one that the transaction shard
+            has.
     """
     upper = TIME_MAX if state.upper is None else state.upper
+    # First, because the shard may have been forgotten, and registered elsewhere, after this step
+    # was applied.
     if step.upper <= upper:
         return Decision(True)
     if state.registered != step.registered:
@@ -115,9 +119,9 @@ def decide_apply(state: State, step: Step) -> Decision[Diff, bool]:
 
 
 def decide_leave(state: State, step: Step) -> Decision[Diff, bool]:
-    """Decide that a shard is its own again, complete up to ``step.upper``.
+    """Decide to end a shard's registration, complete up to ``step.upper``.
 
-    Gives whether it is: what comes before ``step.after`` may not have been given to it.
+    The result is False if the shard is still behind ``step.after``.
     """
     if state.registered != step.registered:
         return Decision(True)
@@ -131,9 +135,9 @@ def decide_leave(state: State, step: Step) -> Decision[Diff, bool]:
 
 
 def decide_epoch_for(state: State, registered: Registered, known: int) -> Decision[Diff, int]:
-    """Decide to raise the write epoch of a registered shard; gives the newest.
+    """Decide to raise the write epoch of a registered shard; the result is the newest epoch.
 
-    Whoever asks has seen to it that all that was committed before is applied.
+    The caller must first apply all committed transactions.
     """
     if state.write_epoch != known or state.registered != registered:
         return Decision(state.write_epoch)

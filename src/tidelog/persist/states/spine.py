@@ -1,7 +1,7 @@
-"""The spine: a shard's batches, in the order of their times, as a value that changes cheaply.
+"""The spine: the batches of a shard in time order, as an immutable value that is cheap to change.
 
-A change makes new what it touches and shares the rest: batches stand in blocks of at most 64, so
-that of 10,000 a commit copies one block and the list of blocks.
+Batches are stored in blocks of at most 64. A change copies the blocks that it affects and shares
+the others. With 10,000 batches, a commit copies one block and the list of blocks.
 Source: persist, "Compaction".
 """
 
@@ -24,7 +24,7 @@ Blocks = tuple[tuple[Batch, ...], ...]
 class Spine:
     """Batches that do not overlap, oldest first.
 
-    Shape: no block is empty; ``count`` is how many batches there are in all.
+    Shape: no block is empty; ``count`` is the number of batches.
     """
 
     blocks: Blocks = ()
@@ -32,7 +32,7 @@ class Spine:
 
     @staticmethod
     def of(batches: Iterable[Batch]) -> Spine:
-        """Return the spine of some batches, which are in order."""
+        """Return a spine of batches that are in order."""
         flat = tuple(batches)
         blocks = tuple(flat[start : start + BLOCK] for start in range(0, len(flat), BLOCK))
         return Spine(blocks, len(flat))
@@ -45,7 +45,7 @@ class Spine:
             yield from block
 
     def __eq__(self, other: object) -> bool:
-        """Say whether the batches are the same, whatever the blocks."""
+        """Return True if the batches are equal, however they are divided into blocks."""
         if not isinstance(other, Spine):
             return NotImplemented
         return self.count == other.count and all(a == b for a, b in zip(self, other, strict=True))
@@ -54,7 +54,7 @@ class Spine:
         return hash(tuple((one.lower, one.upper) for one in self))
 
     def append(self, batch: Batch) -> Spine:
-        """Return the spine with one batch more, at its end."""
+        """Return the spine with one more batch at its end."""
         if self.blocks and len(self.blocks[-1]) < BLOCK:
             blocks = (*self.blocks[:-1], (*self.blocks[-1], batch))
         else:
@@ -62,7 +62,7 @@ class Spine:
         return Spine(blocks, self.count + 1)
 
     def within(self, lower: int, upper: int | None) -> list[Batch]:
-        """Return the batches whose times lie in ``[lower, upper)``, whole."""
+        """Return the batches that lie entirely within ``[lower, upper)``."""
         end = _end(upper)
         return [b for b in self._from(lower) if b.lower >= lower and _end(b.upper) <= end]
 
@@ -75,10 +75,11 @@ class Spine:
 
     def after(self, time: int) -> Iterator[Batch]:
         """Yield the batches that may hold updates at times past ``time``."""
-        return self._from(time + 1)  # Times were advanced, if at all, to none past a batch's upper.
+        # Merges advance times only within a batch, so upper still bounds them.
+        return self._from(time + 1)
 
     def replace(self, old: list[Batch], new: Batch | None) -> Spine:
-        """Return the spine with one batch, or none, in the place of some that stand together."""
+        """Return the spine with ``new`` (None: no batch) in place of some adjacent batches."""
         require(bool(old), "a merge replaces something")
         first = self._block_of(old[0].lower)
         last = self._block_of(old[-1].lower)
@@ -89,6 +90,8 @@ class Spine:
         middle = tuple(tuple(flat[i : i + BLOCK]) for i in range(0, len(flat), BLOCK))
         blocks = (*self.blocks[:first], *middle, *self.blocks[last + 1 :])
         count = self.count - len(old) + (new is not None)
+        # Merges leave small blocks. Repack once there are twice as many blocks as needed, so a
+        # change stays cheap on average.
         if len(blocks) > 2 * (count // BLOCK + 1):
             return Spine.of(b for block in blocks for b in block)
         return Spine(blocks, count)

@@ -1,8 +1,7 @@
-"""The state of a shard, as a value, and the changes it is put through.
+"""The state of a shard, and its changes, as immutable values.
 
-Invariants: batches stand in the order of their times and never overlap; an interval without updates
-    leaves no batch, only a higher upper; since never goes back; V over all batches is changed by
-    appends alone.
+Invariants: batches are in time order and never overlap. An interval without updates adds no batch
+    and only raises upper. Since never goes back. Only appends change V over all batches.
 Source: persist, "State" and "Incremental State".
 """
 
@@ -21,13 +20,14 @@ from tidelog.persist.states.hold import Hold
 from tidelog.persist.states.spine import Spine
 from tidelog.rowhash import RowSum
 
-COMMITS_KEPT: Final = 65  # The newest 64, and the one from whose sum the oldest of them counts.
+# The newest 64, plus the commit before them, whose sum is the base of the oldest.
+COMMITS_KEPT: Final = 65
 
-Token = tuple[str, int]  # who writes, and a number that rises with each of its writes
+Token = tuple[str, int]  # The writer, and a number that rises with each of its writes.
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """One of the newest moves of upper: whose, from where to where, and T of all up to there."""
+    """A recent move of upper: its writer and interval, and T of all updates below ``upper``."""
 
     writer: str
     number: int
@@ -38,7 +38,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Retired(msgspec.Struct, frozen=True, array_like=True):
-    """A schema that the shard had until its upper was ``upper``: what is before was written so."""
+    """A former schema of the shard; it was the newest until the shard's upper was ``upper``."""
 
     schema: bytes
     upper: int
@@ -46,10 +46,10 @@ class Retired(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, array_like=True):
-    """The beat of a lease that a collector saw, and when it first saw it.
+    """The beat of a lease that a collector saw, and the time at which it first saw it.
 
     Units: ``at_us`` is the collector's wall time, ``monotonic_us`` its time since ``boot``.
-    Shape: the last two are in ``extra``, which an earlier version keeps as it found it.
+    Shape: the last two are in ``extra``, which an older version preserves.
     """
 
     beat: int
@@ -66,7 +66,7 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True):
-    """The transaction shard that a shard belongs to ("" for none), and which time it does so."""
+    """The transaction shard in which a shard is registered ("": none); ``number`` counts these."""
 
     name: str = ""
     number: int = 0
@@ -74,7 +74,7 @@ class Registered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastWrite(msgspec.Struct, frozen=True, array_like=True):
-    """The newest commit of a named writer: its number, to where, and T of what it brought."""
+    """The newest commit of a named writer: its number, its upper, and T of its updates."""
 
     number: int
     upper: int | None
@@ -83,7 +83,7 @@ class LastWrite(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):
-    """What all batches come to. T is that of all updates as they were appended."""
+    """The totals over all batches; ``sum_t`` is T of all updates as appended, before any merge."""
 
     rows: int = 0
     diffs: int = 0
@@ -100,11 +100,11 @@ _UNREGISTERED: Final = Registered()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that is known of a shard.
+    """The state of a shard.
 
-    Shape: ``schema`` is the newest, and empty until the shard is first written; ``retired`` are
-        those before it. A schema's id is its place among them all, from 0. ``sightings`` are of
-        leases, by the name of the hold.
+    Shape: ``schema`` is the newest schema, empty until the first write or hold; ``retired`` are the
+        schemas before it. The id of a schema is its index among all of them, from 0. ``sightings``
+        are of leases, by the name of the hold.
     """
 
     schema: bytes = b""
@@ -133,7 +133,7 @@ class State:
 
     @property
     def is_buried(self) -> bool:
-        """Say whether it was finalized: nobody writes it any more, and nobody reads it."""
+        """Return True if the shard was finalized: it takes no writes and no reads."""
         return self.since is None and self.upper is None
 
     @property
@@ -141,7 +141,7 @@ class State:
         return len(self.retired)
 
     def sum_at(self, frontier: Frontier) -> RowSum | None:
-        """Return T of all updates before an upper this shard had, if it is still remembered."""
+        """Return T of all updates before a former upper; None if that upper is forgotten."""
         for commit in reversed(self.commits):
             if Frontier.of(commit.upper) == frontier:
                 return RowSum.from_bytes(commit.sum_t)
@@ -150,10 +150,10 @@ class State:
 
 
 class Merged(msgspec.Struct, frozen=True, array_like=True):
-    """Batches that stood together, by their digests, and what stands in their place.
+    """Adjacent batches, by their digests, and the batch that replaces them.
 
-    Shape: without ``batch``, nothing was left of them. ``vanished`` are the parts that are named no
-        more.
+    Shape: ``batch`` is None if no update is left. ``vanished`` are the paths of parts that are no
+        longer named.
     """
 
     lower: int
@@ -165,7 +165,7 @@ class Merged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of a state, as large as the change. Absent fields change nothing."""
+    """A change of a state, as small as the change itself. Absent fields change nothing."""
 
     schema: bytes | None = None
     upper: tuple[int | None] | None = None
@@ -186,7 +186,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def apply_diff(state: State, diff: Diff) -> State:
-    """Return the state after a change. Total: a diff was decided over that state."""
+    """Return the state after a change. It cannot fail: the diff was decided on that state."""
     changed: dict[str, Any] = {}
     if diff.schema is not None:
         changed["schema"] = diff.schema
@@ -251,7 +251,7 @@ def _merge(state: State, merged: Merged) -> dict[str, Any]:
 def _counted(
     was: Totals, old: tuple[Batch, ...], new: tuple[Batch, ...], *, sum_t: bytes
 ) -> Totals:
-    """Return totals without some batches, and with others."""
+    """Return the totals after removing the batches ``old`` and adding ``new``."""
 
     def moved(name: str) -> int:
         after: int = getattr(was, name)

@@ -1,6 +1,6 @@
 """Transitions: pure functions from a shard's state and a command to a decision.
 
-Shape: each gives a `Decision`: the answer, and the diff that makes it true (None: nothing changes).
+Shape: each returns a `Decision`: the result, and the diff to write (None: no change).
 Source: persist, "State Machine"; design page 4, "Writing" and "Holds".
 """
 
@@ -31,7 +31,7 @@ from tidelog.rowhash import RowSum
 
 
 class Verdict(enum.Enum):
-    """How a compare_and_append ended."""
+    """The result of a compare_and_append."""
 
     COMMITTED = "committed"
     ALREADY = "already"
@@ -70,11 +70,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAndAppend:
-    """Parts for the times ``[expected_upper, upper)``.
+    """A write of parts for the times ``[expected_upper, upper)``.
 
-    ``fresh`` says that the token was made for this very call, so that it cannot stand anywhere yet;
-    ``holds`` are moved, or made, by the same change; ``schema`` and ``first_holds`` are for the
-    shard's first.
+    ``fresh`` states that the token was made for this call, so no earlier call can have committed
+    it. The same change moves or creates ``holds``. Only the first write of a shard uses ``schema``
+    and ``first_holds``; a later one only checks ``schema``.
     """
 
     schema: bytes
@@ -89,7 +89,7 @@ class CompareAndAppend:
 
 
 def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
-    """Check what can be checked without a state.
+    """Check the interval, as far as possible without a state.
 
     Raises:
         UsageError: lower is past upper, or an empty interval has updates.
@@ -111,20 +111,22 @@ def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
 def decide_append(
     state: State, command: CompareAndAppend, *, by: Registered | None = None
 ) -> Decision[Diff, Appended]:
-    """Decide a compare_and_append; ``by`` which transaction shard it is made, if by any.
+    """Decide a compare_and_append; ``by`` is the registration of the transaction shard that writes.
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
         DataDiffers: the unnamed token was used for other updates.
-        ShardRegistered: it belongs to a transaction shard, and that does not ask for this.
-        SchemaEvolved: the parts are of an earlier schema of the shard, or the token's write is.
-        UsageError: the shard has another schema, the interval does not hold the parts, or a hold
-        would be past upper.
-        PartsSwept: the parts are too old to be told from what nobody will ever name.
+        ShardRegistered: the shard is registered in a transaction shard, which is not the writer.
+        SchemaEvolved: the parts, or the earlier write of the token, have an earlier schema.
+        UsageError: the shard has another schema, a part's times are outside the interval, or a hold
+            would be past upper.
+        PartsSwept: the parts are so old that a sweep may have deleted them.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     check_times(command.parts, command.expected_upper, command.upper)
     sum_t = sum_t_of(command.parts)
+    # A retry is answered first: since its commit the upper, the schema and the registration may
+    # have changed, and the write is stored nevertheless.
     told = decide_retry(state, command, sum_t=sum_t)
     if told is not None:
         return Decision(told)
@@ -134,7 +136,7 @@ def decide_append(
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
     check_epochs(state.write_epoch, command.parts)
-    # A hold may have been placed before, by whoever wanted to read from the beginning.
+    # A reader may already have placed a hold, to read from the beginning.
     first = command.first_holds if state.upper == 0 and not state.commits else {}
     holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
     if command.upper == command.expected_upper and not holds:
@@ -153,12 +155,12 @@ def decide_append(
 
 
 def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None:
-    """Check that parts have no times but those of the interval that is written.
+    """Check that the times of parts are within the interval of the write.
 
     Raises:
-        UsageError: one has.
+        UsageError: a part has a time outside the interval.
     """
-    # Whoever wrote the parts has looked at each row; what they brought here may be something else.
+    # The writer of a part checked each row, but the caller may bring another part here.
     for part in parts:
         if lower.passed(part.time_min) or not upper.passed(part.time_max):
             raise UsageError(
@@ -173,7 +175,7 @@ def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None
 def _batch_of(command: CompareAndAppend, schema_id: int) -> Batch | None:
     if not command.parts:
         return None
-    # Whoever wrote the parts knew their schema, and perhaps not which of the shard's it is.
+    # The writer of a part knows its schema, but perhaps not the schema's id.
     parts = [msgspec.structs.replace(part, schema_id=schema_id) for part in command.parts]
     return make_batch(parts, lower=command.expected_upper.time, upper=time_of(command.upper))
 
@@ -187,19 +189,20 @@ def sum_t_of(parts: Sequence[Part]) -> bytes:
 
 
 def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Appended | None:
-    """Return the answer to a token that was committed before; None if it was not.
+    """Return the result of a token that was committed before; None if it was not committed.
 
-    It is asked for before anything else is: the shard may have other columns by now. ``sum_t`` is T
-    of the updates by the command's schema.
+    This is decided first, because the shard's columns may have changed. ``sum_t`` is T of the
+    updates in the command's schema.
 
-    A commit from ``expected_upper`` can have been made only while that was upper. If the newest
-    commits still name who did that, it is known; if they have been forgotten, only a fresh token
-    is known.
+    A commit from ``expected_upper`` was possible only while that was the upper. If the remembered
+    commits cover that upper, they prove whether the token was committed. If that commit was
+    forgotten, only a fresh token is known to be new.
 
     Raises:
-        OutcomeUnknown: it is so old that it may have been forgotten.
+        OutcomeUnknown: the write is so old that its commit may have been forgotten.
         UsageError, DataDiffers: an unnamed token was used for another interval or other updates.
-        SchemaEvolved: its write is of another schema than the command, so the sums differ.
+        SchemaEvolved: the token's write has another schema than the command, so sums are
+            incomparable.
     """
     writer, number = command.token
     if command.named and writer in state.writers:
@@ -211,8 +214,8 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
                 number=number,
                 newest=last.number,
             )
-        # Another process may write under the same name, and have come first: what it wrote is not
-        # what this one brings, though both count alike.
+        # Another process may write under the same name and have come first. Its number is then the
+        # same, but its updates differ, so compare their sums.
         is_told = (last.number, last.upper) == (number, time_of(command.upper))
         if is_told and last.sum_t == sum_t:
             return Appended(Verdict.ALREADY, Frontier.of(last.upper))
@@ -220,7 +223,8 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) != (writer, number):
             continue
-        # A name that was dropped counts from 0 again: its number alone identifies no write.
+        # A writer whose name was dropped counts from 0 again, so its number alone identifies no
+        # write.
         if not command.named:
             stored = Frontier.at(commit.lower), Frontier.of(commit.upper)
             check_same_interval(
@@ -251,7 +255,7 @@ def check_same_interval(
     """Check that a write is a retry of the stored one that used its token.
 
     Raises:
-        UsageError: it is for another interval.
+        UsageError: the stored write has another interval.
     """
     if stored != given:
         raise UsageError(
@@ -264,7 +268,7 @@ def check_same_interval(
 
 
 def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
-    """Return the error of a write that reuses the token of a stored one of other updates."""
+    """Return the error for a write whose token belongs to a stored write of other updates."""
     return DataDiffers(
         "the token was used for a write of other updates, and nothing was appended: give each "
         "write a token of its own",
@@ -275,11 +279,11 @@ def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
 
 
 def _has_sum(state: State, commit: Commit, command: CompareAndAppend, sum_t: bytes) -> bool:
-    """Return True if a commit's updates have a sum.
+    """Return True if T of a commit's updates is ``sum_t``.
 
     Raises:
         OutcomeUnknown: the sum below the commit was forgotten.
-        SchemaEvolved: the sum is of rows by another schema than the commit's.
+        SchemaEvolved: ``sum_t`` is of another schema than the commit's.
     """
     if command.fresh:
         return True
@@ -304,7 +308,7 @@ def check_not_finalized(state: State) -> None:
     """Refuse a write to a finalized shard, which takes no more updates.
 
     Raises:
-        UsageError: it is finalized.
+        UsageError: the shard is finalized.
     """
     if state.is_buried:
         raise UsageError(
@@ -313,10 +317,10 @@ def check_not_finalized(state: State) -> None:
 
 
 def check_unregistered(state: State) -> None:
-    """Refuse who comes past the transaction shard that a shard is registered in.
+    """Refuse a write that bypasses the transaction shard in which a shard is registered.
 
     Raises:
-        ShardRegistered: there is one.
+        ShardRegistered: the shard is registered.
     """
     name = state.registered.name
     if name:
@@ -328,16 +332,18 @@ def check_unregistered(state: State) -> None:
 
 
 def _is_of(commit: Commit, command: CompareAndAppend) -> bool:
-    """Say whether a commit moved upper, and as a command would."""
+    """Return True if a commit moved upper over the interval of a command."""
     lower, upper = Frontier.at(commit.lower), Frontier.of(commit.upper)
     return lower != upper and (lower, upper) == (command.expected_upper, command.upper)
 
 
 def check_epochs(write_epoch: int, parts: Iterable[Part]) -> None:
-    """Refuse parts that a sweep may have deleted, or may yet delete, by their shard's epoch.
+    """Refuse parts that a sweep may have deleted, or may still delete, by the epoch in their path.
+
+    A sweep deletes unnamed parts of epochs before the one that preceded the write epoch.
 
     Raises:
-        PartsSwept: so it is.
+        PartsSwept: a part is that old.
     """
     for part in parts:
         epoch = None if part.path is None else epoch_of(part.path)
@@ -351,17 +357,17 @@ def check_epochs(write_epoch: int, parts: Iterable[Part]) -> None:
 
 
 def decide_drop_writer(state: State, name: str) -> Decision[Diff, bool]:
-    """Decide to forget a named writer; gives whether there was one."""
+    """Decide to forget a named writer; the result is whether it existed."""
     if name not in state.writers:
         return Decision(False)
     return Decision(True, Diff(dropped_writers=(name,)))
 
 
 def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
-    """Decide to raise the write epoch from the one that is known; gives the newest.
+    """Decide to raise the write epoch from ``known``; the result is the newest epoch.
 
-    It rises also once no more is written: a killed writer may have left a part, and compactors go
-    on. That of a registered shard stays: see `tidelog.persist.transactions`.
+    The epoch of a finished shard rises too: a killed writer may have left a part, and compactors
+    still write. The epoch of a registered shard stays: see `tidelog.persist.transactions`.
     """
     if state.write_epoch != known or state.registered.name:
         return Decision(state.write_epoch)
@@ -369,9 +375,9 @@ def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
 
 
 def decide_tombstone(state: State) -> Decision[Diff, int]:
-    """Decide that a shard is no more: finished, readable at no time, and without a part.
+    """Decide to finalize a shard: no writes, no readable time, no parts.
 
-    Gives how many objects vanish by it.
+    The result is the number of objects that vanish.
     """
     if state.upper is None and state.since is None and not len(state.batches):
         return Decision(0)
@@ -397,6 +403,6 @@ def decide_tombstone(state: State) -> Decision[Diff, int]:
 
 
 def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
-    """Return T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
+    """Return T of the updates in ``[lower, upper)``; None unless both are remembered uppers."""
     above, below = state.sum_at(upper), state.sum_at(lower)
     return None if above is None or below is None else above - below

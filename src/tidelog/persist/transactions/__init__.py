@@ -1,4 +1,4 @@
-"""Transaction shards: several shards written at one time, all or none.
+"""Transaction shards: atomic writes to several shards at one time.
 
-Nouns and decisions: `state`, `transition`, `applying`. Agents: `transactions`, `begun`.
+Types and decisions: `state`, `transition`, `applying`. Agents: `transactions`, `begun`.
 """

@@ -1,7 +1,7 @@
-"""Applying: what a shard is still to be given of the transactions that wrote it. Pure.
+"""Applying: the steps that write committed transactions to a shard. Pure.
 
-Whoever applies goes through the same steps in the same order, and each is taken once, whoever takes
-it: a step says from which upper on it may be taken, and to which it leads.
+Any process may apply transactions. All processes derive the same steps in the same order. A step
+names the upper from which it applies and the upper that it reaches, so each step takes effect once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PARTS = msgspec.msgpack.Decoder(tuple[Part, ...])
 def steps_of(
     state: TransactionState, name: str, shard: str, *, until: int | None = None
 ) -> list[Step]:
-    """Return what a shard is to be given, oldest first, of transactions at times below ``until``.
+    """Return the steps that a shard still needs, oldest first, for times below ``until``.
 
     Raises:
-        CorruptionError: its parts cannot be read.
+        CorruptionError: the parts of a transaction cannot be read.
     """
     steps: list[Step] = []
     after = 0
@@ -48,12 +48,12 @@ def steps_of(
 
 
 def shards_of(state: TransactionState) -> list[str]:
-    """Return the shards that transactions wrote which are not known to be applied."""
+    """Return the shards of the transactions that are not known to be applied."""
     return sorted({shard for one in state.pending for shard in one.writes})
 
 
 def last_step(state: TransactionState, name: str, shard: str, number: int, upper: int) -> Step:
-    """Return the step that brings a shard to ``upper``, after all that it was to be given."""
+    """Return the step that brings a shard to ``upper``, after all its transactions below."""
     given = [one.upper for one in state.pending if shard in one.writes and one.lower < upper]
     after = given[-1] if given else 0
     registered = Registered(name, number)
@@ -61,7 +61,7 @@ def last_step(state: TransactionState, name: str, shard: str, number: int, upper
 
 
 def upper_of(state: TransactionState, shard: str) -> int | None:
-    """Return up to when a shard is complete by transactions; None if they never wrote it."""
+    """Return the upper to which transactions have written a shard; None if they never wrote it."""
     if shard in state.tables:
         return state.upper
     found: Forgotten | None = state.forgotten.get(shard)

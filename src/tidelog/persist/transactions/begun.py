@@ -1,7 +1,7 @@
-"""A transaction that was begun: what it reads is as of one time, what it writes is at the next.
+"""A begun transaction: it reads as of one time and writes at the next.
 
-Nothing is written before it is committed. If others have committed meanwhile, it is refused, and
-begins anew: so transactions are as if they had come one after the other.
+Nothing is written before the commit. If another transaction has committed concurrently, the commit
+is refused and the caller begins again. Transactions are therefore serializable.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Transaction:
-    """See the module. It reads as of ``at - 1``, and writes at ``at``."""
+    """A transaction that reads as of ``at - 1`` and writes at ``at``."""
 
     transactions: Transactions
     at: int
@@ -44,18 +44,20 @@ class Transaction:
         """Return the contents of a shard before this transaction.
 
         Raises:
-            AsOfNotComplete: there was no time before it. NotRegistered: the shard is not one of
-                those that are written by it.
+            AsOfNotComplete: no time precedes this transaction. NotRegistered: the shard is not
+                registered in these transactions.
         """
         if not self.at:
             raise AsOfNotComplete("nothing was before this transaction: there is nothing to read")
         return await self.transactions.snapshot(name, self.at - 1)
 
     def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Have rows put into a shard: of ``_diff`` -1, taken out; without a ``_diff``, 1 each.
+        """Add rows to the write of a shard.
+
+        A row with ``_diff`` -1 is removed; without the column ``_diff``, each row is added once.
 
         Raises:
-            UsageError: the rows have times of their own, or it was committed before.
+            UsageError: the rows have a column ``_time``, or the transaction was committed before.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])

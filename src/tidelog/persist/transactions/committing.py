@@ -1,4 +1,4 @@
-"""Committing: parts are written for each shard, and one change of the transactions names them all.
+"""Committing: write the parts of each shard, then commit them in one change of the transactions.
 
 Source: design page 4, "Several shards at one time".
 """
@@ -43,7 +43,7 @@ async def commit(
     *,
     keeps_digest: bool,
 ) -> Appended:
-    """Write the parts of each shard, and commit them all, or none; see `compare_and_append`."""
+    """Write the parts of each shard, and commit all or none; see `compare_and_append`."""
     attempt = partial(
         _try, transactions, updates, lower, upper, token=token, keeps_digest=keeps_digest
     )
@@ -51,7 +51,7 @@ async def commit(
         try:
             return await attempt()
         except (PartsSwept, NotRegistered):
-            # Both may be said of what this handle knew, and has not looked at since.
+            # The state that this handle knows may be stale, so read it again and retry.
             await transactions.refresh()
             for name in updates:
                 await transactions.shard(name).refresh()
@@ -93,11 +93,11 @@ async def check_retry(
 ) -> None:
     """Check that a retry brings the updates of the stored transaction that used its token.
 
-    Each shard's rows are compared in the columns that the shard was written with then.
+    Each shard's rows are compared in the columns that the shard had at that commit.
 
     Raises:
-        DataDiffers: they are other updates. NOT_APPLIED.
-        OutcomeUnknown: they do not fit those columns, so they cannot be compared.
+        DataDiffers: the updates differ. NOT_APPLIED.
+        OutcomeUnknown: the rows do not fit those columns, so they cannot be compared.
     """
     if not has_digest(transactions.state, token):
         return
@@ -121,7 +121,7 @@ async def check_retry(
 async def write_parts(
     transactions: Transactions, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
 ) -> TableParts:
-    """Write the parts of one shard; nothing counts yet."""
+    """Write the parts of one shard; they have no effect before the commit."""
     table, shard = table_of(transactions.state, name), transactions.shard(name)
     registered = Registered(transactions.name, table.number)
     if shard.state.registered != registered:

@@ -1,6 +1,6 @@
-"""The bytes of transaction shards' states and changes: a machine's `Language`.
+"""The encoding of transaction shards' states and changes: the `Language` of their machines.
 
-Shape: as of shards (`tidelog.persist.states.language`): msgpack maps; fields that this version
+Shape: msgpack maps, as for shards (`tidelog.persist.states.language`); fields that this version
     does not know survive a round trip.
 """
 
@@ -52,7 +52,7 @@ _ABSENT: Final[dict[str, Any]] = {name: getattr(TransactionDiff(), name) for nam
 
 @dataclass(frozen=True, slots=True)
 class TransactionLanguage:
-    """How transaction shards' states begin, change, and become bytes."""
+    """The rules and the encoding of transaction shards' states."""
 
     def initial(self) -> TransactionState:
         return TransactionState()

@@ -1,5 +1,6 @@
-"""Reading a shard that transactions write: as far as they are complete, once it has all of them.
+"""Reading a shard that transactions write, up to the upper of the transactions.
 
+A read first applies the transactions that the shard needs.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -39,7 +40,7 @@ async def snapshot(
 async def listen(
     transactions: Transactions, name: str, reached: int, *, wait: bool
 ) -> AsyncGenerator[Progress, None]:
-    """Yield everything of a shard, by its id, at times after ``reached``; see there."""
+    """Yield the updates of a shard, by its id, after ``reached``; see `Transactions.listen`."""
     shard = transactions.shard(name)
     upper = await _wait_for_upper(transactions, name, reached, Patience(wait=wait))
     while True:
@@ -70,7 +71,8 @@ async def listen(
 
 
 async def read_applied(transactions: Transactions, name: str, *, until: int) -> State:
-    # After our own state: what that has dropped, the shard has had by now.
+    # After the transactions' state: that state drops only what the shard already has. In the other
+    # order, a transaction could be missing from both.
     await transactions.shard(name).refresh()
     return await transactions.applied(name, until=until)
 
@@ -78,7 +80,7 @@ async def read_applied(transactions: Transactions, name: str, *, until: int) -> 
 async def _wait_for_upper(
     transactions: Transactions, name: str, time: int, patience: Patience
 ) -> Frontier | None:
-    """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
+    """Wait until ``time`` is complete; return upper, or None if the shard is unregistered."""
 
     async def look() -> Frontier | NotYet | None:
         state = await transactions.refresh()
@@ -88,7 +90,8 @@ async def _wait_for_upper(
         elif upper > time:
             return Frontier.at(upper)
         elif name not in state.tables:
-            await transactions.forget_id(name)  # Somebody may have begun to.
+            # Another process may have begun to forget the shard, and died.
+            await transactions.forget_id(name)
             return None
         return NotYet(Frontier.at(upper or 0))
 

@@ -1,7 +1,7 @@
-"""The state of a transaction shard, as a value, and the changes it is put through.
+"""The state of a transaction shard, and its changes, as immutable values.
 
-Invariants: ``upper`` never goes back; commits that are kept stand in the order of their times and
-    never overlap; one is dropped only once each shard that it wrote has it.
+Invariants: ``upper`` never goes back. The pending transactions are in time order and never overlap.
+    A transaction is dropped only once each shard that it wrote has applied it.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -20,9 +20,10 @@ COMMITS_KEPT: Final = 64
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
-    """A registered shard: which time it is, since when, and what its parts must be.
+    """A registered shard: the number of its registration, and its upper at that time.
 
-    Shape: ``write_epoch`` is the shard's own, or the one to which it is about to be raised.
+    Shape: ``write_epoch`` is the shard's own, or the one to which it is about to be raised. Parts
+        must not be older than it allows.
     """
 
     number: int
@@ -32,7 +33,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that was registered: transactions wrote it up to ``upper``, and no further."""
+    """A shard that is no longer registered: transactions wrote it up to ``upper``."""
 
     number: int
     upper: int
@@ -40,7 +41,7 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True):
-    """One of the newest moves of upper: whose, and from where to where."""
+    """A recent move of upper: its writer and its interval."""
 
     writer: str
     number: int
@@ -50,13 +51,13 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def digest(self) -> bytes:
-        """The digest of the updates; empty if no retry can have their token."""
+        """The digest of the updates; empty if no retry can use the token."""
         found: bytes = self.extra.get("digest", b"")
         return found
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
-    """What a transaction has for one shard: its parts, packed, for its registration ``number``."""
+    """The parts, encoded, that a transaction writes to one shard in its registration ``number``."""
 
     number: int
     packed: bytes
@@ -64,7 +65,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True):
-    """A transaction, as far as it is not known to be applied: by shard, what it writes."""
+    """A transaction that is not known to be fully applied, with its remaining writes by shard."""
 
     lower: int
     upper: int
@@ -74,7 +75,7 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """All that is known of a transaction shard. Times below ``upper`` are complete in all of it."""
+    """The state of a transaction shard. Times below ``upper`` are complete in all its shards."""
 
     upper: int = 0
     tables: dict[str, Table] = field(default_factory=dict)
@@ -90,10 +91,10 @@ class TransactionState:
 
 
 class TransactionDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of a state, as large as the change. Absent fields change nothing.
+    """A change of a state, as small as the change itself. Absent fields change nothing.
 
-    Shape: ``applied`` has uppers that shards were seen to have. ``digest`` is of the updates,
-        for the retry of a token; see `Committed`.
+    Shape: ``applied`` are uppers that shards have reached. ``digest`` is that of the updates, for a
+        retry of the token; see `Committed`.
     """
 
     upper: int | None = None
@@ -107,7 +108,7 @@ class TransactionDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def apply_diff(state: TransactionState, diff: TransactionDiff) -> TransactionState:
-    """Return the state after a change. Total: a diff was decided over that state."""
+    """Return the state after a change. It cannot fail: the diff was decided on that state."""
     changed: dict[str, Any] = {}
     pending = unapplied(state.pending, diff.applied)
     if diff.upper is not None:
@@ -133,7 +134,7 @@ def _told(state: TransactionState, commit: Committed) -> dict[str, Any]:
 
 
 def unapplied(pending: tuple[Pending, ...], applied: Mapping[str, int]) -> tuple[Pending, ...]:
-    """Return transactions without what shards of the uppers ``applied`` have."""
+    """Return the pending transactions without the writes that shards at these uppers have."""
     if not applied:
         return pending
     kept = []

@@ -1,12 +1,12 @@
-"""Transactions: the handle by which several shards are written at one time, and read as of one.
+"""Transactions: the handle that writes several shards atomically, and reads them as of one time.
 
-A commit is one change of the transaction shard's state, which names the parts that were uploaded
-for each shard: from then on all of it is there, or nothing ever will be. Then it is *applied*: each
-shard is given its parts. Anybody does that, any time, twice or never to an end: who committed, who
-reads, who commits next. A shard that nothing was written to costs nothing.
+A commit is one change of the transaction shard's state. It names the parts that were uploaded for
+each shard, and takes effect as a whole. The transaction is then *applied*: its parts are written to
+each shard. Any process may do so at any time: the committer, a reader, or the next committer. Doing
+it twice, or only in part, does no harm. A shard without writes costs nothing.
 
-Decisions are in `transition` and `applying`, and, for the shards' own states,
-`tidelog.persist.states.registered`; this runs them through machines.
+The decisions are in `transition` and `applying`, and for the shards' own states in
+`tidelog.persist.states.registered`. This module runs them on machines.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -69,17 +69,16 @@ from tidelog.persist.transactions.transition import (
 )
 from tidelog.store.port import Store
 
-PENDING_MAX = 64  # Transactions in a state, before who commits next applies them first.
+PENDING_MAX = 64  # A commit first applies the pending transactions if the state has this many.
 TRIES_MAX = 20
 
 
 @dataclass(slots=True, kw_only=True)
 class Transactions:
-    """A transaction shard; see the module. Opening it does no I/O, and its first change makes it.
+    """A transaction shard. Opening it does no I/O; its first change creates it.
 
-    Shards are called by their names as a ``kind`` of shards has them, or by their ids without one.
-    ``shards`` are handles of those that are written by it, by their ids, as far as they were
-    needed.
+    With a ``kind``, callers name shards by their names of that kind, otherwise by their ids.
+    ``shards`` are this handle's own handles of shards, by id, created when they are needed.
     """
 
     name: str
@@ -105,7 +104,7 @@ class Transactions:
 
     @property
     def state(self) -> TransactionState:
-        """Return the state as this handle knows it, which others may have moved on from."""
+        """The state as this handle last read it; other processes may have changed it since."""
         return self.machine.state
 
     async def refresh(self) -> TransactionState:
@@ -113,11 +112,11 @@ class Transactions:
         return await self.machine.refresh()
 
     async def upper(self) -> Frontier:
-        """Return up to when all registered shards are complete."""
+        """Return the upper that all registered shards share."""
         return (await self.refresh()).upper_frontier
 
     async def tables(self) -> list[str]:
-        """Return the names of the shards that are registered."""
+        """Return the names of the registered shards."""
         tables = (await self.refresh()).tables
         return sorted(name_of(self.kind, one) or one if self.kind else one for one in tables)
 
@@ -140,19 +139,21 @@ class Transactions:
         return found
 
     async def register(self, shard: Shard) -> Frontier:
-        """Have a shard written by these transactions alone, from where it is; gives the upper.
+        """Register a shard, so that only these transactions write it; return the upper.
 
-        The shard may be one that has to be made: then its handle has a schema. Whoever writes it in
-        any other way is refused from now on. Again, it changes nothing.
+        The shard may not exist yet; its handle then needs a schema. From now on all other writes to
+        the shard are refused. The call is idempotent.
 
         Raises:
-            ShardRegistered: it belongs to other transactions.
-            UsageError: it is finished, or no shard, or it is to be made and has no schema.
+            ShardRegistered: the shard is registered in other transactions.
+            UsageError: the shard is finished, is not a shard, or does not exist and has no schema.
         """
         check_kind(shard, Shard, "what is registered is a shard: lake.shard(name)")
         await shard.refresh()
         schema = shard.state.schema or encode_schema(shard.written_schema())
         own = self.shard(shard.id)
+        # First the shard, then the transactions: as soon as a transaction can write the shard, no
+        # other writer can.
         for _ in range(TRIES_MAX):
             joined = await own.machine.commit(
                 lambda state: decide_join(state, self.name, schema, first_holds=shard.first_holds)
@@ -160,22 +161,23 @@ class Transactions:
             decide = partial(decide_register, shard=shard.id, joined=joined)
             if await self.machine.commit(decide) is not None:
                 return self.state.upper_frontier
-            await self.forget_id(shard.id)  # Which somebody has begun, and may not have ended.
+            # Another process has begun to forget the shard, and may have died.
+            await self.forget_id(shard.id)
         raise ContentionError("others forget the shard at every try: try again", shard=shard.id)
 
     async def forget(self, name: str) -> Frontier:
-        """Let a shard be its own again; gives up to when transactions have written it.
+        """End the registration of a shard; return the upper to which transactions have written it.
 
-        That is a commit; then what was committed for it is applied. Again, it does what a call that
-        was broken off has left to be done.
+        This commits the end of the registration, and then applies the shard's transactions. A
+        repeated call completes a call that was interrupted.
 
         Raises:
-            NotRegistered: it is not registered, and never was.
+            NotRegistered: the shard was never registered here.
         """
         return await self.forget_id(self._id(name))
 
     async def forget_id(self, name: str) -> Frontier:
-        """Let a shard be its own again, by its id; see `forget`."""
+        """End the registration of a shard, by its id; see `forget`."""
         shard = self.shard(name)
         found = (await shard.refresh()).registered
         state = await self.refresh()
@@ -193,7 +195,7 @@ class Transactions:
         return Frontier.at(done.upper)
 
     async def begin(self) -> Transaction:
-        """Begin a transaction that reads as of now, and writes the time after that."""
+        """Begin a transaction that reads as of the newest complete time and writes at the next."""
         return Transaction(transactions=self, at=(await self.refresh()).upper)
 
     async def compare_and_append(
@@ -207,15 +209,16 @@ class Transactions:
         """Append updates to several shards, all or none, if upper is the expected one.
 
         Shape: ``updates`` by the names of shards, each as in `ShardSchema.updates`, at times in
-            ``[expected_upper, upper)``. None at all moves only the upper of all shards.
-        With the ``token`` of an earlier call, a transaction that was committed then is answered
-        ALREADY. What was committed is there, and applied by this call if the store is well.
+            ``[expected_upper, upper)``. Without updates, only the upper of all shards moves.
+
+        With the ``token`` of an earlier call, a transaction that was committed then returns
+        ALREADY. After a commit, this call also applies the transaction, unless the store fails.
 
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
             DataDiffers: the token was used for other updates. NOT_APPLIED.
             NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
-            OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+            OutcomeUnknown: the retry is too old to be recognized. LocationError: the store failed.
         """
         done = await self.try_compare_and_append(updates, expected_upper, upper, token=token)
         return done.landed(expected=Frontier.of(expected_upper))
@@ -228,7 +231,7 @@ class Transactions:
         *,
         token: Token | None = None,
     ) -> Appended:
-        """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
+        """Append as `compare_and_append` does, but return a MISMATCH instead of raising.
 
         Raises:
             The errors of `compare_and_append`, except UpperMismatch.
@@ -245,7 +248,7 @@ class Transactions:
         token: Token | None,
         is_begun: bool = False,
     ) -> Appended:
-        """Append as `try_compare_and_append` does; the token of a begun transaction is its own."""
+        """Append as `try_compare_and_append` does; if ``is_begun``, the token is used only here."""
         tables: dict[str, pa.Table] = {
             self._id(name): table for name, table in tables_asked(updates).items()
         }
@@ -260,7 +263,8 @@ class Transactions:
                 self, tables, lower, until, token, keeps_digest=not (token is None or is_begun)
             )
         except (UsageError, PartsSwept):
-            # A shard may have been forgotten, or got other columns, since this was committed.
+            # The token may have been committed before, and its shard forgotten or its columns
+            # changed since.
             told = token and decide_retry(await self.refresh(), token, lower.time, until.time)
             if not told:
                 raise
@@ -268,21 +272,22 @@ class Transactions:
         if token is not None and done.verdict is Verdict.ALREADY:
             await committing.check_retry(self, tables, lower, until, token)
         if done.verdict is Verdict.COMMITTED:
-            # It is committed, whatever comes of this; whoever comes next does what is left.
+            # The commit is stored, so a failure here is no error: the next process applies the
+            # rest.
             with suppress(LocationError, ContentionError):
                 await self._apply_known()
         return done
 
     def seen(self) -> dict[str, int]:
-        """Return the uppers that this handle has seen shards to have."""
+        """Return the uppers of shards that this handle has seen."""
         known = ((name, shard.state.upper) for name, shard in self.shards.items())
         return {name: TIME_MAX if upper is None else upper for name, upper in known}
 
     async def apply(self) -> int:
-        """Give all shards what was committed for them; gives how many had any left.
+        """Apply the committed transactions to all shards; return how many shards needed it.
 
         Raises:
-            LocationError: the store failed: the next one does what is left.
+            LocationError: the store failed; a later call applies the rest.
         """
         await self.refresh()
         return await self._apply_known()
@@ -293,7 +298,7 @@ class Transactions:
         return len(names)
 
     async def applied(self, name: str, *, until: int | None = None) -> State:
-        """Give a shard what was committed for it at times below ``until``; gives its state."""
+        """Apply a shard's committed transactions of times below ``until``; return its state."""
         shard = self.shard(name)
         steps = steps_of(self.state, self.name, name, until=until)
         known = shard.state.upper
@@ -303,7 +308,8 @@ class Transactions:
 
     async def _take(self, shard: Shard, steps: list[Step]) -> None:
         left = steps
-        # All together, for one record takes all that waits; which of them waits first is not known.
+        # Commit all steps concurrently, because one record takes all waiting commands. Their order
+        # is not defined, so a step may find an earlier one missing and is tried again.
         while left:
             decisions = [shard.machine.commit(partial(decide_apply, step=step)) for step in left]
             found = await asyncio.gather(*decisions, return_exceptions=True)
@@ -314,7 +320,7 @@ class Transactions:
             left = [step for step, done in zip(left, found, strict=True) if not done]
 
     async def tidy(self) -> int:
-        """Apply what is left, and drop from the state what all shards have; gives how many."""
+        """Apply the rest, and drop from the state what all shards have; return the number."""
         await self.apply()
         applied = self.seen()
         return await self.machine.commit(lambda state: decide_tidy(state, applied))
@@ -327,7 +333,7 @@ class Transactions:
         ``wait`` and ``timeout_us`` are those of `Shard.snapshot`.
 
         Raises:
-            NotRegistered: it is not registered. AsOfBeforeSince: the time is no longer kept.
+            NotRegistered: the shard is not registered. AsOfBeforeSince: the time is no longer kept.
             AsOfNotComplete, DeadlineExceeded: see `Shard.snapshot`.
         """
         check_time(as_of)
@@ -337,7 +343,7 @@ class Transactions:
         return await reading.snapshot(self, self._id(name), as_of, patience)
 
     async def listen(self, name: str, as_of: int, *, wait: bool = False) -> AsyncIterator[Progress]:
-        """Yield everything of a shard at times after ``as_of``, for as long as it comes.
+        """Yield all updates of a shard at times after ``as_of``, as they become complete.
 
         Raises:
             NotRegistered, AsOfBeforeSince, AsOfNotComplete: see `snapshot`.
@@ -350,15 +356,15 @@ class Transactions:
                 yield progress
 
     async def catch_up(self, shard: Shard, time: int) -> None:
-        """Bring a shard's own upper past a time, if transactions are complete past it.
+        """Advance a shard's own upper past a time, if transactions are complete past it.
 
-        For whoever reads the shard by itself: it costs a request where nothing was written.
+        This is for readers that open the shard itself. Without writes it costs one request.
         """
         registered = shard.state.registered
         state = await self.refresh()
         gone = state.forgotten.get(shard.id)
         if gone is not None and gone.number >= registered.number:
-            await self.forget_id(shard.id)  # Somebody has begun to.
+            await self.forget_id(shard.id)  # Another process has begun to forget the shard.
             return
         upper = state.upper if shard.id in state.tables else 0
         await self.applied(shard.id)
@@ -367,10 +373,10 @@ class Transactions:
             await self.shard(shard.id).machine.commit(partial(decide_apply, step=last))
 
     async def raise_epoch(self, shard: Shard) -> int:
-        """Raise a shard's write epoch, so that what nobody names becomes dead; gives the newest.
+        """Raise a shard's write epoch, so that unnamed parts become deletable; return it.
 
-        What was committed and is not applied is named by nobody but us. So it is applied before,
-        and what is committed from here on has parts that the new epoch takes.
+        Only the transaction shard names the parts that are committed but not applied. These are
+        applied before the shard's epoch rises. Later commits have parts that the new epoch accepts.
         """
         registered, known = shard.state.registered, shard.state.write_epoch
         decide = partial(decide_fence, shard=shard.id, number=registered.number, epoch=known + 1)
@@ -381,7 +387,7 @@ class Transactions:
 
 
 def transactions_of(shard: Shard) -> Transactions:
-    """Return a handle of the transactions that a shard is registered in."""
+    """Return a handle of the transactions in which a shard is registered."""
     return Transactions(
         name=shard.state.registered.name,
         store=shard.store,

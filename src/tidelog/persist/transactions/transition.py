@@ -1,10 +1,10 @@
 """Transitions of a transaction shard: pure functions from its state and a command to a decision.
 
-What is committed here must be applicable to each shard, for ever: nothing can be refused any more.
-So all that could refuse it is decided here. Each shard is registered, and for the same time as when
-its parts were written, whereby its schema is the same; and its parts are of a write epoch that the
-shard still takes. That epoch is raised here first, and in the shard only once all that was
-committed before is applied: what is committed after knows the new one (`decide_fence`).
+Each commit must be applicable to each of its shards later, when it can no longer be refused. Every
+reason for a refusal is therefore checked here. Each shard is registered, and its parts were written
+in the same registration, so they have the same schema. The parts belong to a write epoch that the
+shard still accepts. That epoch is raised here first (`decide_fence`), and in the shard only after
+all earlier commits are applied. Later commits are checked against the new epoch.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -47,7 +47,7 @@ Decided = Decision[TransactionDiff, Appended]
 
 @dataclass(frozen=True, slots=True)
 class TableParts:
-    """Parts for one shard, written while it was registered for the ``number``-th time."""
+    """Parts for one shard, written in its registration ``number``."""
 
     number: int
     parts: Sequence[Part]
@@ -57,9 +57,9 @@ class TableParts:
 class CommitTransaction:
     """Parts for the times ``[expected_upper, upper)``, by shard.
 
-    ``fresh`` says that the token was made for this very call; ``applied`` are uppers that shards
-    were seen to have, by which what they have can be dropped. With ``keeps_digest``, a later call
-    may have the same token, and its updates are compared with these.
+    ``fresh`` states that the token was made for this call. ``applied`` are uppers that shards have
+    reached; the state drops the writes below them. With ``keeps_digest``, a later call may repeat
+    the token, and its updates are compared with these.
     """
 
     writes: Mapping[str, TableParts]
@@ -72,13 +72,13 @@ class CommitTransaction:
 
 
 def decide_commit(state: TransactionState, command: CommitTransaction) -> Decided:
-    """Decide a transaction, as `tidelog.persist.states.transition.decide_append` does for one.
+    """Decide a transaction, as `persist.states.transition.decide_append` does for one shard.
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
-        NotRegistered: a shard is not one of those that are written here.
-        PartsSwept: parts are too old to be told from what nobody will ever name.
-        UsageError: the interval does not hold the parts.
+        NotRegistered: a shard is not registered here.
+        PartsSwept: parts are so old that a sweep may have deleted them.
+        UsageError: a part's times are outside the interval.
     """
     lower, upper = command.expected_upper, command.upper
     check_span(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
@@ -109,12 +109,12 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
 
 
 def digest_of(sums: Mapping[str, bytes]) -> bytes:
-    """Return a digest of the updates of a transaction: of T, by each shard that has updates."""
+    """Return a digest of a transaction's updates, made of T of each shard that has updates."""
     return xxhash.xxh3_128_digest(msgspec.msgpack.encode(dict(sorted(sums.items()))))
 
 
 def check_span(lower: int, upper: int, *, rows: int) -> None:
-    """Check what can be checked without a state.
+    """Check the interval, as far as possible without a state.
 
     Raises:
         UsageError: lower is past upper, or an empty interval has updates.
@@ -139,15 +139,15 @@ def _check_write(
 
 
 def called(shard: str) -> str:
-    """Return what a shard is called by whoever made it."""
+    """Return the name of a shard as its creator gave it, or its id."""
     return name_of(Named.SHARD, shard) or shard
 
 
 def table_of(state: TransactionState, shard: str) -> Table:
-    """Return what is known of a registered shard.
+    """Return the entry of a registered shard.
 
     Raises:
-        NotRegistered: it is none.
+        NotRegistered: the shard is not registered.
     """
     found = state.tables.get(shard)
     if found is None:
@@ -161,17 +161,17 @@ def table_of(state: TransactionState, shard: str) -> Table:
 def decide_retry(
     state: TransactionState, token: Token, expected_upper: int, upper: int
 ) -> Appended | None:
-    """Return the answer to a token that was committed before; None if it was not.
+    """Return the result of a token that was committed before; None if it was not committed.
 
-    The caller compares the updates (`check_same_updates`): that needs the states of the shards.
+    This is decided first, because a shard may be forgotten since, or have other columns. The caller
+    compares the updates (`check_same_updates`), which needs the states of the shards.
 
-    It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
-    See `tidelog.persist.states.transition`: a commit from ``expected_upper`` can have been made
-    only while that was upper.
+    As in `tidelog.persist.states.transition`, a commit from ``expected_upper`` was possible only
+    while that was the upper.
 
     Raises:
         UsageError: the token was used for another interval.
-        OutcomeUnknown: it is so old that it may have been forgotten.
+        OutcomeUnknown: the write is so old that its commit may have been forgotten.
     """
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) == token:
@@ -194,7 +194,7 @@ def has_digest(state: TransactionState, token: Token) -> bool:
 
 
 def check_same_updates(state: TransactionState, token: Token, sums: Mapping[str, bytes]) -> None:
-    """Check the updates of a token's retry, by T of each shard in the columns stored then.
+    """Check the updates of a retry by ``sums``: T of each shard, in the columns stored then.
 
     Raises:
         DataDiffers: the token was used for other updates.
@@ -211,9 +211,10 @@ def _commits_of(state: TransactionState, token: Token) -> Iterator[Committed]:
 def decide_register(
     state: TransactionState, shard: str, joined: Joined
 ) -> Decision[TransactionDiff, Table | None]:
-    """Decide to have a shard written here, which says so itself already; gives its table.
+    """Decide to register a shard whose own state already names these transactions.
 
-    None: it was forgotten again meanwhile. From then on it is complete as far as all others.
+    The result is the shard's entry; None if the shard was forgotten concurrently. The upper of all
+    shards becomes at least that of the new shard.
     """
     number = joined.registered.number
     gone = state.forgotten.get(shard)
@@ -230,9 +231,9 @@ def decide_register(
 def decide_forget(
     state: TransactionState, shard: str, number: int
 ) -> Decision[TransactionDiff, Forgotten]:
-    """Decide that a shard, registered for the ``number``-th time, is not written here from now on.
+    """Decide that a shard, in its registration ``number``, is no longer written here.
 
-    It may be one whose registration was broken off, and that was never written here.
+    The registration may be one that was interrupted, so the shard was never written here.
     """
     gone = state.forgotten.get(shard)
     if gone is not None and gone.number >= number:
@@ -245,9 +246,9 @@ def decide_forget(
 def decide_fence(
     state: TransactionState, shard: str, number: int, epoch: int
 ) -> Decision[TransactionDiff, bool]:
-    """Decide that no parts of an older epoch than the one before ``epoch`` are committed any more.
+    """Decide to refuse parts of epochs before the one that precedes ``epoch``.
 
-    Gives whether that is so.
+    The result is whether the shard still has this registration.
     """
     table = state.tables.get(shard)
     if table is None or table.number != number:
@@ -261,7 +262,7 @@ def decide_fence(
 def decide_tidy(
     state: TransactionState, applied: Mapping[str, int]
 ) -> Decision[TransactionDiff, int]:
-    """Decide to drop what shards of some uppers have; gives how many transactions are over."""
+    """Decide to drop the writes that shards have; the result is the number of transactions done."""
     known = useful(state, applied)
     if not known:
         return Decision(0)
@@ -270,7 +271,7 @@ def decide_tidy(
 
 
 def useful(state: TransactionState, applied: Mapping[str, int]) -> dict[str, int]:
-    """Return of some shards' uppers those by which anything can be dropped."""
+    """Return the uppers that allow a pending write to be dropped."""
     return {
         shard: upper
         for shard, upper in applied.items()
