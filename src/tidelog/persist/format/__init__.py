@@ -1,1 +1,1 @@
-"""What lies in a shard's parts, as values and as bytes: pure."""
+"""The contents of a shard's parts, as tables and as bytes. Pure."""

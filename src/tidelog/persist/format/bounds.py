@@ -1,10 +1,11 @@
-"""Bounds on columns: which parts, row groups and rows can hold what a reader asks for. Pure.
+"""Bounds on columns: select the parts, row groups and rows that a query can match. Pure.
 
-Shape: a `Box` has the least and the greatest value asked for by column, both included, None where
-    that side is open. Values are such as `ordered` makes: numbers for what is a number or a time,
-    text for text. What has no plain order (floats, with their NaN, decimals, bytes, nested
-    columns) has no bounds.
-Invariants: what is left out cannot lie within the box; what is kept may lie outside, but for rows.
+Shape: a `Box` maps a column to the least and the greatest value wanted, both inclusive; None leaves
+    that side open. Values have the form that `ordered` produces: numbers for numbers and times,
+    text for text. Types without a plain order (floats with their NaN, decimals, bytes, nested
+    columns) have no bounds.
+Invariants: anything excluded is outside the box. A part or row group that is kept may also be
+    outside it; a row may not.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ OPEN: Interval = (None, None)
 
 
 def is_ordered(dtype: pa.DataType) -> bool:
-    """Say whether columns of a type can be bounded."""
+    """Return True if columns of a type can have bounds."""
     return pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_temporal(dtype)
 
 
 def ordered(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return a column as bounds are compared with it: times are the numbers that stand for them.
+    """Return a column in the form that bounds are compared with: times become numbers.
 
-    Python holds not every time that Arrow holds, and their numbers have the same order.
+    Arrow has times that Python cannot represent; their numbers have the same order.
     """
     dtype = column.type
     if not pa.types.is_temporal(dtype):
@@ -44,9 +45,9 @@ def ordered(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
 
 
 def scalar_of(value: Any, dtype: pa.DataType) -> pa.Scalar[Any]:
-    """Return a number or text as Arrow's.
+    """Return a number or text as an Arrow scalar.
 
-    `pyarrow.scalar` does the same, and loads pandas for it, where it is installed: 0.3 s.
+    `pyarrow.scalar` would import pandas if it is installed, which takes 0.3 s.
     """
     if pa.types.is_string(dtype):
         data = value.encode()
@@ -60,7 +61,7 @@ def scalar_of(value: Any, dtype: pa.DataType) -> pa.Scalar[Any]:
 
 
 def overlaps(known: Interval, wanted: Interval) -> bool:
-    """Say whether two intervals can have a value in common; an open side reaches everything."""
+    """Return True if two intervals can have a value in common; an open side is unbounded."""
     (least, greatest), (low, high) = known, wanted
     before = greatest is not None and low is not None and greatest < low
     after = least is not None and high is not None and high < least
@@ -68,7 +69,7 @@ def overlaps(known: Interval, wanted: Interval) -> bool:
 
 
 def meet(bounds: Iterable[tuple[str, Interval]]) -> dict[str, Interval]:
-    """Return the box of what lies within all of some bounds."""
+    """Return the box of the rows that satisfy all bounds."""
     found: dict[str, Interval] = {}
     for name, (low, high) in bounds:
         least, greatest = found.get(name, OPEN)
@@ -86,8 +87,8 @@ def whole_range(dtype: pa.DataType) -> range:
 
 
 def box_of_part(part: Part) -> dict[str, Interval]:
-    """Return the least and the greatest value of each key column whose bounds the part tells."""
-    # Of no other kinds of values readers choose parts; see `is_ordered`.
+    """Return the bounds of each key column for which the part has them."""
+    # Only these types can have bounds in a query; see `is_ordered`.
     return {
         name: interval
         for name, interval in decode_bounds(part).items()
@@ -96,21 +97,21 @@ def box_of_part(part: Part) -> dict[str, Interval]:
 
 
 def part_reaches(part: Part, box: Box) -> bool:
-    """Say whether a part can hold rows within the box."""
+    """Return True if a part can hold rows within the box."""
     known = box_of_part(part) if box else {}
     return all(overlaps(known.get(name, OPEN), wanted) for name, wanted in box.items())
 
 
 def box_of_group(group: pq.RowGroupMetaData, names: frozenset[str]) -> dict[str, Interval]:
-    """Return between what the named columns of a row group lie; nulls come after all values.
+    """Return the bounds of the named columns of a row group; nulls sort after all values.
 
-    A column of which nothing is known is left out.
+    Columns without statistics are omitted.
     """
     found: dict[str, Interval] = {}
     columns = [group.column(index) for index in range(group.num_columns)]
     paths = Counter(column.path_in_schema for column in columns)
     for column in columns:
-        # A column "a.b" and the field b of a column "a" have one path: neither is believed.
+        # A column "a.b" and the field b of a column "a" have the same path, so ignore both.
         is_meant = column.path_in_schema in names and paths[column.path_in_schema] == 1
         statistics = column.statistics if is_meant else None
         if statistics is None or not statistics.has_min_max:
@@ -122,15 +123,15 @@ def box_of_group(group: pq.RowGroupMetaData, names: frozenset[str]) -> dict[str,
 
 
 def extent_of(statistics: pq.Statistics) -> Interval:
-    """Return the least and the greatest value that statistics tell."""
-    # What Python makes of a time can be out of its range; its number cannot.
+    """Return the least and the greatest value in statistics."""
+    # Python's datetime cannot represent every time; the raw number has no such limit.
     if statistics.logical_type.type in ("DATE", "TIME", "TIMESTAMP"):
         return statistics.min_raw, statistics.max_raw
     return statistics.min, statistics.max
 
 
 def rows_within(table: pa.Table, box: Box) -> pa.Table:
-    """Keep the rows within the box; a null lies within no bounds."""
+    """Return the rows within the box; a null is outside of all bounds."""
     for name, (low, high) in box.items():
         column = ordered(table.column(name))
         if low is not None:

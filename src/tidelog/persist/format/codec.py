@@ -1,11 +1,10 @@
 """Codecs: Python values as rows of a shard, and back.
 
-A shard knows columns. Whoever has objects says by a `Codec` what columns they are, and by a
-`Codec64` what their times are; both are thin, and a user's own will do. `RecordCodec` is for data
-classes, named tuples and `msgspec.Struct`. Where there are many rows, columns are much quicker.
-
-Invariants: a codec decodes whatever it, or an earlier form of it, has encoded: so a record's later
-    fields have defaults, as columns that are added are null in older rows.
+A shard has columns. For Python objects, a `Codec` defines their columns and a `Codec64` their
+times. Both are small protocols that users may implement. `RecordCodec` is the codec for data
+classes, named tuples and `msgspec.Struct`. For many rows, columns are much faster than a codec.
+Invariants: a codec decodes everything that it or an earlier form of it has encoded. New fields of a
+    record therefore need defaults, because added columns are null in older rows.
 Source: persist, "Codec"; design page 4, "Types".
 """
 
@@ -30,10 +29,10 @@ _PLAIN_TYPES: Final = (bytes, date, datetime, time, Decimal)
 
 
 class Codec(Protocol[T]):
-    """What says which columns values are.
+    """Defines the columns of Python values.
 
-    Shape: ``schema`` has the data columns, and ``key`` names those that are the shard's key: both
-        are what `Location.shard` is asked for.
+    Shape: ``schema`` has the data columns, and ``key`` names the columns of the shard's key. Pass
+        both to `Location.shard`.
     """
 
     @property
@@ -52,7 +51,7 @@ class Codec(Protocol[T]):
 
 
 class Codec64(Protocol[T]):
-    """What says which numbers from 0 to 2^63 - 2 values are; a larger value is a larger number."""
+    """Maps values to numbers from 0 to 2^63 - 2; a larger value must be a larger number."""
 
     def encode(self, value: T) -> int: ...
 
@@ -60,7 +59,7 @@ class Codec64(Protocol[T]):
 
 
 class Numbers:
-    """The `Codec64` of whoever has numbers."""
+    """The `Codec64` for times that are numbers already."""
 
     def encode(self, value: int) -> int:
         return value
@@ -70,7 +69,7 @@ class Numbers:
 
 
 class Moments:
-    """The `Codec64` of moments from 1970 on, as microseconds; one without a zone is in UTC."""
+    """The `Codec64` of moments since 1970, in microseconds; a moment without a zone is in UTC."""
 
     def encode(self, value: datetime) -> int:
         return micros_of(value)
@@ -80,7 +79,7 @@ class Moments:
 
 
 class RecordUpdate(NamedTuple, Generic[T]):
-    """A value that comes (``diff`` > 0) or goes (``diff`` < 0) at a time."""
+    """A value that is added (``diff`` > 0) or removed (``diff`` < 0) at a time."""
 
     data: T
     time: Any
@@ -88,12 +87,12 @@ class RecordUpdate(NamedTuple, Generic[T]):
 
 
 class RecordCodec(Generic[T]):
-    """The columns of a data class, a named tuple, a typed dict, or a `msgspec.Struct`.
+    """The codec of a data class, a named tuple, a typed dict, or a `msgspec.Struct`.
 
-    ``schema`` is for fields whose type does not say what their column is, such as decimals.
+    Fields whose Python type does not determine the column type, such as decimals, need ``schema``.
 
     Raises:
-        UsageError: the type has no fields, or a field's type needs a schema to say its column's.
+        UsageError: the type has no fields, or a field needs ``schema``.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class RecordCodec(Generic[T]):
         """Return records as rows.
 
         Raises:
-            UsageError: a value is no such record, or does not fit its column.
+            UsageError: a value is not such a record, or does not fit its column.
         """
         for value in values:
             if not isinstance(value, self._instances()):
@@ -134,10 +133,10 @@ class RecordCodec(Generic[T]):
             raise UsageError(f"a record does not fit its columns: {error}") from error
 
     def decode(self, rows: pa.Table) -> list[T]:
-        """Return rows as records; a column that the record does not have is left out.
+        """Return rows as records; a column that the record does not have is ignored.
 
         Raises:
-            UsageError: a row is no such record: a field without a default is missing, or null.
+            UsageError: a row lacks a field without a default, or has a null that the field forbids.
         """
         there = [name for name in self._schema.names if name in rows.column_names]
         values = [self._known(row) for row in rows.select(there).to_pylist()]
@@ -150,7 +149,7 @@ class RecordCodec(Generic[T]):
             ) from error
 
     def _known(self, row: dict[str, Any]) -> Any:
-        """Leave out what is null where the record has a default; see the module's invariants."""
+        """Drop the nulls of fields that have a default; see the module's invariants."""
         some = {n: v for n, v in row.items() if v is not None or n not in self._optional}
         if not issubclass(self.record, tuple):
             return some
@@ -169,7 +168,7 @@ class RecordCodec(Generic[T]):
 def encode_updates(
     codec: Codec[T], updates: Iterable[tuple[T, Any, int]], times: Codec64[Any] | None = None
 ) -> pa.Table:
-    """Return updates as a table that `Shard.compare_and_append` takes.
+    """Return updates as a table for `Shard.compare_and_append`.
 
     Raises:
         UsageError: a value does not fit its column, or a time is out of range.
@@ -188,7 +187,7 @@ def encode_updates(
 def decode_updates(
     codec: Codec[T], updates: pa.Table, times: Codec64[Any] | None = None
 ) -> list[RecordUpdate[T]]:
-    """Return the updates that a listener was given, in their order."""
+    """Decode the updates that a listener received, in their order."""
     numbers = Numbers() if times is None else times
     when = [numbers.decode(int(number)) for number in int64_of(updates, TIME)]
     diffs = int64_of(updates, DIFF).tolist()
@@ -196,7 +195,7 @@ def decode_updates(
 
 
 def decode_contents(codec: Codec[T], contents: pa.Table) -> list[tuple[T, int]]:
-    """Return what a snapshot holds: values, each with how often it is there."""
+    """Decode the contents of a snapshot: values, each with its count."""
     return list(zip(codec.decode(contents), int64_of(contents, DIFF).tolist(), strict=True))
 
 

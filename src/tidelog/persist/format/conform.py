@@ -1,8 +1,8 @@
-"""Columns made to fit a schema, without loss: what would change on the way is refused. Pure.
+"""Conform columns to a schema without loss; a lossy change is refused. Pure.
 
-Arrow's own casts lose some things in silence: fields of structs, times of day, infinities for what
-is too large. Nor does Arrow check what it is handed: text that is no UTF-8, or offsets that point
-anywhere, come from files of others, and nobody could read them back.
+Arrow's casts lose some things silently: fields of structs, times of day, and numbers that overflow
+to infinity. Arrow also does not validate its input. Other programs' files can hold text that is not
+UTF-8, or offsets out of range, which no reader could read back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidelog.errors import UsageError
 from tidelog.persist.format.schema import is_list
 
-_Column: TypeAlias = Any  # A chunked array, of a type that is known by and by.
+_Column: TypeAlias = Any  # A chunked array whose type is only known at runtime.
 _VIEWS: Final[dict[pa.DataType, pa.DataType]] = {
     pa.string_view(): pa.string(),
     pa.binary_view(): pa.binary(),
@@ -27,10 +27,11 @@ _Is: TypeAlias = Callable[[pa.DataType], bool]
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Return a table with the wanted columns, in order, cast without loss.
 
-    Numbers with a fraction become the nearest that the wanted type has.
+    Floats are rounded to the nearest value of the wanted type.
 
     Raises:
-        UsageError: one is missing or there twice, or holds what the wanted type cannot.
+        UsageError: a column is missing or duplicated, or has values that the wanted type cannot
+            hold.
     """
     names = table.column_names
     missing = [n for n in wanted.names if n not in names]
@@ -57,14 +58,14 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def _check_whole(table: pa.Table) -> None:
-    """Refuse arrays that are none: any value of a plain number is one, so these cost nothing."""
+    """Refuse invalid arrays; plain numbers cannot be invalid, so their columns cost nothing."""
     for column in table.columns:
         if not pa.types.is_primitive(column.type):
             column.validate(full=True)
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return a table whose dictionaries have no views in them: Arrow takes nothing out of these."""
+    """Replace views in dictionaries by plain values; Arrow cannot cast dictionaries of views."""
     for place, field in enumerate(table.schema):
         plain = _VIEWS.get(getattr(field.type, "value_type", pa.null()))
         if plain is not None and pa.types.is_dictionary(field.type):
@@ -79,7 +80,7 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 
 def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse structs whose fields are others than those that are wanted, in whatever order."""
+    """Refuse structs whose fields differ from the wanted ones; their order may differ."""
     while is_list(given) and is_list(wanted):
         given, wanted = given.field(0).type, wanted.field(0).type
     if not isinstance(given, pa.StructType) or not isinstance(wanted, pa.StructType):
@@ -96,7 +97,7 @@ def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def _check_kept(name: str, given: _Column, made: _Column) -> None:
-    """Refuse columns of which Arrow's cast has lost something."""
+    """Refuse columns for which Arrow's cast has lost values."""
     if given.type == made.type:
         return
     if is_list(given.type) and is_list(made.type):
@@ -114,19 +115,19 @@ def _check_kept(name: str, given: _Column, made: _Column) -> None:
 
 
 def _keeps_days(given: _Column, made: _Column) -> bool:
-    """Say whether no time of day was lost."""
+    """Return True if no time of day was lost."""
     if getattr(given.type, "tz", None):
         given = pc.local_timestamp(given)
     return bool(made.cast(given.type).equals(given))
 
 
 def _keeps_finite(given: _Column, made: _Column) -> bool:
-    """Say whether nothing has become infinite."""
+    """Return True if no value became infinite."""
     return bool(pc.is_inf(made).equals(pc.is_inf(given)))
 
 
 def _keeps_all(given: _Column, made: _Column) -> bool:
-    """Say whether what was made is as much as what was given."""
+    """Return True if the cast values, cast back, equal the given ones."""
     return bool(made.cast(given.type).equals(given))
 
 
@@ -140,7 +141,7 @@ def _is_number(dtype: pa.DataType) -> bool:
 
 _LOSSY: Final[tuple[tuple[_Is, _Is, Callable[[_Column, _Column], bool]], ...]] = (
     (pa.types.is_timestamp, pa.types.is_date, _keeps_days),
-    (pa.types.is_timestamp, pa.types.is_time, _keeps_nothing),  # They would have no date.
+    (pa.types.is_timestamp, pa.types.is_time, _keeps_nothing),  # The date would be lost.
     (pa.types.is_floating, pa.types.is_floating, _keeps_finite),
     (_is_number, pa.types.is_boolean, _keeps_all),
 )

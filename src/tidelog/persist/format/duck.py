@@ -1,6 +1,6 @@
-"""DuckDB connections for consolidation: in memory, in UTC, spilling to disk past a bound.
+"""DuckDB connections for consolidation: in memory, in UTC, spilling to disk past a limit.
 
-DuckDB is loaded when it is used: many reads do without, and it takes 50 ms.
+DuckDB is imported on first use: many reads do not need it, and the import takes 50 ms.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = "2GiB"
 
-# One database a process, since making one takes 10 ms and a cursor of it 2. Keyed by process id,
-# since Spark forks its workers and a database must not be used on both sides of a fork.
+# One database per process: creating one takes 10 ms, and a cursor of it 2 ms. Keyed by process id,
+# because Spark forks its workers and a database must not be used on both sides of a fork.
 _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 
 @contextmanager
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection of one's own to this process's database."""
+    """Yield a new connection to this process's database."""
     import duckdb
 
     database = _databases.get(os.getpid())
@@ -42,13 +42,13 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
             },
         )
         _databases[os.getpid()] = database
-        atexit.register(database.close)  # Which removes what it has spilled.
+        atexit.register(database.close)  # Closing deletes the spill files.
     cursor = database.cursor()
     try:
         cursor.execute("SET TimeZone = 'UTC'")
         yield cursor
     except duckdb.FatalException:
-        # It is of no more use to anybody in this process: whoever comes next gets another.
+        # A fatal error makes the database unusable, so the next caller creates another.
         if _databases.get(os.getpid()) is database:
             del _databases[os.getpid()]
         raise
@@ -58,7 +58,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def bounded_duck(memory_bytes: int, spill: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database of one's own that keeps in ``spill`` what does not fit into memory."""
+    """Yield a new database that spills to the folder ``spill`` past ``memory_bytes``."""
     import duckdb
 
     database = duckdb.connect(
@@ -80,7 +80,7 @@ def bounded_duck(memory_bytes: int, spill: str) -> Iterator[duckdb.DuckDBPyConne
 
 @contextmanager
 def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database of one's own, whose results come in the order of what they are made of."""
+    """Yield a new database whose results keep the order of their input."""
     import duckdb
 
     database = duckdb.connect(
@@ -100,10 +100,10 @@ def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def sums_told() -> Iterator[None]:
-    """Tell of a sum of diffs that 64 bits do not hold.
+    """Raise a clear error for a sum of diffs that does not fit into 64 bits.
 
     Raises:
-        CorruptionError: there is one.
+        CorruptionError: a sum does not fit.
     """
     import duckdb
 
@@ -116,10 +116,10 @@ def sums_told() -> Iterator[None]:
 
 
 def text_literal(text: str) -> str:
-    """Return text as SQL writes it."""
+    """Return text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL writes it."""
+    """Return a column's name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

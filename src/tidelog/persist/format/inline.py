@@ -1,4 +1,4 @@
-"""The bytes of small parts, which ride in their descriptors: one Arrow record batch.
+"""The bytes of small parts, which are stored inline in their descriptors: one Arrow record batch.
 
 Source: design page 4, "Writing".
 """
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 
 def encode_inline(updates: pa.Table) -> bytes:
-    """Return a table that is not empty as the bytes of one batch: equal rows as equal bytes."""
+    """Return a non-empty table as the bytes of one batch; equal rows give equal bytes."""
     batch = updates.combine_chunks().to_batches()[0]
-    # Behind a null, and past the end of a slice, lies whatever was in memory, which is nobody's to
-    # read: what is taken is copied without.
+    # Behind nulls and past the end of a slice, Arrow buffers contain arbitrary memory. `take`
+    # copies only the rows themselves.
     return batch.take(np.arange(batch.num_rows)).serialize().to_pybytes()

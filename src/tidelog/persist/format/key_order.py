@@ -1,7 +1,7 @@
-"""Updates in the order of their key: whether they are, and how they come to be. Pure.
+"""Updates in key order: tests for it, and sorting. Pure.
 
-A key that comes once has nothing to be merged with. So most rows need at most be put in their
-place, and only those whose key comes again have to be compared as a whole.
+A key that occurs once needs no merging. Most rows therefore need at most sorting by key, and only
+rows whose key repeats must be compared as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.persist.format.bounds import is_ordered, ordered
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF
 
-# Of more rows SQL makes less of a burden, which has memory of its own and spills.
+# Larger tables are left to SQL, which limits its memory and spills.
 SORTED_ROWS_MAX: Final = 1_000_000
 LOOK_ROWS: Final = 1_024
 
@@ -26,14 +26,14 @@ _Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def can_sort(tables: Sequence[pa.Table], key: Sequence[str]) -> bool:
-    """Say whether Arrow puts the rows of some tables in the order that SQL has."""
+    """Return True if Arrow can sort the rows of some tables in the same order as SQL."""
     if not tables or not key or sum(t.num_rows for t in tables) > SORTED_ROWS_MAX:
         return False
     return all(is_ordered(tables[0].schema.field(name).type) for name in key)
 
 
 def joined_in_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table | None:
-    """Return tables one behind the other, if then each row's key is greater than the one before."""
+    """Return the concatenated tables if each row's key is then greater than the one before."""
     if any(table.column(name).null_count for table in tables for name in key):
         return None
     joined = pa.concat_tables(sorted(tables, key=lambda table: _first(table, key)))
@@ -41,20 +41,20 @@ def joined_in_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table 
 
 
 def is_rising(table: pa.Table, key: Sequence[str]) -> bool:
-    """Say whether each row's key is known to be greater than the one before."""
+    """Return True if each row's key is known to be greater than the one before."""
     if not key or not all(is_ordered(table.schema.field(name).type) for name in key):
         return False
     if any(table.column(name).null_count for name in key):
         return False
-    # Whoever is in no order mostly shows it at once.
+    # An unordered table usually shows that in its first rows.
     first = table.slice(0, LOOK_ROWS)
     return _all_rise(first, key) and _all_rise(table, key)
 
 
 def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows whose key comes once, in the order of the key, and all others.
+    """Return the rows with a unique key, in key order, and all other rows.
 
-    Of a key with a null in it nothing is known, and it counts among the others.
+    A key with a null cannot be compared here, so its rows are among the other rows.
     """
     table = table.take(_places(table, key))
     is_new = np.concatenate([[True], _rises(table, key), [True]])
@@ -65,10 +65,10 @@ def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Tab
 
 
 def summed(table: pa.Table) -> pa.Table | None:
-    """Return data and ``_diff``, consolidated, in the order of the data; None where SQL has to.
+    """Return data and ``_diff``, consolidated, in data order; None if SQL must do it.
 
-    It has to where there are nulls: none is known to be the same as another, here. And where a sum
-    may not have 64 bits: numpy's would begin anew.
+    SQL must do it if there are nulls, which cannot be compared here, or if a sum may overflow 64
+    bits, which numpy would not detect.
     """
     names = [name for name in table.column_names if name != DIFF]
     if not can_sort([table], names) or any(table.column(name).null_count for name in names):
@@ -87,7 +87,7 @@ def summed(table: pa.Table) -> pa.Table | None:
 
 
 def in_key_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
-    """Return tables as one, in the order of the key; rows of one key stay as they stood."""
+    """Return the concatenated tables in key order; rows of equal keys keep their order."""
     joined = pa.concat_tables(tables)
     return joined.take(_places(joined, key))
 
@@ -106,20 +106,20 @@ def _chosen(table: pa.Table, which: _Bools) -> pa.Table:
 
 
 def _rises(table: pa.Table, key: Sequence[str]) -> _Bools:
-    """Say of each row but the first whether its key is known to be greater than the one before."""
+    """Return for each row after the first whether its key is known to exceed the one before."""
     rises = _compared(table, key)
-    # What fills nulls makes a scalar, for which Arrow loads pandas.
+    # `fill_null` would create a scalar, and Arrow imports pandas for that.
     known = pc.and_kleene(rises, pc.is_valid(rises))
     return cast("_Bools", int64_of(pa.table({DIFF: known.cast(pa.int64())}), DIFF) != 0)
 
 
 def _all_rise(table: pa.Table, key: Sequence[str]) -> bool:
-    """Say whether each row's key is known to be greater than the one before."""
+    """Return True if each row's key is known to be greater than the one before."""
     return pc.all(_compared(table, key), skip_nulls=False, min_count=0).as_py() is True
 
 
 def _compared(table: pa.Table, key: Sequence[str]) -> Any:
-    """Return of each row but the first whether its key is greater than the one before; or null."""
+    """Compare the key of each row after the first with the one before; null if not comparable."""
     rises: Any = None
     for name in reversed(key):
         column = ordered(table.column(name))

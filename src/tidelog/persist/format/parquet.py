@@ -1,9 +1,9 @@
-"""Parquet as parts use it: how a table of updates becomes bytes. Pure.
+"""Parquet encoding of parts. Pure.
 
-Numbers and times are delta-packed: six times quicker to write than through Arrow's default, a
-dictionary that is given up when it has grown too large, and four times quicker to read. Text has a
-dictionary where a sample repeats itself. Everything here is in the format's version 2, which Spark
-and DuckDB read as well.
+Numbers and times are delta-packed. Compared with Arrow's default, a dictionary that is dropped once
+it grows too large, this writes six times and reads four times faster. Text has a dictionary if a
+sample contains repeated values. All encodings belong to version 2 of the format, which Spark and
+DuckDB also read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def encode_parquet(table: pa.Table) -> bytes:
 
 
 class Encoding(TypedDict):
-    """What Arrow's writers of Parquet are told of columns."""
+    """The arguments of Arrow's Parquet writers for the encoding of columns."""
 
-    use_dictionary: Any  # Columns; the types of Arrow's writers know of a bool alone.
+    use_dictionary: Any  # A list of columns; Arrow's stubs allow only a bool.
     column_encoding: dict[str, str]
 
 
 def encoding_of(table: pa.Table) -> Encoding:
-    """Return how columns are best written that are like those of a table."""
+    """Return the best encoding for columns like those of a table."""
     packed: list[str] = []
     repeated: list[str] = []
     for field in table.schema:
@@ -67,7 +67,7 @@ def decode_parquet(data: bytes) -> pa.Table:
 
 
 def _leaves(path: str, dtype: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the columns that Parquet makes of one of ours, by their paths."""
+    """Yield the leaf columns that Parquet stores for a column, by their paths."""
     if isinstance(dtype, pa.StructType):
         for field in dtype:
             yield from _leaves(f"{path}.{field.name}", field.type)
@@ -86,7 +86,7 @@ def _is_text(dtype: pa.DataType) -> bool:
 
 
 def _repeats(column: pa.ChunkedArray[Any]) -> bool:
-    """Say whether a column's values, by a sample, come twice or more on average."""
+    """Return True if, in a sample, each value occurs at least twice on average."""
     rows = len(column)
     sample = column.take(np.linspace(0, rows - 1, min(rows, _SAMPLE_ROWS)).astype(np.int64))
     return 2 * int(pc.count_distinct(sample, mode="all").as_py()) <= len(sample)

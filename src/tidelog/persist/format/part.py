@@ -1,11 +1,12 @@
-"""Parts: immutable sets of updates, and the descriptors by which a state knows them.
+"""Parts: immutable sets of updates, and the descriptors of parts in a state.
 
 Shape: Parquet (zstd, row groups of 64k rows, page index and page checksums) with the columns of
-    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``; or, when
-    small, an Arrow IPC record batch inside the descriptor itself.
-Invariants: a path is written once; size and xxh3 are those of the bytes, rows, diffs, bounds and
-    sums those of the updates in them. V is unchanged by merging, cancelling and advancing of
-    times; T is what replicas compare.
+    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``. A small part
+    is an Arrow IPC record batch inside the descriptor.
+Invariants: a path is written once. Size and xxh3 are those of the bytes; rows, diffs, bounds and
+    sums are those of the updates. V is the sum of the rows' hashes, weighted by diff: merging,
+    cancelling and advancing times do not change it. T also includes the times, and replicas compare
+    it.
 Does no I/O: see `writer` and `reader`.
 Source: persist, "Batches"; design page 4, "Parts".
 """
@@ -32,19 +33,20 @@ from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weig
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
-DECIMAL: Final = "decimal"  # The kind of a bound that msgpack has as text.
+# The kind of a bound that is stored as text, because msgpack has no decimals.
+DECIMAL: Final = "decimal"
 _Bound = tuple[str, int | str | bool, int | str | bool]
 _BOUNDS: Final = msgspec.msgpack.Decoder(dict[str, _Bound])
 _PATH: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a state knows of one part; a plain value that any process can read it by.
+    """The descriptor of a part in a state; any process can read the part with it.
 
-    Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is a msgpack map: of each key
-        column whose type has an order, ``[kind, least, greatest]``; it is empty where none has.
-        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain`` says
-        that each diff is 1.
+    Shape: exactly one of ``path`` and ``inline`` is set. ``key_bounds`` is a msgpack map of key
+        columns to ``[kind, least, greatest]``, without the columns whose type has no order.
+        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain``
+        states that each diff is 1.
     """
 
     path: str | None = None
@@ -79,7 +81,7 @@ def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
 
 
 def epoch_of(path: str) -> int | None:
-    """Return the write epoch under which a part was begun; None of what is no part."""
+    """Return the write epoch in which a part was begun; None if the path is not a part's."""
     found = _PATH.search(path)
     return None if found is None else int(found[1], 16)
 
@@ -87,7 +89,7 @@ def epoch_of(path: str) -> int | None:
 def sums_of(
     updates: pa.Table, schema: ShardSchema, hashes: Hashes | None = None
 ) -> tuple[RowSum, RowSum]:
-    """Return V and T of a table of updates; ``hashes`` are those of its rows, if they are known."""
+    """Return V and T of a table of updates; ``hashes`` are those of its rows, if known."""
     if hashes is None:
         columns = [updates.column(n) for n in schema.names]
         hashes = hash_rows(columns, rows=updates.num_rows)
@@ -97,8 +99,8 @@ def sums_of(
 
 
 def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a column of int64 without nulls as numpy."""
-    # Arrow's own way there loads pandas, where it is installed: a third of a second.
+    """Return an int64 column without nulls as a numpy array."""
+    # Arrow's own conversion imports pandas if it is installed, which takes 0.3 s.
     chunks = [_plain(chunk) for chunk in updates.column(name).chunks if len(chunk)]
     if len(chunks) == 1:
         return chunks[0]
@@ -106,7 +108,7 @@ def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def int64_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
-    """Return numbers as Arrow's, without a null; see `int64_of`."""
+    """Return a numpy array as an Arrow array without nulls; see `int64_of`."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
 
 
@@ -125,10 +127,10 @@ def encode_part(
     inline: bool,
     hashes: Hashes | None = None,
 ) -> tuple[Part, bytes | None]:
-    """Return the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
+    """Return the descriptor of a part, and the bytes to store at ``path`` (None: it is inline).
 
-    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows
-    bytes to ride in the descriptor when they are few. ``hashes``: see `sums_of`.
+    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows a
+    small part to be stored in the descriptor. ``hashes``: see `sums_of`.
     """
     sum_v, sum_t = sums_of(updates, schema, hashes)
     body = encode_inline(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
@@ -155,12 +157,12 @@ def encode_part(
 
 
 def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
-    """Return which rows of a table are larger than ``bytes_max`` each."""
+    """Return the indexes of the rows that are larger than ``bytes_max``."""
     found: list[int] = []
     waiting = [(0, table.num_rows)]
     while waiting:
         start, limit = waiting.pop()
-        # A half that is small as a whole needs no look: few slices are made, however many rows.
+        # Skip a half that is small as a whole, so few slices are made, however many rows there are.
         if start == limit or table.slice(start, limit - start).nbytes <= bytes_max:
             continue
         if limit - start == 1:
@@ -172,10 +174,10 @@ def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
 
 
 def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
-    """Return the updates of a part whose bytes were read whole, in the columns of ``schema``.
+    """Return the updates of a part, from its whole bytes, in the columns of ``schema``.
 
     Raises:
-        CorruptionError: the bytes are not those that were written.
+        CorruptionError: the bytes differ from those written.
     """
     table = decode_own(part, data, schema.of_part(part.schema_id))
     return fitted(table, schema.updates.names, schema.updates)
@@ -196,10 +198,10 @@ def decode_own(part: Part, data: bytes, own: ShardSchema) -> pa.Table:
 
 
 def check_bytes(part: Part, data: bytes) -> None:
-    """Check that a part's bytes are whole.
+    """Check the size and the hash of a part's bytes.
 
     Raises:
-        CorruptionError: they are not those that were written.
+        CorruptionError: the bytes differ from those written.
     """
     if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
         raise CorruptionError(
@@ -211,7 +213,7 @@ def check_bytes(part: Part, data: bytes) -> None:
 
 
 def missing_part(path: str) -> PartMissing:
-    """Return the error that a part's object is not there."""
+    """Return the error for a part whose object is missing."""
     return PartMissing(
         "a part that the shard names is missing: read again, where a merge may have replaced it; "
         "else restore the object",
@@ -220,7 +222,7 @@ def missing_part(path: str) -> PartMissing:
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
-    """Return what is known of the least and the greatest key by column; see `key_box`."""
+    """Return the least and the greatest value of key columns, as far as known; see `key_box`."""
     if not part.key_bounds:
         return {}
     try:
@@ -238,7 +240,7 @@ def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
 
 
 def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
-    """Say whether a part can hold keys inside the box ``wanted`` (least and greatest by column)."""
+    """Return True if a part can hold keys in the box ``wanted`` (least and greatest by column)."""
     for name, (least, greatest) in decode_bounds(part).items():
         if name not in wanted or least is None or greatest is None:
             continue
@@ -249,7 +251,9 @@ def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
 
 
 def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Say whether a key can be in both of two buckets; see `Part`."""
+    """Return True if a key can be in both of two buckets; see `Part`."""
+    # Chinese remainder theorem: a number with both remainders exists if they are equal modulo the
+    # greatest common divisor.
     common = gcd(one[0], other[0])
     return one[1] % common == other[1] % common
 
@@ -257,13 +261,13 @@ def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
     """Return the least and the greatest value of each key column that has an order.
 
-    Times are the numbers that stand for them: Python holds not every one.
+    Times are returned as numbers, because Python cannot represent all of them.
     """
     found: dict[str, tuple[Any, Any]] = {}
     for name in key:
         column = table.column(name)
         if _has_order(column.type):
-            # A null lies outside every bound: with nulls about, the column bounds nothing.
+            # A null is outside of every bound, so a column with nulls has no bounds.
             bounds = pc.min_max(column) if not column.null_count else {"min": None, "max": None}
             found[name] = (_value(bounds["min"]), _value(bounds["max"]))
     return found
@@ -288,7 +292,8 @@ def _has_order(dtype: pa.DataType) -> bool:
 
 def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
     box = key_box(updates, schema.key)
-    # Not as Arrow has it: its reader ends the process on some bytes, and takes longer.
+    # Not as an Arrow batch: Arrow's reader crashes the process on some invalid bytes, and is
+    # slower.
     told = {
         name: (DECIMAL, str(low), str(high)) if isinstance(low, Decimal) else ("", low, high)
         for name, (low, high) in box.items()

@@ -1,7 +1,7 @@
 """Schemas of shards: the columns of an update's key and value.
 
 Shape: a table of updates has the key columns, the value columns, then ``_time`` (int64, from 0) and
-    ``_diff`` (int64, never 0), none of the last two ever null.
+    ``_diff`` (int64, never 0). The last two are never null.
 Source: persist, "Codec"; design page 4, "What a shard is".
 """
 
@@ -20,8 +20,9 @@ from tidelog.rowhash import check_supported
 
 TIME: Final = "_time"
 DIFF: Final = "_diff"
-OWN_PREFIX: Final = "_tidelog_"  # Of columns that tables have on the way to a shard.
-MEANING: Final = b"tidelog.meaning"  # In a field's metadata: what its values stand for.
+# The prefix of columns that tables have temporarily, before they are written.
+OWN_PREFIX: Final = "_tidelog_"
+MEANING: Final = b"tidelog.meaning"  # A metadata key of fields: the meaning of the field's values.
 _RESERVED: Final = frozenset({TIME, DIFF})
 _KEY_COLUMNS: Final = b"tidelog.key_columns"
 _KNOWN: Final = b"tidelog.schemas"
@@ -29,10 +30,10 @@ _KNOWN: Final = b"tidelog.schemas"
 
 @dataclass(frozen=True, slots=True)
 class ShardSchema:
-    """Data columns in order, and how many of them, from the first, are the key.
+    """The data columns in order; the first ``key_columns`` of them are the key.
 
-    ``known`` are the data columns of all schemas that the shard has had, by their ids: parts are
-    read by the one that they were written with. It is empty where nobody has told.
+    ``known`` are the data columns of all schemas that the shard has had, by their ids. Each part is
+    read in the schema in which it was written. ``known`` is empty if it was not loaded.
     """
 
     data: pa.Schema
@@ -49,14 +50,14 @@ class ShardSchema:
 
     @property
     def newest_id(self) -> int:
-        """Return the id of the newest schema that is known."""
+        """The id of the newest known schema."""
         return max(0, len(self.known) - 1)
 
     def of_part(self, schema_id: int) -> ShardSchema:
-        """Return the schema that a part was written with.
+        """Return the schema with which a part was written.
 
         Raises:
-            CorruptionError: nobody has told of it.
+            CorruptionError: the id is not among the known schemas.
         """
         if not self.known and not schema_id:
             return self
@@ -70,22 +71,22 @@ class ShardSchema:
 
     @property
     def updates(self) -> pa.Schema:
-        """Return the schema of a table of updates."""
+        """The schema of a table of updates."""
         return self.data.append(pa.field(TIME, pa.int64(), nullable=False)).append(
             pa.field(DIFF, pa.int64(), nullable=False)
         )
 
     @property
     def contents(self) -> pa.Schema:
-        """Return the schema of a table of contents: the columns and ``_diff``."""
+        """The schema of a table of contents: the columns and ``_diff``."""
         return self.data.append(pa.field(DIFF, pa.int64(), nullable=False))
 
 
 def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSchema:
-    """Make a shard's schema, key columns first, in types that every engine here has.
+    """Return a shard's schema: key columns first, in types that all engines here support.
 
     Raises:
-        UsageError: a name is reserved or taken twice (ignoring case, as SQL does), a type is not
+        UsageError: a name is reserved or used twice (ignoring case, as SQL does), a type is not
             supported (maps have no equality), or a key column is missing.
     """
     if not schema.names:
@@ -116,7 +117,7 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
 
 
 def differ_by_case(one: str, other: str) -> UsageError:
-    """Return what refuses two columns that are one to SQL."""
+    """Return the error for two columns that SQL treats as one."""
     return UsageError(
         f"the columns {one!r} and {other!r} differ by case alone, which SQL does not tell apart: "
         "give --schema with one of them, or --ignore-case to read both as one"
@@ -132,12 +133,12 @@ def _canonical_field(field: pa.Field[Any]) -> pa.Field[Any]:
 def _check_column(name: str, dtype: pa.DataType) -> None:
     if not name or "\0" in name:
         raise UsageError(f"a column cannot be called {name!r}: SQL could not name it")
-    # What SQL here cannot group by without changing it: durations become intervals, and so on.
+    # DuckDB cannot group by these without changing them: durations become intervals, for example.
     if pa.types.is_duration(dtype) or pa.types.is_null(dtype) or pa.types.is_decimal256(dtype):
         raise UsageError(
             f"column {name!r} cannot be of type {dtype}: give it another, such as bigint or varchar"
         )
-    # Arrow has these; Parquet and SQL do not.
+    # Arrow has such decimals; Parquet and SQL do not.
     if pa.types.is_decimal(dtype) and not 0 <= dtype.scale <= dtype.precision:
         raise UsageError(
             f"column {name!r} cannot be of type {dtype}: its scale is 0 to {dtype.precision}"
@@ -157,7 +158,7 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
 
 
 def is_list(dtype: pa.DataType) -> TypeGuard[pa.ListType[Any]]:
-    """Say whether values are lists, of whatever width or length."""
+    """Return True for lists of any offset width, and for lists of a fixed length."""
     return (
         pa.types.is_list(dtype)
         or pa.types.is_large_list(dtype)
@@ -166,7 +167,7 @@ def is_list(dtype: pa.DataType) -> TypeGuard[pa.ListType[Any]]:
 
 
 def canonical_type(dtype: pa.DataType) -> pa.DataType:
-    """Return the type that stands for ``dtype`` in shards: one of each kind, never an encoding."""
+    """Return the type that shards use for ``dtype``: one per kind of value, no encodings."""
     if pa.types.is_dictionary(dtype):
         return canonical_type(dtype.value_type)
     if pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
@@ -195,13 +196,13 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def encode_schema(schema: ShardSchema) -> bytes:
-    """Return the bytes of a schema's columns, which are the same for the same columns."""
+    """Encode a schema's columns; equal columns give equal bytes."""
     marked = schema.data.with_metadata({_KEY_COLUMNS: str(schema.key_columns).encode()})
     return marked.serialize().to_pybytes()
 
 
 def encode_with_known(schema: ShardSchema) -> bytes:
-    """Return a schema with all that is known besides, for whoever reads parts by it."""
+    """Encode a schema together with its known schemas, for a process that reads parts with it."""
     if len(schema.known) < 2:
         return encode_schema(schema)
     known = msgspec.msgpack.encode([one.serialize().to_pybytes() for one in schema.known])
@@ -215,7 +216,7 @@ def decode_schema(data: bytes) -> ShardSchema:
     """Read a schema.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: the bytes are not a schema.
     """
     try:
         marked = pa.ipc.read_schema(pa.py_buffer(data))
@@ -229,7 +230,7 @@ def decode_schema(data: bytes) -> ShardSchema:
 
 
 def fitted(table: pa.Table, names: Iterable[str], schema: pa.Schema) -> pa.Table:
-    """Return the named columns; of a schema's that the table does not have, nulls."""
+    """Return the named columns; a column of ``schema`` that the table lacks is null."""
     wanted = list(names)
     there = set(table.column_names)
     if there.issuperset(wanted):

@@ -1,7 +1,7 @@
-"""Updates: tables of ``((key, value), time, diff)``, made ready to be written, and consolidated.
+"""Updates: tables of ``((key, value), time, diff)``, prepared for writing and consolidated.
 
-Shape: see `tidelog.persist.format.schema.ShardSchema.updates`. A consolidated table has no two
-    rows of equal data (and time), and no row whose diff is 0.
+Shape: see `tidelog.persist.format.schema.ShardSchema.updates`. A consolidated table has no two rows
+    of equal data (and time), and no row whose diff is 0.
 Source: persist, "Jargon" and "Compaction".
 """
 
@@ -29,14 +29,14 @@ from tidelog.persist.format.key_order import (
 )
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 
-# Millions of updates of one row, as large as may be, have a sum of 64 bits.
+# Millions of updates of one row with the greatest diff still have a sum of 64 bits.
 DIFF_MAX: Final = 2**40
 
 
 def prepare_updates(
     updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
 ) -> pa.Table:
-    """Return updates as a part holds them: the schema's columns and types, sorted, no diff of 0.
+    """Return updates in the form of a part: the schema's columns and types, sorted, no diff of 0.
 
     Raises:
         UsageError: see `check_updates`.
@@ -47,11 +47,11 @@ def prepare_updates(
 def check_updates(
     updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
 ) -> pa.Table:
-    """Return updates with the schema's columns and types, in the order they came, no diff of 0.
+    """Return updates with the schema's columns and types, in their given order, no diff of 0.
 
     Raises:
-        UsageError: a column is missing or does not fit, a time lies outside ``[lower, upper)``, or
-            a diff is past `DIFF_MAX`.
+        UsageError: a column is missing or does not fit, a time is outside ``[lower, upper)``, or a
+            diff is past `DIFF_MAX`.
     """
     table = conform(updates, schema.updates)
     diffs = table.column(DIFF).to_numpy()
@@ -82,23 +82,23 @@ def check_updates(
 
 
 def time_bounds(table: pa.Table) -> tuple[int, int]:
-    """Return the least and the greatest time of a table that is not empty."""
+    """Return the least and the greatest time of a non-empty table."""
     times = table.column(TIME).to_numpy()
     return int(times.min()), int(times.max())
 
 
 def is_sortable(schema: ShardSchema) -> bool:
-    """Say whether parts are sorted: there is a key, and every column has an order."""
+    """Return True if parts are sorted: there is a key, and every column has an order."""
     flat = not any(pa.types.is_nested(f.type) for f in schema.data)
     return flat and schema.key_columns > 0
 
 
 def sort_updates(table: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Sort by (key, value, time) where the schema allows."""
+    """Sort by (key, value, time) if the schema allows."""
     if table.num_rows < 2 or not is_sortable(schema):
         return table
     if is_rising(table, schema.key):
-        return table  # To look costs a tenth of what sorting does.
+        return table  # This test costs a tenth of a sort.
     return table.sort_by([(n, "ascending") for n in (*schema.names, TIME)])
 
 
@@ -107,7 +107,7 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
     columns = ", ".join(quoted(n) for n in schema.names)
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
     if can_sort(filled := [table for table in tables if table.num_rows], schema.names):
-        # Without SQL a process that reads little has DuckDB to load no more.
+        # A small read then does not import DuckDB.
         known = pa.concat_tables(filled)
         known = known.filter(pc.less_equal(known.column(TIME), scalar_of(as_of, pa.int64())))
         made = summed(known.select(out.names))
@@ -122,7 +122,7 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
 
 
 def sum_up(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
-    """Return contents that came in pieces, columns and ``_diff``, consolidated."""
+    """Consolidate contents that are in pieces; return the columns and ``_diff``."""
     columns = ", ".join(quoted(n) for n in schema.names)
     return _run(
         f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "
@@ -141,14 +141,16 @@ def merge(
 ) -> pa.Table:
     """Return updates without times as one table, ordered by its columns: data and ``_diff``.
 
-    Shape: the columns of ``key`` are the first of all, and have no dictionaries; others may.
-    They are consolidated if one takes back anything, or with ``is_grouped``; else equal rows may
-    stand apart.
+    Shape: the columns of ``key`` are the first columns, and have no dictionaries; others may.
+
+    The updates are consolidated if any diff is negative, or with ``is_grouped``; otherwise equal
+    rows may remain separate.
     """
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
     filled = [t.select(out.names) for t in tables if t.num_rows]
     if len({t.schema for t in filled}) > 1:
-        filled = [t.cast(out) for t in filled]  # One part has a dictionary where another has none.
+        # One part has a dictionary for a column and another does not.
+        filled = [t.cast(out) for t in filled]
     if not can_sort(filled, key):
         return _merge_by_sql(filled, schema, out, is_grouped)
     joined = joined_in_order(filled, key)
@@ -193,7 +195,7 @@ def _run(sql: str, tables: Sequence[pa.Table], out: pa.Schema) -> pa.Table:
     if not filled:
         return pa.Table.from_batches([], out)
     with duck() as connection, sums_told():
-        # Arrow tables are scanned where they are; the aggregation spills past the memory limit.
+        # DuckDB scans Arrow tables without a copy; the aggregation spills past the memory limit.
         connection.register("updates", pa.concat_tables(filled))
         found: pa.Table = connection.sql(sql).to_arrow_table()
     return found.cast(out)

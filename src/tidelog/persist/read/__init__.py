@@ -1,1 +1,1 @@
-"""Parts become rows: snapshots, conditions, and what is too large to be held."""
+"""From parts to rows: snapshots, conditions, and reads that are larger than memory."""

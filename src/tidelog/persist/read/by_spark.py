@@ -1,7 +1,6 @@
-"""The one way from here to Spark, which no room up to `location` knows.
+"""The only import of `tidelog.spark` in the packages below `location`.
 
-Users hand a session of Spark to what they have of a shard; where there is a session, there is the
-room that works with it, too.
+Users pass a Spark session to objects of a shard. If a session exists, the package for it does too.
 """
 
 from __future__ import annotations
@@ -11,5 +10,5 @@ from typing import Any
 
 
 def spark_room(name: str) -> Any:
-    """Return a module of the room of Spark."""
+    """Import and return a module of `tidelog.spark`."""
     return import_module(f"tidelog.spark.{name}")

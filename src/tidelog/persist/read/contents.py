@@ -1,11 +1,9 @@
-"""What a snapshot holds, read in tables of which never all are there at once.
+"""The contents of a snapshot, read as tables without holding all of them in memory.
 
-How it is read follows from its parts. Where each update is +1 and there is no key, rows come as
-they were written. Where parts are in the order of their key, they are swept through by ranges of
-it. What is neither meets in SQL: in memory if it is small, else out of files, with a bound to what
-is held in memory.
-
-Invariants: the tables' sum is the snapshot, of the columns asked for; no diff is 0.
+The parts determine the method. If each update is +1 and there is no key, rows are read as written.
+If parts are sorted by key, they are read by key ranges. Other parts are grouped by SQL: in memory
+if they are small, otherwise from files with a memory limit.
+Invariants: the sum of the tables is the snapshot in the selected columns; no diff is 0.
 Source: persist, "Snapshot"; design page 4, "Reading".
 """
 
@@ -34,17 +32,18 @@ from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
 from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.store.port import Store
 
-IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+# The stored bytes of parts; decoded they are several times as large.
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 PIECES_AT_ONCE: Final = 2
-GROUPS_DECODED: Final = 8  # By one thread: a part has up to some dozens.
+GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
 ONES_ROWS: Final = 65_536
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
 
 class Way(enum.Enum):
-    """How the contents of parts are had."""
+    """The method of reading the contents of parts."""
 
     AS_WRITTEN = "as written"
     BY_KEY = "by key"
@@ -53,7 +52,7 @@ class Way(enum.Enum):
 
 
 def choose_way(parts: Sequence[Part], schema: ShardSchema) -> Way:
-    """Choose how the contents of parts are had in bounded memory."""
+    """Choose the method that reads the contents of parts in bounded memory."""
     if not schema.key_columns and all(part.plain for part in parts):
         return Way.AS_WRITTEN
     if _can_sweep(parts, schema):
@@ -66,7 +65,7 @@ def _can_sweep(parts: Sequence[Part], schema: ShardSchema) -> bool:
     if not schema.key_columns or not is_ordered(schema.data.field(0).type):
         return False
     unsorted_bytes = sum(part.size_bytes for part in parts if not part.is_sorted)
-    # What is in no order is decoded for the first range, and held, or decoded again.
+    # An unsorted part must be decoded for the first range, and then held or decoded again.
     if unsorted_bytes > IN_MEMORY_BYTES:
         return False
     large = (part for part in parts if part.size_bytes > SINGLE_VALUE_BYTES_MAX)
@@ -74,16 +73,16 @@ def _can_sweep(parts: Sequence[Part], schema: ShardSchema) -> bool:
 
 
 def _has_single_value(part: Part, column: str) -> bool:
-    """Say whether a part may hold one value of a column only: no range cuts through that."""
+    """Return True if a part may hold a single value of a column, which no range can split."""
     least, greatest = box_of_part(part).get(column, (None, None))
     return least is None or bool(least == greatest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentsReader:
-    """Reads some rows and columns of a shard at a time.
+    """Reads selected rows and columns of a shard, in tables.
 
-    Units: what SQL holds in memory is at most ``memory_bytes``; it keeps the rest in files.
+    Units: SQL holds at most ``memory_bytes`` in memory and spills the rest to files.
     """
 
     schema: ShardSchema
@@ -95,15 +94,15 @@ class ContentsReader:
 
     @property
     def narrow(self) -> ShardSchema:
-        """Return the schema of what is asked for; nothing of it is called a key."""
+        """The schema of the selected columns, without a key."""
         return _narrowed(self.schema, self.selection.columns)
 
     async def tables(self, parts: Sequence[Part]) -> Pieces:
-        """Yield columns and ``_diff`` of the rows that are asked for.
+        """Yield the columns and ``_diff`` of the selected rows.
 
         Raises:
-            UsageError: the condition fails on a row. PartMissing: an object is not there.
-            CorruptionError: bytes are not those that were written. LocationError: the store failed.
+            UsageError: the condition fails on a row. PartMissing: an object is missing.
+            CorruptionError: the bytes differ from those written. LocationError: the store failed.
         """
         with self.selection.sandbox() as sandbox:
             box = self.selection.box(sandbox)
@@ -121,9 +120,9 @@ class ContentsReader:
                         yield found
 
     async def as_written(self, parts: Sequence[Part]) -> pa.Table:
-        """Return columns and ``_diff`` of all rows of parts in which each update is +1.
+        """Return the columns and ``_diff`` of all rows of parts in which each update is +1.
 
-        Only the columns asked for are decoded, several parts at once.
+        Only the selected columns are decoded, several parts concurrently.
 
         Raises:
             PartMissing, CorruptionError, LocationError: see `tables`.
@@ -139,7 +138,8 @@ class ContentsReader:
         async def read(part: Part) -> list[pa.Table]:
             (opened,) = await opener.open([part])
             groups = range(len(opened.groups))
-            # Arrow decodes the groups of one column one after the other.
+            # Arrow decodes the row groups of one call sequentially per column, so split them into
+            # several calls.
             starts = range(0, len(groups), GROUPS_DECODED)
             some = [groups[start : start + GROUPS_DECODED] for start in starts]
             work = [partial(decode, opened, each) for each in some]
@@ -173,7 +173,7 @@ class ContentsReader:
         return ways[choose_way(parts, self.schema)]()
 
     async def _one_ahead(self, pieces: Pieces) -> Pieces:
-        """Have the next piece decoded while a reader is busy with one."""
+        """Decode the next piece while the reader processes one."""
         ahead = in_order(
             pieces,
             _as_it_is,
@@ -187,7 +187,7 @@ class ContentsReader:
 
 
 async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) -> Pieces:
-    """Yield columns and ``_diff``, consolidated, as one table."""
+    """Yield the columns and ``_diff``, consolidated, as one table."""
     names = list(dict.fromkeys([*wanted.columns, *wanted.box]))
     opened = await opener.open(parts)
 
@@ -204,7 +204,7 @@ async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) ->
 
 
 async def _as_it_is(piece: pa.Table) -> None:
-    """Do nothing more with a piece."""
+    """Return without a change: the piece needs no further work."""
 
 
 def ones(rows: int) -> pa.ChunkedArray[Any]:

@@ -1,7 +1,7 @@
-"""Parts of which some is read: their bytes are checked whole, and rows decoded as asked.
+"""Open parts: their bytes are read and checked as a whole, and rows are decoded on demand.
 
-A part's bytes are small beside its rows; where many parts are open at once, they are kept in files
-without a name, which the system takes out of memory when it is short.
+The bytes of a part are small compared with its rows. If many parts are open at once, the bytes are
+kept in unnamed files, whose pages the system can evict from memory.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group: how many rows it has, and between which bounds each column's values lie.
+    """A row group: the number of its rows, and the bounds of its columns.
 
-    ``bounds`` leave out columns of which nothing is known, and have (None, None) for nothing else.
+    Columns without known bounds are not in ``bounds``. A column with only nulls has (None, None).
     """
 
     rows: int
     bounds: Box = field(default_factory=dict)
 
     def reaches(self, box: Box) -> bool:
-        """Say whether it can hold rows within the box."""
+        """Return True if the group can hold rows within the box."""
         return all(overlaps(self.bounds.get(n, OPEN), wanted) for n, wanted in box.items())
 
 
@@ -48,8 +48,8 @@ class Group:
 class OpenPart:
     """A part whose bytes were read and checked.
 
-    Shape: ``groups`` tell of the columns by whose bounds a reader chooses; a part that rides in
-        its descriptor is one group.
+    Shape: ``groups`` have the bounds of the columns by which a reader selects groups; an inline
+        part is one group.
     """
 
     part: Part
@@ -60,12 +60,13 @@ class OpenPart:
     def read(
         self, groups: Sequence[int], names: Sequence[str], *, as_of: int, use_threads: bool = False
     ) -> pa.Table:
-        """Return the named columns of row groups, at times up to ``as_of``; some have dictionaries.
+        """Return the named columns at times up to ``as_of``; some columns are dictionary-encoded.
 
-        ``use_threads`` is for whoever decodes one thing after the other: columns, side by side.
+        ``use_threads`` is for a caller that decodes one part at a time: Arrow then decodes columns
+        in parallel.
 
         Raises:
-            CorruptionError: they cannot be decoded.
+            CorruptionError: the part cannot be decoded.
         """
         is_later = self.part.time_max > as_of
         wanted = [*names, TIME] if is_later and TIME not in names else list(names)
@@ -77,7 +78,7 @@ class OpenPart:
     def _decode(self, groups: Sequence[int], names: Sequence[str], use_threads: bool) -> pa.Table:
         updates = self.schema.updates
         own = self.schema.of_part(self.part.schema_id).updates
-        # A table without columns has no rows, so one column is decoded to count them.
+        # A table without columns has no row count, so decode one column.
         there = [name for name in names if name in own.names] or [DIFF]
         schema = pa.schema([own.field(name) for name in there])
         if isinstance(self.source, pa.Table):
@@ -94,9 +95,8 @@ class OpenPart:
 class PartOpener:
     """Opens parts, a few at once.
 
-    ``names`` are the columns by whose bounds row groups are chosen. Text of the columns in
-    ``packed`` keeps the dictionary that a part has for it: whoever writes Parquet wants it so. With
-    ``in_files``, bytes are kept out of the process's own memory.
+    ``names`` are the columns whose bounds are loaded to select row groups. Text columns in
+    ``packed`` keep a part's dictionary encoding, for a caller that writes Parquet again.
     """
 
     store: Store
@@ -107,10 +107,10 @@ class PartOpener:
     reads: int = 8
 
     async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]:
-        """Read and check the bytes of parts.
+        """Read and check the bytes of parts; ``in_files`` keeps the bytes outside process memory.
 
         Raises:
-            PartMissing: an object is not there. CorruptionError: bytes are not those written.
+            PartMissing: an object is missing. CorruptionError: the bytes differ from those written.
             LocationError: the store failed.
         """
         work = [partial(self._open, part, in_files) for part in parts]
@@ -122,7 +122,7 @@ class PartOpener:
         return await self._load(part.path, lambda data: self._checked(part, data, in_files))
 
     async def bytes_of(self, part: Part) -> bytes:
-        """Read and check a part's bytes; see `open`."""
+        """Read and check the bytes of a part; see `open`."""
 
         def checked(data: bytes) -> bytes:
             check_bytes(part, data)
@@ -150,10 +150,10 @@ class PartOpener:
         return self.opened(part, data, in_files=in_files)
 
     def opened(self, part: Part, data: bytes, *, in_files: bool) -> OpenPart:
-        """Return a part of which these are the bytes, or a file with the same rows.
+        """Return an open part from its bytes, or from a file with the same rows.
 
         Raises:
-            CorruptionError: they are no Parquet.
+            CorruptionError: the bytes are not Parquet.
         """
         try:
             buffer = _in_file(data) if in_files else pa.py_buffer(data)
@@ -176,12 +176,12 @@ def _in_file(data: bytes) -> pa.Buffer:
     with tempfile.NamedTemporaryFile(prefix="tidelog-part-") as file:
         file.write(data)
         file.flush()
-        # What is mapped outlives the file's name.
+        # The mapping stays valid after the file is deleted.
         return pa.memory_map(file.name).read_buffer()
 
 
 def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[str]:
-    """Return the named columns that have a dictionary, by the first row group."""
+    """Return the named columns that have a dictionary in the first row group."""
     if not names or not metadata.num_row_groups:
         return []
     group = metadata.row_group(0)
@@ -192,7 +192,7 @@ def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[s
 
 
 def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with a schema's types; text that has a dictionary keeps it."""
+    """Cast a table to a schema; text with a dictionary keeps it."""
     fields = [
         field.with_type(given.type) if pa.types.is_dictionary(given.type) else field
         for field, given in zip(schema, table.schema, strict=True)
@@ -207,7 +207,7 @@ def _groups(metadata: pq.FileMetaData, names: frozenset[str]) -> Iterator[Group]
 
 
 def is_in_order(groups: Sequence[Group], name: str) -> bool:
-    """Say whether row groups are known to follow one another by a column, and nulls come last."""
+    """Return True if row groups are known to be sorted by a column, with nulls last."""
     bounds: list[Interval] = [group.bounds.get(name, OPEN) for group in groups]
     known = all(b[1] is not None and a[0] is not None for b, a in pairwise(bounds))
     return known and all(before[1] <= after[0] for before, after in pairwise(bounds))

@@ -1,10 +1,9 @@
-"""A snapshot or changes in pieces: by row groups, or by times, and never all at once.
+"""A snapshot or changes in pieces: by row groups or by times, never all in memory.
 
-An update can take back another, so that what is read apart must hold all updates of its rows. Where
-nothing is ever taken back, each row group is a piece; elsewhere see `sweep`. Of changes, what has
-one time is a piece. A reader who has enough stops, and what comes after is not read.
-
-Invariants: the pieces' sum is the snapshot.
+An update can cancel another, so a piece must contain all updates of its rows. If no update has a
+negative diff, each row group is a piece; otherwise see `sweep`. For changes, all updates of one
+time are a piece. A reader may stop early, and the rest is not read.
+Invariants: the sum of the pieces is the snapshot.
 Source: persist, "Snapshot".
 """
 
@@ -32,19 +31,21 @@ from tidelog.persist.format.updates import consolidate
 from tidelog.persist.read.opened import OpenPart, PartOpener
 
 PIECE_ROWS: Final = 65_536
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024  # Of parts' bytes; what is open besides lies in files.
+# The bytes of open parts in memory; the others are kept in files.
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 AHEAD_MAX: Final = 8
-DECODES: Final = 3  # One that waits to be read, and two that are decoded.
-DECODED: Final = 4  # About how many times as large rows are as their Parquet.
+DECODES: Final = 3  # One piece that waits for the reader, and two that are being decoded.
+DECODED: Final = 4  # The approximate ratio of decoded rows to their Parquet bytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked for of a snapshot.
+    """The part of a snapshot that a reader wants.
 
-    Shape: ``columns`` are those that are needed; rows outside ``box`` are not, and left out.
-    Of changes, only such after ``after`` are. ``piece_rows`` is about how many updates are decoded
-    at once. With ``is_grouped``, equal rows are put together where nothing was taken back, too.
+    Shape: ``columns`` are the columns that are needed; rows outside ``box`` are omitted.
+
+    For changes, only those after ``after`` are wanted. About ``piece_rows`` updates are decoded at
+    once. With ``is_grouped``, equal rows are combined even if no diff is negative.
     """
 
     as_of: int
@@ -58,12 +59,12 @@ class Wanted:
 async def pieces_as_written(
     parts: Sequence[Part], wanted: Wanted, opener: PartOpener, *, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield columns and ``_diff`` of what is only appended to, in the order of the parts.
+    """Yield columns and ``_diff`` of an append-only collection, in the order of the parts.
 
-    Units: of row groups that are decoded ahead, about ``bytes_max`` are in memory at most.
+    Units: row groups that are decoded ahead take about ``bytes_max`` of memory at most.
 
     Raises:
-        CorruptionError: something was taken back; or see `PartOpener.open`.
+        CorruptionError: an update has a negative diff; or see `PartOpener.open`.
         LocationError: the store failed.
     """
     names = list(dict.fromkeys([*wanted.columns, *wanted.box, DIFF]))
@@ -92,13 +93,13 @@ async def pieces_as_written(
 async def _groups_as_written(
     parts: Sequence[Part], wanted: Wanted, opener: PartOpener
 ) -> AsyncGenerator[tuple[OpenPart, int], None]:
-    """Yield the row groups that reach what is wanted, in the order of the parts."""
+    """Yield the row groups that can hold wanted rows, in the order of the parts."""
     waiting = [part for part in parts if part_reaches(part, wanted.box)]
     ahead = 1
     while waiting:
         now = _first_few(waiting, ahead)
         del waiting[: len(now)]
-        # A reader of few rows is served by the first part.
+        # Start with one part, because it is enough for a reader of few rows.
         ahead = min(2 * ahead, AHEAD_MAX)
         for opened in await opener.open(now):
             for index, group in enumerate(opened.groups):
@@ -107,7 +108,7 @@ async def _groups_as_written(
 
 
 def _size_of(group: tuple[OpenPart, int]) -> int:
-    """Return about how many bytes a row group has, decoded."""
+    """Return the approximate decoded size of a row group, in bytes."""
     opened, index = group
     return DECODED * opened.part.size_bytes * opened.groups[index].rows // opened.part.rows
 
@@ -115,10 +116,10 @@ def _size_of(group: tuple[OpenPart, int]) -> int:
 async def changes_in_pieces(
     parts: Sequence[Part], wanted: Wanted, opener: PartOpener
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield columns, ``_time`` and ``_diff``, consolidated, in the order of times.
+    """Yield columns, ``_time`` and ``_diff``, consolidated, in time order.
 
-    Only updates of one time cancel. So parts whose times overlap are read together, as those of a
-    tick are, and others apart.
+    Only updates of the same time cancel. Parts whose times overlap, such as those of one tick, are
+    therefore read together, and other parts separately.
 
     Raises:
         CorruptionError, LocationError: see `PartOpener.open`.
@@ -139,7 +140,7 @@ async def changes_in_pieces(
 
 
 def parts_by_time(parts: Sequence[Part]) -> list[list[Part]]:
-    """Put parts whose times overlap together, in the order of times."""
+    """Group parts whose times overlap, in time order."""
     groups: list[list[Part]] = []
     until = -1
     for part in sorted(parts, key=lambda p: p.time_min):
@@ -166,5 +167,5 @@ def _first_few(parts: Sequence[Part], count: int) -> list[Part]:
 
 
 def opener_names(schema: ShardSchema, box: Iterable[str]) -> frozenset[str]:
-    """Return the columns of whose bounds readers in pieces have to know."""
+    """Return the columns whose bounds a reader in pieces needs."""
     return frozenset([*schema.names[:1], *box])

@@ -1,11 +1,11 @@
-"""What a condition on rows says of single columns: bounds outside of which no row fulfils it. Pure.
+"""Pushdown: the bounds that a condition sets on single columns. Pure.
 
-Parts and row groups tell the least and the greatest value of their columns, so that a reader who
-knows bounds passes over most of them. Only what is plain is understood: columns compared with
-constants of their own kind, joined by AND. All else bounds nothing; the condition itself is
-computed all the same, on what is left.
+Parts and row groups have the least and the greatest value of their columns, so a reader with bounds
+skips most of them. Only simple conditions are understood: comparisons of a column with constants of
+its own type, joined by AND. Everything else sets no bounds. The whole condition is still evaluated
+on the remaining rows.
 
-The tree is DuckDB's, as JSON, whose fields differ between its versions; see `expression_tree`.
+The tree is DuckDB's, as JSON; its fields differ between versions of DuckDB, see `expression_tree`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAME_TYPE: Final = {
 
 
 def box_of(sql: str, schema: pa.Schema, sandbox: duckdb.DuckDBPyConnection) -> Box:
-    """Return the bounds that a checked condition sets to columns of ``schema``."""
+    """Return the bounds that a checked condition sets on columns of ``schema``."""
     query = f"SELECT ({sql}) AS p FROM {ROWS}"
     try:
         (text,) = sandbox.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
@@ -49,14 +49,14 @@ def box_of(sql: str, schema: pa.Schema, sandbox: duckdb.DuckDBPyConnection) -> B
 
 
 class _Bounds:
-    """Reads a tree; ``sandbox`` makes values of constants as it would where it compares them."""
+    """Reads a tree; ``sandbox`` converts constants in the same way as a comparison does."""
 
     def __init__(self, schema: pa.Schema, sandbox: duckdb.DuckDBPyConnection) -> None:
         self._fields = {f.name.lower(): f for f in schema if is_ordered(f.type)}
         self._sandbox = sandbox
 
     def of(self, node: Json) -> Iterator[tuple[str, Interval]]:
-        """Yield bounds, each of which all rows lie within that fulfil the condition."""
+        """Yield bounds that every row satisfying the condition lies within."""
         match node:
             case {"type": "CONJUNCTION_AND", "children": list() as children}:
                 for child in children:
@@ -87,7 +87,7 @@ class _Bounds:
         yield field.name, (low, high)
 
     def _value(self, node: Json, dtype: pa.DataType) -> Any:
-        """Return a constant as bounds have it, or None if it is of another kind than the column."""
+        """Return a constant in the form of bounds; None if its type differs from the column's."""
         cast_to = _cast_of(node)
         if cast_to is not None and (not pa.types.is_temporal(dtype) or cast_to != _name_of(dtype)):
             return None
@@ -107,7 +107,10 @@ class _Bounds:
 
 
 def _cast_of(node: Json) -> str | None:
-    """Return the type that a constant is cast to: the one named, in one spelling of it, or ""."""
+    """Return the type to which a constant is cast, in a canonical spelling.
+
+    The result is "" for another type, and None without a cast.
+    """
     match node:
         case {"type": "OPERATOR_CAST", "try_cast": False, **told}:
             match told:
@@ -122,7 +125,7 @@ def _cast_of(node: Json) -> str | None:
 
 
 def _constant(node: Json) -> tuple[str, str]:
-    """Return what kind of literal a node is, and its text; or two empty strings."""
+    """Return the kind and the text of a literal; two empty strings for another node."""
     match node:
         case {"literal": {"kind": str() as kind, "text": str() as text}}:
             return kind, text
@@ -134,7 +137,7 @@ def _constant(node: Json) -> tuple[str, str]:
 
 
 def _whole(text: str, dtype: pa.DataType) -> int | None:
-    """Return a whole number, if a column of a type can hold it."""
+    """Return a whole number if a column of a type can hold it, else None."""
     try:
         value = int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reading parts: whole objects, each checked against its descriptor before a row is believed.
+"""Reading parts: whole objects, each checked against its descriptor before any row is used.
 
 Source: persist, "Snapshot" and "Listen".
 """
@@ -44,9 +44,9 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class PartReader:
-    """Reads parts, a few at once; keeps those it decoded last, up to ``cache_bytes`` of Arrow data.
+    """Reads parts, a few at once, with a cache of decoded parts of up to ``cache_bytes``.
 
-    Parts never change, so what is kept is never stale.
+    Parts never change, so the cache is never stale.
     """
 
     store: Store
@@ -60,7 +60,7 @@ class PartReader:
         """Return the updates of each part, in the columns of ``schema``.
 
         Raises:
-            PartMissing: an object is not there. CorruptionError: bytes are not those written.
+            PartMissing: an object is missing. CorruptionError: the bytes differ from those written.
             LocationError: the store failed.
         """
         work = [partial(self._read, part, schema) for part in parts]
@@ -90,7 +90,7 @@ class PartReader:
         return table
 
     def _keep(self, path: str, table: pa.Table) -> None:
-        # Somebody may have read the same part meanwhile: what is kept is counted once.
+        # A concurrent call may have read the same part: count it once.
         if table.nbytes > self.cache_bytes or path in self._kept:
             return
         self._kept[path] = table
@@ -113,7 +113,7 @@ def parts_between(state: State, after: int, until: int) -> list[Part]:
 def plan_splits(
     shard: str, schema: ShardSchema, as_of: int, parts: Sequence[Part], count: int
 ) -> list[Split]:
-    """Share parts out into exactly ``count`` splits, about equal in bytes (largest first)."""
+    """Divide parts into exactly ``count`` splits of about equal bytes (largest part first)."""
     shares: list[list[Part]] = [[] for _ in range(count)]
     sizes = [0] * count
     for part in sorted(parts, key=lambda p: -p.size_bytes):
@@ -125,7 +125,7 @@ def plan_splits(
 
 
 async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
-    """Return a split's updates, times advanced to its as-of; the splits' sum is the snapshot.
+    """Return a split's updates, with times advanced to its as-of; the splits' sum is the snapshot.
 
     Raises:
         CorruptionError, LocationError: see `PartReader.read`.

@@ -1,6 +1,7 @@
-"""Reading while parts are merged and deleted: by the newest state, where it must.
+"""Rereading: a read whose parts were merged and deleted continues from the newest state.
 
-A merge changes no contents, so that who has given out nothing yet begins again, and nobody sees it.
+A merge does not change the contents. A read that has not yet yielded anything can therefore start
+again, unnoticed by its caller.
 Source: persist, "Compaction"; design page 4, "Reading".
 """
 
@@ -21,13 +22,13 @@ async def reread(
     read: Callable[[], AsyncGenerator[T, None]],
     check: Callable[[PartMissing], Awaitable[object]],
 ) -> AsyncGenerator[T, None]:
-    """Yield what ``read`` does, begun anew where a part was missing before it yielded anything.
+    """Yield from ``read``; start it again if a part is missing before the first piece.
 
-    ``check`` reads the newest state, and raises where that does not tell of other parts.
+    ``check`` reads the newest state, and raises if that state names no other parts.
 
     Raises:
-        ReadOvertaken: what was still to come was merged and deleted meanwhile. Whatever ``read``
-            and ``check`` raise.
+        ReadOvertaken: the rest of the read was merged and deleted concurrently. All errors of
+            ``read`` and ``check``.
     """
     has_begun = False
     for _ in range(READS_MAX):
@@ -46,7 +47,7 @@ async def reread(
 
 
 def overtaken() -> ReadOvertaken:
-    """Return the error of a read whose parts go quicker than it reads them."""
+    """Return the error of a read whose parts are deleted faster than it reads them."""
     return ReadOvertaken(
         "what was still to be read was merged and deleted meanwhile: read again, or collect less "
         "eagerly (tidelog collect --after)"

@@ -1,4 +1,4 @@
-"""What a reader asks of a collection, and which of the rows that were read it is. Pure."""
+"""The rows and columns of a collection that a reader selects. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS: Final = 65_536
 EACH_ROWS_MAX: Final = 100_000_000
-COUNT_MAX: Final = 2**62  # Sums of counts stay within 64 bits.
+COUNT_MAX: Final = 2**62  # Sums of counts then stay within 64 bits.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSelection:
-    """Which rows and columns are asked for: all, unless told.
+    """The selected rows and columns; by default all.
 
-    Shape: ``where`` is a condition in DuckDB's dialect. ``what`` is what the caller knows options
-        by: ``--where`` is the command line's.
+    Shape: ``where`` is a condition in DuckDB's dialect. ``what`` is a prefix for option names in
+        errors: the command line's is ``--``.
     """
 
     columns: Sequence[str] | None = None
@@ -43,11 +43,11 @@ class RowSelection:
     what: str = ""
 
     def check(self, schema: ShardSchema) -> CheckedSelection:
-        """Check it against a collection's columns.
+        """Check the selection against a collection's columns.
 
         Raises:
-            UsageError: a column is not there, the condition is none, or the limit is no number of
-                rows.
+            UsageError: a column does not exist, the condition is invalid, or the limit is not a
+                number of rows.
         """
         limit = None if self.limit is None else _limit_of(self.limit, f"{self.what}limit")
         names = schema.names
@@ -60,7 +60,7 @@ class RowSelection:
         where = self.where
         predicate = None
         if where is not None:
-            # DuckDB is behind it, which takes 50 ms to load.
+            # This imports DuckDB, which takes 50 ms.
             from tidelog.predicate.expression import check_predicate
 
             told = f"{self.what}where"
@@ -74,7 +74,7 @@ ALL_ROWS: Final = RowSelection()
 
 def _limit_of(limit: SupportsIndex, what: str) -> int:
     try:
-        found = operator.index(limit)  # Of numpy, too.
+        found = operator.index(limit)  # Accepts numpy integers as well.
     except TypeError:
         raise UsageError(f"{what} is a whole number of rows", given=quoted(limit)) from None
     if found < 0:
@@ -97,18 +97,19 @@ class CheckedSelection:
     limit: int | None
 
     def is_all(self, schema: ShardSchema) -> bool:
-        """Say whether it leaves nothing out of what has this schema, and changes no order."""
+        """Return True if the selection omits nothing of this schema and keeps its column order."""
         return self.predicate is None and self.limit is None and list(self.columns) == schema.names
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Return the columns that have to be read."""
+        """The columns that must be read: the selected ones and those of the condition."""
         read = () if self.predicate is None else self.predicate.schema.names
         return tuple(dict.fromkeys([*self.columns, *read]))
 
     @contextmanager
     def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
-        """Yield what the condition is computed in; None if there is none, for it takes 30 ms."""
+        """Yield the sandbox for the condition; None without a condition, as it takes 30 ms to make.
+        """
         if self.predicate is None:
             yield None
             return
@@ -118,7 +119,7 @@ class CheckedSelection:
             yield opened
 
     def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
-        """Return bounds outside of which no row is asked for."""
+        """Return bounds outside of which no row is selected."""
         if self.predicate is None or sandbox is None:
             return {}
         from tidelog.persist.read.pushdown import box_of
@@ -128,18 +129,17 @@ class CheckedSelection:
     def chosen(
         self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, name: str
     ) -> pa.Table:
-        """Return those of some rows that are asked for, in their order, with ``_diff``.
+        """Return the selected rows among some rows, in their order, with ``_diff``.
 
         Raises:
-            UsageError: the condition fails on a row. CorruptionError: one is there less than no
-            times.
+            UsageError: the condition fails on a row. CorruptionError: a row has a negative count.
         """
         found = self.filtered(rows, sandbox)
         check_multiplicity(found, name)
         return found
 
     def filtered(self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None) -> pa.Table:
-        """Return those of some rows that are asked for, however often they are there.
+        """Return the selected rows among some rows, whatever their count.
 
         Raises:
             UsageError: the condition fails on a row.
@@ -151,22 +151,22 @@ class CheckedSelection:
     def chosen_changes(
         self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, data: pa.Schema
     ) -> pa.Table:
-        """Return those of some updates that are asked for, in their order; see `chosen`."""
+        """Return the selected updates among some updates, in their order; see `chosen`."""
         if self.predicate is None or sandbox is None:
             return updates.select([*self.columns, TIME, DIFF])
         found = updates.filter(self.predicate.mask_in(sandbox, updates))
         if set(self.needed) == set(self.columns):
             return found.select([*self.columns, TIME, DIFF])
-        # Without the columns that the condition reads, updates may cancel or be the same.
+        # Without the condition's own columns, updates may cancel or become equal.
         narrow = ShardSchema(pa.schema([data.field(n) for n in self.columns]), 0)
         return consolidate([found], narrow)
 
 
 def check_multiplicity(contents: pa.Table, name: str) -> None:
-    """Refuse contents in which something is there less than no times.
+    """Refuse contents in which a row has a negative count.
 
     Raises:
-        CorruptionError: so it is.
+        CorruptionError: a row has a negative count.
     """
     diffs = int64_of(contents, DIFF)
     if len(diffs) and diffs.min() < 0:
@@ -174,7 +174,7 @@ def check_multiplicity(contents: pa.Table, name: str) -> None:
 
 
 def first_rows(contents: pa.Table, count: int) -> pa.Table:
-    """Return the first ``count`` rows of contents, each counted as often as it is there."""
+    """Return the first ``count`` rows of contents; a row counts as often as it occurs."""
     ends = np.cumsum(int64_of(contents, DIFF))
     if not len(ends) or ends[-1] <= count:
         return contents
@@ -189,17 +189,17 @@ def first_rows(contents: pa.Table, count: int) -> pa.Table:
 
 
 def rows_count(contents: pa.Table) -> int:
-    """Return how many rows contents stand for."""
+    """Return the number of rows that contents represent, counted by ``_diff``."""
     return int(int64_of(contents, DIFF).sum())
 
 
 def each_row(contents: pa.Table) -> Iterator[pa.Table]:
     """Yield contents with each row as often as it occurs, and a ``_diff`` of 1 each, in blocks.
 
-    A row whose count is negative comes once, with that count.
+    A row with a negative count comes once, with that count.
 
     Raises:
-        UsageError: the rows are 2^62 or more.
+        UsageError: there are 2^62 rows or more.
     """
     diffs = int64_of(contents, DIFF)
     if (diffs == 1).all():
@@ -214,7 +214,7 @@ def each_row(contents: pa.Table) -> Iterator[pa.Table]:
 
 
 def _repeats(counts: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield the place of each row as often as ``counts`` has it, in blocks of `BLOCK_ROWS`."""
+    """Yield the index of each row as often as ``counts`` gives, in blocks of `BLOCK_ROWS`."""
     ends = np.cumsum(counts)
     for start in range(0, int(ends[-1]), BLOCK_ROWS):
         places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
@@ -222,10 +222,10 @@ def _repeats(counts: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.intp]]:
 
 
 def check_rows_count(tables: Sequence[pa.Table]) -> None:
-    """Refuse to make a table of contents that stand for far more rows than are stored.
+    """Refuse to build a table of far more rows than are stored.
 
     Raises:
-        UsageError: they stand for more than `EACH_ROWS_MAX` rows, and most of these are equal.
+        UsageError: the rows are more than `EACH_ROWS_MAX`, and most of them are equal.
     """
     stored = sum(table.num_rows for table in tables)
     rows = sum(np.maximum(int64_of(table, DIFF), 1).sum(dtype=float) for table in tables)
@@ -238,9 +238,9 @@ def check_rows_count(tables: Sequence[pa.Table]) -> None:
 
 
 def repeated(contents: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows, each as often as its ``_diff`` says, without it; never many more than there are.
+    """Yield each row as often as its ``_diff`` gives, without that column, in bounded blocks.
 
-    A row can be there a billion times.
+    A row may occur a billion times.
     """
     diffs = int64_of(contents, DIFF)
     rows = contents.drop_columns([DIFF])

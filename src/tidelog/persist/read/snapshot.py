@@ -1,4 +1,4 @@
-"""Snapshots: the contents of a shard at one time, as parts that are still to be read.
+"""Snapshots: the contents of a shard at one time, as parts that are not read yet.
 
 Source: persist, "Snapshot".
 """
@@ -35,10 +35,11 @@ BATCH_ROWS: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSnapshot:
-    """The contents at ``as_of``, not read yet: those rows and columns that ``selection`` names.
+    """The contents at ``as_of``, not read yet, in the rows and columns of ``selection``.
 
-    ``again`` plans the same by the newest state, where that names other parts than are missing.
-    ``held`` plans the same, and holds it for so many microseconds, for a purpose; gives the end.
+    ``again`` plans the same snapshot from the newest state, after a part was missing. ``held`` does
+    so too, and holds the snapshot for a number of microseconds and a purpose; it also returns the
+    end of the hold.
     """
 
     shard: ShardId
@@ -52,10 +53,10 @@ class ShardSnapshot:
     location_url: str = ""
 
     def splits(self, count: int) -> list[Split]:
-        """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
+        """Divide the snapshot into exactly ``count`` plain values, balanced by bytes.
 
         Raises:
-            UsageError: ``count`` is no number from 1 on, or rows or columns are left out.
+            UsageError: ``count`` is not a positive number, or the selection omits rows or columns.
         """
         check_whole(count, "the count of splits")
         if count < 1:
@@ -69,19 +70,19 @@ class ShardSnapshot:
 
     @property
     def is_whole(self) -> bool:
-        """Say whether all rows and columns are asked for, in their order."""
+        """True if all rows and columns are selected, in their order."""
         return self.selection.is_all(self.schema)
 
     async def to_arrow(self, *, consolidated: bool = False) -> pa.Table:
-        """Return the contents: the columns asked for and ``_diff``.
+        """Return the contents: the selected columns and ``_diff``.
 
         Each row comes as often as it occurs, with a ``_diff`` of 1. With ``consolidated``, equal
         rows come once, and ``_diff`` counts them. A row with a negative count comes once.
 
         Raises:
-            CorruptionError: a part is missing, or not what was written. AsOfBeforeSince: the time
-                is no longer kept. UsageError: the condition fails on a row, or the snapshot has
-                100 million rows or more of which most are equal. LocationError: the store failed.
+            CorruptionError: a part is missing, or was changed. AsOfBeforeSince: the time is no
+                longer kept. UsageError: the condition fails on a row, or the snapshot has 100
+                million rows or more of which most are equal. LocationError: the store failed.
         """
         check_kind(consolidated, bool, "consolidated is True or False")
         if consolidated:
@@ -102,7 +103,7 @@ class ShardSnapshot:
 
     @property
     def _is_as_written(self) -> bool:
-        """Say whether the rows of the parts are the rows of the snapshot."""
+        """True if the rows of the parts are the rows of the snapshot."""
         return self.selection.predicate is None and all(part.plain for part in self.parts)
 
     @property
@@ -122,16 +123,15 @@ class ShardSnapshot:
     async def to_batches(
         self, *, memory_bytes: int = MEMORY_BYTES
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Yield the contents in batches, of which never all are in memory: columns and ``_diff``.
+        """Yield the contents in batches, never all in memory: the columns and ``_diff``.
 
         Each row comes as often as it occurs, with a ``_diff`` of 1; see `to_arrow`.
 
-        Units: of what has to be sorted or grouped, at most ``memory_bytes`` are in memory, and
-            what does not fit lies in files meanwhile.
+        Units: sorting and grouping hold at most ``memory_bytes`` in memory and spill the rest to
+            files.
 
         Raises:
-            ReadOvertaken: what was still to come was merged and deleted. Whatever `to_arrow`
-                raises.
+            ReadOvertaken: the rest was merged and deleted concurrently. All errors of `to_arrow`.
         """
         check_whole(memory_bytes, "memory_bytes")
         async with aclosing(self._tables(memory_bytes)) as tables:
@@ -141,22 +141,22 @@ class ShardSnapshot:
                         yield batch
 
     async def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
-        """Return the contents as a Spark DataFrame: columns and ``_diff``; nothing is read yet.
+        """Return the contents as a Spark DataFrame: the columns and ``_diff``. Nothing is read yet.
 
-        It stands for the parts that are named now, which stay for an hour after a merge replaced
-        them; with ``hold``, such as "6h", for that long, and nobody need renew it. Equal rows may
-        come apart, as from `to_batches`.
+        The frame refers to the parts that are named now. They are kept for one hour after a merge
+        replaces them, or, with a ``hold`` such as "6h", for that time without renewal. Equal rows
+        may remain separate, as in `to_batches`.
 
         Raises:
-            UsageError: its store is this process's memory, Spark has no type for a column, or
-                ``hold`` is no duration. AsOfBeforeSince: it cannot be held any more.
+            UsageError: the store is this process's memory, Spark has no type for a column, or
+                ``hold`` is not a duration. AsOfBeforeSince: the time can no longer be held.
                 LocationError: the store failed.
         """
         made: DataFrame = await spark_room("shard_frame").frame_of(spark, self, hold=hold)
         return made
 
     async def _current(self, read: Callable[[ShardSnapshot], Awaitable[pa.Table]]) -> pa.Table:
-        """Return what ``read`` makes of this snapshot, or of the same one planned again."""
+        """Return the result of ``read`` on this snapshot, or on a newer plan of it."""
         snapshot = self
         for _ in range(READS_MAX):
             try:
@@ -172,7 +172,8 @@ class ShardSnapshot:
             planned.append(await self.again(error))
 
         def tables() -> AsyncGenerator[pa.Table, None]:
-            newest = planned[-1]  # Its parts may be of a schema that this one knew nothing of.
+            # The new plan's parts may have a schema that this plan does not know.
+            newest = planned[-1]
             return newest._contents(memory_bytes).tables(newest.parts)
 
         return reread(tables, plan_again)
@@ -189,24 +190,24 @@ class ShardSnapshot:
 
 
 async def _at_once(snapshot: ShardSnapshot) -> pa.Table:
-    """Return all columns, consolidated, of parts that are small."""
+    """Return all columns of small parts, consolidated."""
     tables = await snapshot.reader.read(snapshot.parts, snapshot.schema)
     work = partial(accumulate, tables, snapshot.schema, as_of=snapshot.as_of)
     return await snapshot.reader.clock.offload(work)
 
 
 async def _as_written(snapshot: ShardSnapshot) -> pa.Table:
-    """Return the columns asked for as parts have them, and decode no others."""
-    if not snapshot._is_as_written:  # Planned again, after a merge.
+    """Return the selected columns as the parts store them, and decode no other columns."""
+    if not snapshot._is_as_written:  # Planned again after a merge.
         return await snapshot.to_arrow()
     return await snapshot._contents(MEMORY_BYTES).as_written(snapshot.parts)
 
 
 def require_replaced(states: Iterable[State], error: PartMissing) -> None:
-    """Raise an error again where one of the newest states names the missing part still.
+    """Raise the error again if one of the newest states still names the missing part.
 
     Raises:
-        PartMissing: so it is: the object is lost, and was not replaced by a merge.
+        PartMissing: the object is lost, and was not replaced by a merge.
     """
     path = str(error.facts["path"]).encode()
     if any(path in batch.packed for state in states for batch in state.batches):
@@ -214,10 +215,10 @@ def require_replaced(states: Iterable[State], error: PartMissing) -> None:
 
 
 def start_after(states: Iterable[State], as_of: int) -> int | None:
-    """Return the time at which the data of shards begins, if all of it is later than ``as_of``."""
+    """Return the time at which the data of shards begins; None unless that is after ``as_of``."""
     found = (next((batch for batch in state.batches if batch.rows), None) for state in states)
     earliest = [batch for batch in found if batch is not None]
-    # Parts cost time to decode, and a batch that ends by the time read needs no look at them.
+    # Decoding parts takes time. A batch that ends by ``as_of`` decides without its parts.
     if not earliest or any(b.upper is not None and b.upper <= as_of + 1 for b in earliest):
         return None
     first = min(part.time_min for batch in earliest for part in batch.parts)
@@ -228,7 +229,7 @@ def check_readable(state: State, as_of: int) -> None:
     """Refuse a time that is below since.
 
     Raises:
-        AsOfBeforeSince: it is; the message has the smallest time that can be read.
+        AsOfBeforeSince: the time is below since; the message has the earliest readable time.
     """
     if state.is_buried:
         raise AsOfBeforeSince("the shard was finalized: it has no time that can be read")

@@ -1,8 +1,9 @@
-"""Rows that are in no order, and too many to be held: they meet in files of this machine.
+"""Rows that are unsorted and larger than memory, grouped by way of files on this machine.
 
-Parts are copied to files, a few at once, when their bytes were checked. Rows are shared out from
-there by their hashes, over as many files as it takes for one to fit into memory: equal rows are in
-one. DuckDB then groups file after file; it spills as well, but not so far that it would never fail.
+Parts are copied to files, a few at once, after their bytes are checked. Their rows are then
+distributed by hash over enough files that one file fits into memory. Equal rows are in the same
+file. DuckDB groups one file after the other. It can spill too, but that alone does not prevent it
+from running out of memory.
 Source: persist, "Snapshot".
 """
 
@@ -40,13 +41,13 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 OUT_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS: Final = 65_536
 FILES_MAX: Final = 256
-ROW_BYTES: Final = 48  # What a group of DuckDB's takes besides its values, about.
+ROW_BYTES: Final = 48  # The approximate memory of a DuckDB group in addition to its values.
 GROUPED_TIMES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpilledRows:
-    """Reads what is wanted of parts by way of files.
+    """Reads the wanted rows of parts by way of files.
 
     Units: DuckDB holds at most ``memory_bytes`` in memory.
     """
@@ -56,16 +57,16 @@ class SpilledRows:
     memory_bytes: int = MEMORY_BYTES
 
     async def tables(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
-        """Yield columns and ``_diff``, consolidated, in no order.
+        """Yield columns and ``_diff``, consolidated, in no particular order.
 
         Raises:
-            PartMissing: an object is not there. CorruptionError: bytes are not those written.
+            PartMissing: an object is missing. CorruptionError: the bytes differ from those written.
             LocationError: the store failed.
         """
         with tempfile.TemporaryDirectory(prefix="tidelog-read-") as folder:
             work = [partial(self._copy, part, Path(folder, f"{n}")) for n, part in enumerate(parts)]
             files = await run_all(work, at_once=self.opener.reads)
-            from pyarrow.dataset import dataset  # Loads pandas, where it is installed.
+            from pyarrow.dataset import dataset  # This imports pandas if it is installed.
 
             rows = dataset(files, schema=self.opener.schema.updates, format="parquet")
             offload = self.opener.clock.offload
@@ -100,7 +101,7 @@ class SpilledRows:
         return str(path)
 
     def _shared_out(self, rows: pads.Dataset, folder: Path) -> list[Path]:
-        """Write what is wanted of rows to files, equal rows to the same, and return their paths."""
+        """Distribute the wanted rows over files, equal rows in the same file; return the paths."""
         inside = within(self.wanted.box, self.opener.schema)
         until = pc.field(TIME) <= scalar_of(self.wanted.as_of, pa.int64())
         scanner = rows.scanner(
@@ -125,7 +126,7 @@ class SpilledRows:
         return files
 
     def _files_count(self, sample: pa.Table, rows: int) -> int:
-        """Return over how many files rows like those of a sample are shared out."""
+        """Return the number of files for rows like those of a sample."""
         a_row = sample.nbytes / max(1, sample.num_rows) + ROW_BYTES
         return min(FILES_MAX, 1 + int(a_row * rows * GROUPED_TIMES / self.memory_bytes))
 
@@ -148,7 +149,7 @@ def _sink(path: Path, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
 
 
 def _by_hash(table: pa.Table, count: int) -> list[pa.Table]:
-    """Share rows out over ``count`` tables; equal rows are in one of them, always the same."""
+    """Divide rows among ``count`` tables; equal rows are always in the same table."""
     if count == 1:
         return [table]
     columns = [table.column(name) for name in table.column_names if name != DIFF]
@@ -160,7 +161,7 @@ def _by_hash(table: pa.Table, count: int) -> list[pa.Table]:
 
 
 def within(box: Box, schema: ShardSchema) -> pc.Expression | None:
-    """Return what says of a row that it lies within a box; None of one without bounds."""
+    """Return a filter for the rows within a box; None if the box has no bounds."""
     found: list[pc.Expression] = []
     for name, (low, high) in box.items():
         column = pc.field(name)

@@ -1,4 +1,4 @@
-"""Results of SQL as they come: tables of a certain size, made by a thread while others work.
+"""Stream the result of a SQL query as tables of a given size, computed on another thread.
 
 Source: persist, "Compaction".
 """
@@ -19,7 +19,7 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Iterator[pa.RecordBatch]
 async def tables_of(
     opened: Opened, *, clock: Clock, out_bytes: int, schema: pa.Schema
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield what SQL made, as tables of about ``out_bytes`` each, in the types of ``schema``."""
+    """Yield a query's result as tables of about ``out_bytes`` each, in the types of ``schema``."""
     made = opened()
     batches = await clock.offload(made.__enter__)
 
@@ -37,4 +37,5 @@ async def tables_of(
         while (table := await clock.offload(next_table)) is not None:
             yield table
     finally:
-        made.__exit__(None, None, None)  # Which takes no time, and may come after a crash.
+        # Not offloaded: it is quick, and the generator may be closed after a simulated crash.
+        made.__exit__(None, None, None)

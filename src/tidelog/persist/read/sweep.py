@@ -1,11 +1,10 @@
-"""A snapshot by ranges of its key, in pieces, and never all at once.
+"""A snapshot in pieces by key ranges, never all in memory.
 
-An update can take back another, so that what is read apart must hold all updates of its rows. A
-piece is a range of the first key column: of each part that reaches it, only the row groups that do
-are decoded, and parts are opened when the first range reaches them. A reader who has enough stops,
-and what comes after is not read.
-
-Invariants: the pieces' sum is the snapshot; they come in the order of the key.
+An update can cancel another, so a piece must contain all updates of its rows. A piece is a range of
+the first key column. In each part that the range reaches, only the row groups that it reaches are
+decoded. A part is opened when the first range reaches it. A reader may stop early, and the rest is
+not read.
+Invariants: the sum of the pieces is the snapshot; pieces come in key order.
 Source: persist, "Snapshot".
 """
 
@@ -35,16 +34,16 @@ from tidelog.persist.format.updates import merge
 from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
 from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, Wanted
 
-REST_BYTES_MAX: Final = 64 * 1024 * 1024  # Of rows that were decoded, and come in a later piece.
+REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The decoded rows that belong to a later piece.
 
 
 async def pieces_by_key(
     parts: Sequence[Part], wanted: Wanted, opener: PartOpener
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield key, columns and ``_diff``, consolidated, in the order of the key.
+    """Yield key, columns and ``_diff``, consolidated, in key order.
 
-    The key is there whether it is among the columns or not. ``opener`` has to tell of the first
-    column.
+    The key is included even if it is not among the columns. ``opener`` must load the bounds of the
+    first column.
 
     Raises:
         CorruptionError, LocationError: see `PartOpener.open`.
@@ -52,7 +51,7 @@ async def pieces_by_key(
     schema = opener.schema
     names = list(dict.fromkeys([*schema.key, *wanted.columns, *wanted.box]))
     reached = [part for part in parts if part_reaches(part, wanted.box)]
-    # Without a key, rows are in no order that parts would know.
+    # Without a key, parts are not sorted.
     can_cut = schema.key_columns > 0 and is_ordered(schema.data.field(0).type)
     sweep = Sweep(reached, wanted, opener, names, can_cut=can_cut)
     narrow = ShardSchema(pa.schema([schema.data.field(n) for n in names]), 0)
@@ -69,7 +68,7 @@ async def pieces_by_key(
 
 
 class _Cursor:
-    """Where a sweep stands in a part: which row groups come next, and what is left of the last."""
+    """The position of a sweep in a part: the next row group, and decoded rows not yet returned."""
 
     def __init__(self, opened: OpenPart, column: str) -> None:
         self.opened = opened
@@ -83,7 +82,7 @@ class _Cursor:
         return self.rest is None and self.next >= len(self.opened.groups)
 
     def ahead(self, box: Box) -> Iterator[tuple[int, Interval, int]]:
-        """Yield number, bounds and rows of each row group that comes next and is of any use."""
+        """Yield the number, bounds and rows of each remaining row group that reaches the box."""
         for number in range(self.next, len(self.opened.groups)):
             group = self.opened.groups[number]
             if group.reaches(box):
@@ -91,7 +90,7 @@ class _Cursor:
 
 
 class Opens(Protocol):
-    """What opens the parts that a sweep reaches; see `PartOpener`."""
+    """Opens the parts that a sweep reaches; see `PartOpener`."""
 
     @property
     def schema(self) -> ShardSchema: ...
@@ -100,10 +99,10 @@ class Opens(Protocol):
 
 
 class Sweep:
-    """A way through parts by the first column of their shard, from ``low`` on; nulls come last.
+    """A sweep through parts by the first column of their shard, from ``low``; nulls come last.
 
-    A cut is the value that a range ends before; None, that the range takes all the rest. With
-    ``can_cut``, that column has an order, and parts may be in it.
+    A cut is the exclusive end of a range; with None, the range takes all the rest. ``can_cut``
+    states that the column has an order, so parts may be sorted by it.
     """
 
     def __init__(
@@ -135,9 +134,11 @@ class Sweep:
         return box_of_part(part).get(self._column, OPEN)[0] if self._can_cut else None
 
     async def cut(self) -> Any:
-        """Open what the next range reaches, and return where that range ends."""
+        """Open the parts that the next range reaches, and return the end of that range."""
         ahead = 1
         while True:
+            # Opening parts can change the choice: they may be unsorted, or have rows in the range.
+            # So choose again until the range reaches no unopened part.
             high = self._choose()
             due = [
                 part
@@ -157,8 +158,8 @@ class Sweep:
         del self._waiting[: len(parts)]
 
     def _choose(self) -> Any:
-        """Return where a range ends that holds about as many rows as a piece has; see `cut`."""
-        # To cut through a part in no order would be to decode all of it for each range.
+        """Return the end of a range that holds about as many rows as a piece; see `cut`."""
+        # A cut through an unsorted part would decode all of that part for each range.
         if not self._can_cut or not all(cursor.is_in_order for cursor in self._cursors):
             return None
         count = 0
@@ -177,14 +178,14 @@ class Sweep:
         return None
 
     def take(self, high: Any) -> list[pa.Table]:
-        """Return what lies before ``high``, each part's apart, and go on from there."""
+        """Return the rows before ``high``, by part, and advance to ``high``."""
         found = [table for cursor in self._cursors for table in self._before(cursor, high)]
         self._cursors = [c for c in self._cursors if high is not None and not c.is_over]
         self._low = high
         return found
 
     def _before(self, cursor: _Cursor, high: Any) -> Iterator[pa.Table]:
-        """Yield a part's rows before ``high``; keep what is decoded beyond it, if it is little."""
+        """Yield a part's rows before ``high``; keep decoded rows beyond it if they are few."""
         names = [*self._names, DIFF]
         kept: list[pa.Table] = []
         if cursor.rest is not None:
@@ -207,7 +208,7 @@ class Sweep:
             if not after.num_rows:
                 continue
             if after.nbytes > room and greatest is not None:
-                following = number  # It is decoded once more.
+                following = number  # Decode this group again in the next range.
                 break
             kept.append(after)
         cursor.next = following
@@ -222,7 +223,7 @@ class Sweep:
         return table.filter(pc.invert(_is_less(column, self._low)))
 
     def _split(self, table: pa.Table, high: Any) -> tuple[pa.Table, pa.Table]:
-        """Return the rows before ``high``, and those from there on."""
+        """Return the rows before ``high``, and the rows from ``high``."""
         if high is None:
             return table, table.slice(0, 0)
         before = _is_less(ordered(table.column(self._column)), high)
@@ -231,6 +232,6 @@ class Sweep:
 
 def _is_less(column: pa.ChunkedArray[Any], high: Any) -> pa.ChunkedArray[pa.BooleanScalar]:
     less = pc.less(column, scalar_of(high, column.type))
-    # A null is less than nothing.
+    # A null is not less than any value.
     known = pc.if_else(pc.is_valid(column), less, pc.is_valid(column))
     return cast("pa.ChunkedArray[pa.BooleanScalar]", known)

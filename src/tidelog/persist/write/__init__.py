@@ -1,1 +1,1 @@
-"""Rows become parts."""
+"""From rows to parts."""

@@ -1,7 +1,7 @@
-"""Covered times: whether the shard's updates at them are those that a writer brings. Pure.
+"""Covered times: compare a writer's updates with those that the shard already has. Pure.
 
-Sums of updates are compared, never rows. The state remembers the sums up to its last uppers; other
-sums are of updates that were read.
+The comparison uses sums of updates, not rows. The state remembers the sums up to its last uppers.
+Other sums are computed from updates that were read.
 Source: persist, "Append"; design page 4, "Writing".
 """
 
@@ -27,14 +27,14 @@ Span = tuple[Frontier, Frontier]
 def compare_remembered(
     state: State, schema: ShardSchema, ready: pa.Table, span: Span
 ) -> list[Span]:
-    """Compare updates in a span with the sums that the state remembers; return the spans left.
+    """Compare updates in a span with the sums that the state remembers; return the other spans.
 
     Raises:
         DataDiffers: the shard has other updates. NOT_APPLIED.
-        AsOfBeforeSince: a span is left at whose times the shard cannot be read. NOT_APPLIED.
+        AsOfBeforeSince: the shard cannot be read at the times of a returned span. NOT_APPLIED.
     """
     lower, upper = span
-    # Sums of rows by an earlier schema are other sums, of rows that may be the same.
+    # Sums in an earlier schema differ even if the rows are the same, so they cannot be compared.
     first = join([lower, reign_of_newest(state)])
     ends = sorted(
         (end for end in _remembered(state) if first <= end <= upper),
@@ -79,10 +79,10 @@ def keeps_apart(state: State, lower: Frontier) -> bool:
 
 
 def check_same(tables: Iterable[pa.Table], schema: ShardSchema, span: Span, theirs: RowSum) -> None:
-    """Check that updates in a span have the sum of the shard's.
+    """Check that the updates in a span have the same sum as the shard's.
 
     Raises:
-        DataDiffers: they do not. NOT_APPLIED.
+        DataDiffers: the sums differ. NOT_APPLIED.
     """
     if sum_of(tables, schema, span) != theirs:
         raise DataDiffers(

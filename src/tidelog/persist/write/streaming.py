@@ -1,7 +1,7 @@
-"""Updates that come bit by bit: gathered into tables of a part each, and written as they come.
+"""Streams of updates: collected into one table per part, and written as they arrive.
 
-In memory are the table that is being gathered and those whose uploads are under way; who brings
-more waits.
+Memory holds the table that is being collected and the tables under upload. A stream that is faster
+waits.
 Source: persist, "Append" and "Backpressure".
 """
 
@@ -21,17 +21,18 @@ from tidelog.errors import UsageError
 from tidelog.persist.format.part import Part
 from tidelog.persist.write.writer import PartWriter
 
-_END: Final[Any] = object()  # None could be among what comes, and is refused.
+_END: Final[Any] = object()  # Not None, because a stream may contain None, which is refused.
 Rows = pa.Table | pa.RecordBatch
 Stream = pa.RecordBatchReader | AsyncIterable[Rows] | Iterable[Rows]
 
 
 async def gathered(stream: Stream, part_bytes: int, clock: Clock) -> AsyncGenerator[pa.Table, None]:
-    """Yield what comes as tables of about ``part_bytes`` of Arrow data each; at least one.
+    """Yield the rows of a stream as tables of about ``part_bytes`` of Arrow data each.
+
+    The last table may be smaller. An empty stream of tables yields none.
 
     Raises:
-        UsageError: something that comes is neither a table nor a record batch, or their schemas
-            differ.
+        UsageError: an item is neither a table nor a record batch, or schemas differ.
     """
     held: list[pa.Table] = []
     size = 0
@@ -49,12 +50,13 @@ async def gathered(stream: Stream, part_bytes: int, clock: Clock) -> AsyncGenera
 async def write_each(
     writer: PartWriter, tables: AsyncIterator[pa.Table], *, inline: bool
 ) -> list[Part]:
-    """Write tables that `prepare_updates` gave, at most ``writer.uploads`` at once.
+    """Write tables from `prepare_updates`, at most ``writer.uploads`` at once.
 
-    ``inline`` lets a single small one ride in its descriptor.
+    With ``inline``, a single small table may be stored in its descriptor.
 
     Raises:
-        UsageError: a record is too large. LocationError: the store failed; nothing counts.
+        UsageError: a record is too large. LocationError: the store failed; no state names the
+            parts.
     """
     first = await anext(tables, None)
     if first is None:
@@ -90,13 +92,13 @@ async def _each(stream: Stream, clock: Clock) -> AsyncGenerator[pa.Table, None]:
             yield _table(rows)
         return
     waiting = iter(stream)
-    # Whoever makes the rows may take the processor, or wait for something.
+    # Producing the next rows may compute or block, so it runs on another thread.
     while (rows := await clock.offload(partial(next, waiting, _END))) is not _END:
         yield _table(rows)
 
 
 def check_stream(updates: object) -> None:
-    """Refuse what no tables can come from; a mapping and a data frame iterate over other things.
+    """Refuse values that cannot yield tables; mappings and data frames iterate over other things.
 
     Raises:
         UsageError: the updates are neither tables nor an iterable of them.

@@ -1,7 +1,7 @@
 """Writing parts: from a table of updates to descriptors that a commit can name.
 
-Any process may write parts, each under a name of its own; they count once a state names them, and
-are garbage until then.
+Any process may write parts, each under a unique name. A part has an effect once a state names it;
+until then it is garbage.
 Source: persist, "Append" and "Backpressure".
 """
 
@@ -29,8 +29,9 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 class PartWriter:
     """Writes the parts of one shard.
 
-    ``is_sorted`` says that updates come as `prepare_updates` gives them, ``bucket`` which keys may
-    be among them.
+    ``is_sorted`` states that updates are in the order of `prepare_updates`; ``bucket`` is the
+    bucket of their keys.
+
     Units: a part is cut at ``part_bytes`` of Arrow data; at most ``uploads`` puts are under way.
     """
 
@@ -47,13 +48,14 @@ class PartWriter:
     async def write(
         self, updates: pa.Table, *, inline: bool = True, hashes: Hashes | None = None
     ) -> list[Part]:
-        """Write updates that `prepare_updates` gave; return their parts in order.
+        """Write updates from `prepare_updates`; return their parts in order.
 
-        ``inline`` lets few bytes ride in the descriptor instead of an object of their own;
-        ``hashes`` are those of the rows, without their times, if they are known.
+        ``inline`` allows a small part to be stored in its descriptor instead of an object.
+        ``hashes`` are those of the rows, without their times, if known.
 
         Raises:
-            UsageError: a record is too large. LocationError: the store failed; nothing counts.
+            UsageError: a record is too large. LocationError: the store failed; no state names the
+                parts.
         """
         if not updates.num_rows:
             return []
@@ -68,7 +70,7 @@ class PartWriter:
                 start = limit
             return await run_all(work, at_once=self.uploads)
         except LocationError as error:
-            # Whatever landed is named by no state, and never will be.
+            # Some objects may have been written, but no state names them or ever will.
             error.outcome = Outcome.NOT_APPLIED
             raise
 
@@ -90,7 +92,7 @@ def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
     """Cut a table into pieces of about ``part_bytes`` each.
 
     Raises:
-        UsageError: one row alone is over 8 MiB.
+        UsageError: a single row exceeds 8 MiB.
     """
     rows, size = updates.num_rows, updates.nbytes
     if large_rows(updates, RECORD_BYTES_MAX):
