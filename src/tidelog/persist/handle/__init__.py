@@ -1,1 +1,1 @@
-"""The handle of a shard, and what it is used by: writers, readers under a lease, listeners."""
+"""The handle of a shard, and its writers, leased readers and listeners."""

@@ -1,8 +1,9 @@
-"""Named writers: one interval after the other, each exactly once, whatever happens to the answers.
+"""Named writers: they append one interval after the other, each exactly once.
 
-A name's newest write is remembered in the state until the writer is dropped, so that who comes back
-under the name knows what landed. Progress without data, and what is given up of a hold, may wait
-for a write that is made anyway, or for the next beat: requests need not follow the frontiers.
+The state remembers the newest write of a name until the writer is dropped. A writer that opens the
+name again, after a crash or a lost answer, therefore knows what landed. An upper without data, and
+a hold's new since, may wait for the next append or heartbeat, so frontiers can move without a
+request each.
 Source: persist, "Append"; design page 4, "Writing".
 """
 
@@ -23,15 +24,15 @@ from tidelog.persist.states.transition import Verdict, check_not_finalized
 if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
-Attempt = tuple[bool, Frontier]  # whether with updates, and up to where
+Attempt = tuple[bool, Frontier]  # Whether the write has updates, and its upper.
 
 
 @dataclass(slots=True, kw_only=True)
 class Appender:
-    """One named writer of a shard; close it, so that nothing waits any more.
+    """One named writer of a shard; close it to write the waiting progress.
 
-    ``upper`` is what it has brought its interval to; what is durable may be behind it by progress
-    without data. Units: ``heartbeat_us`` microseconds; 0 lets nothing wait.
+    ``upper`` is the end of the written interval; the stored upper may be behind it by progress
+    without data. Units: ``heartbeat_us`` in microseconds; with 0, progress never waits.
     """
 
     shard: Shard
@@ -54,10 +55,10 @@ class Appender:
         """Append updates at times in ``[self.upper, upper)``, and all progress before them.
 
         Raises:
-            UpperMismatch: another call wrote these times. UsageError: this writer wrote them: a
-                writer that begins again goes on from ``upper``; or the shard was finalized.
-                HandleError: it was closed. And the errors of `Shard.compare_and_append`: after
-                UNKNOWN, repeat the call.
+            UpperMismatch: another call wrote these times. UsageError: this writer wrote them (a new
+                writer of the name continues from ``upper``), or the shard was finalized.
+                HandleError: the writer was closed. Also the errors of `Shard.compare_and_append`:
+                after UNKNOWN, repeat the call.
         """
         until = Frontier.of(upper)
         self._check_open()
@@ -73,10 +74,11 @@ class Appender:
         await self._write(updates, until)
 
     async def advance(self, upper: Frontier | int) -> None:
-        """Say that nothing more comes before ``upper``: now, or with the next beat or append.
+        """Advance the upper without updates: now, or with the next heartbeat or append.
 
         Raises:
-            UsageError: it is before what was said. What the last beat raised.
+            UsageError: ``upper`` is below this writer's upper. Also the errors of the last
+                heartbeat.
         """
         reached = Frontier.of(upper)
         self._check_open()
@@ -86,10 +88,10 @@ class Appender:
         await self._soon()
 
     async def downgrade_since(self, hold: str, since: Frontier | int | None) -> None:
-        """Move a hold up: now, or with the next beat or append.
+        """Advance a hold: now, or with the next heartbeat or append.
 
         Raises:
-            UsageError: it would be past upper. What the last beat raised.
+            UsageError: the hold would be past upper. Also the errors of the last heartbeat.
         """
         at = Frontier.of(since)
         check_owner(hold, "hold")
@@ -98,7 +100,7 @@ class Appender:
         await self._soon()
 
     async def flush(self) -> None:
-        """Have all that was said be durable."""
+        """Write all waiting progress."""
         if self._beat is not None:
             self._beat.cancel()
             await asyncio.wait({self._beat})
@@ -107,7 +109,7 @@ class Appender:
             await self._write(None, self.upper)
 
     async def close(self) -> None:
-        """Have all that was said be durable; the name stays known until `Shard.drop_writer`."""
+        """Write all waiting progress; the name is remembered until `Shard.drop_writer`."""
         await self.flush()
         self._is_closed = True
 
@@ -142,7 +144,8 @@ class Appender:
 
     async def _later(self, wait_us: int) -> None:
         await self.shard.clock.sleep(wait_us)
-        # An append without an answer is the caller's to repeat: what became of it is his to learn.
+        # The caller must repeat an append without an answer, and learns its outcome then. A
+        # heartbeat must not resolve it first.
         if self._waits and not (self._unsure is not None and self._unsure[0]):
             await self._write(None, self.upper)
 
@@ -155,7 +158,8 @@ class Appender:
             options = AppendOptions(token=(self.name, self.number), named=True, holds=holds)
             self._unsure = attempt
             try:
-                # Times between what is durable and what was said have no updates: we said so.
+                # No updates come between the stored upper and ``self.upper``, so the write covers
+                # these times.
                 work = compare_and_append(self.shard, updates, self._durable, upper, options)
                 done = await in_time(self.shard.clock, work, self.shard.timeout_us, writes=True)
                 if done.verdict is Verdict.MISMATCH:
@@ -174,13 +178,14 @@ class Appender:
             self._holds = {n: at for n, at in self._holds.items() if holds.get(n) != at}
 
     async def _settle(self, last: Attempt) -> None:
-        """Learn whether a write without an answer landed, before another one is made."""
+        """Find out whether a write without an answer landed, before another write."""
         told = (await self.shard.refresh()).writers.get(self.name)
         upper = last[1]
         if told is not None and (self.number, upper) == (told.number, Frontier.of(told.upper)):
             self._landed(upper)
             return
-        # It may land yet, and would then answer for another write of its number.
+        # The write may still land. A later write of the same number would then count as committed,
+        # so skip the number.
         self.number += 1
 
     def _landed(self, upper: Frontier) -> None:
@@ -192,7 +197,7 @@ class Appender:
 
 
 async def open_appender(shard: Shard, name: str, *, heartbeat_us: int) -> Appender:
-    """Return the writer of a name as the newest state knows it."""
+    """Return the writer of a name, in the newest state of that name."""
     state = await shard.refresh()
     last = state.writers.get(name)
     return Appender(

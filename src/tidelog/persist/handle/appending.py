@@ -1,4 +1,4 @@
-"""Appending: updates become parts, and one commit names them.
+"""Appending: updates are written as parts, and one commit names them.
 
 Source: persist, "Append" and "Backpressure"; design page 4, "Writing".
 """
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
 WRITES_MAX: Final = 3
-PARTS_COMPARED: Final = 2  # Parts decoded at once: each is large.
+PARTS_COMPARED: Final = 2  # The number of parts decoded concurrently: each is large.
 Updates = pa.Table | pa.RecordBatch | Stream | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """How parts are committed besides their times; see `Shard.compare_and_append`."""
+    """Options of a commit in addition to its times; see `Shard.compare_and_append`."""
 
     token: Token | None = None
     named: bool = False
     holds: Mapping[str, Frontier] = field(default_factory=dict)
-    schema: ShardSchema | None = None  # By which the parts were written; the handle's, if not told.
+    schema: ShardSchema | None = None  # The schema of the written parts; by default the handle's.
 
 
 async def compare_and_append(
@@ -71,7 +71,7 @@ async def compare_and_append(
     try:
         return await _append(shard, updates, lower, upper, options)
     except (SchemaEvolved, UsageError):
-        # A retry may have rows that fit only the schema by which the first call stored them.
+        # The rows of a retry may fit only the schema in which the first call stored them.
         if options.token is None or not shard.state.retired:
             raise
         answer = await _answer_by_stored_schema(shard, updates, lower, upper, options)
@@ -83,7 +83,7 @@ async def compare_and_append(
 async def _answer_by_stored_schema(
     shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended | None:
-    """Return the answer to a token's retry whose rows fit the schema of the stored write, if any.
+    """Return the result of a retry whose rows fit the schema of the stored write, or None.
 
     Raises:
         OutcomeUnknown, UsageError, DataDiffers: see `tidelog.persist.states.transition`.
@@ -103,19 +103,20 @@ async def _answer_by_stored_schema(
 
 
 def stored_schema(state: State, lower: Frontier) -> ShardSchema:
-    """Return the schema by which a write from ``lower`` was stored."""
+    """Return the schema in which a write from ``lower`` was stored."""
     return newest_schema(state).of_part(schema_id_at(state, lower.time))
 
 
 async def sum_by_stored_schema(
     shard: Shard, state: State, updates: pa.Table | None, lower: Frontier, upper: Frontier
 ) -> bytes:
-    """Return T of updates by the schema of a stored write from ``lower``.
+    """Return T of updates in the schema of a stored write from ``lower``.
 
-    It is empty if they have values in a column that was added since: no stored write has these.
+    The result is empty if the updates have values in a column that was added later, because no
+    stored write has such values.
 
     Raises:
-        UsageError: they do not fit that schema.
+        UsageError: the updates do not fit that schema.
     """
     if updates is None or not updates.num_rows:
         return RowSum.zero().to_bytes()
@@ -160,20 +161,20 @@ async def _append(
 
 
 async def _schema_of(shard: Shard) -> ShardSchema:
-    """Return the schema by which a handle writes: its own, or that which the shard is known by.
+    """Return the schema in which a handle writes: its own, or the shard's.
 
     Raises:
-        UsageError: there is none. SchemaEvolved: it is not the newest any more.
+        UsageError: there is no schema. SchemaEvolved: the handle's is no longer the newest.
     """
     if shard.schema is None and not shard.state.schema:
-        await shard.refresh()  # A handle that has not looked yet: a request, and only then.
+        await shard.refresh()  # Only a handle that has not read the state yet needs this request.
     return shard.written_schema()
 
 
 async def commit_parts(
     shard: Shard, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
-    """Commit parts that were written before, by whomever; see `Shard.compare_and_append`."""
+    """Commit parts that any process has written before; see `Shard.compare_and_append`."""
     schema = encode_schema(options.schema or shard.written_schema())
     command = _command(shard, parts, lower, upper, options, schema=schema)
     try:
@@ -181,16 +182,16 @@ async def commit_parts(
     except SchemaEvolved:
         if schema != shard.state.schema:
             raise
-        # The parts are of the newest schema, so only the stored write of the token is of another.
+        # The parts have the newest schema, so only the stored write of the token has another.
         return await _answer_by_reading(shard, command)
 
 
 async def _answer_by_reading(shard: Shard, command: CompareAndAppend) -> Appended:
-    """Return the answer to a token's retry whose stored rows are of an earlier schema.
+    """Return the result of a retry whose stored rows have an earlier schema, by reading them.
 
     Raises:
-        DataDiffers: the shard has other rows, by the newest schema. NOT_APPLIED.
-        OutcomeUnknown: the shard no longer keeps their times apart.
+        DataDiffers: the shard has other rows in the newest schema. NOT_APPLIED.
+        OutcomeUnknown: the shard no longer keeps the rows' times distinct.
     """
     lower, upper = command.expected_upper, command.upper
     state = shard.state
@@ -306,7 +307,7 @@ async def _sum_of_stored(shard: Shard, state: State, schema: ShardSchema, span: 
 async def _write_stream(
     shard: Shard, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
 ) -> list[Part]:
-    """Write updates as they come, a part's worth of them at a time."""
+    """Write updates as they arrive, one part at a time."""
     writer = shard.writer(schema)
 
     async def ready() -> AsyncGenerator[pa.Table, None]:

@@ -1,6 +1,6 @@
-"""What callers ask of shards, checked before anything is asked of a store. Pure.
+"""Checks of callers' arguments, made before any request to a store. Pure.
 
-Times are checked where a `Frontier` is made of them, updates where they become parts.
+A `Frontier` checks its times itself, and updates are checked when they become parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT: Final = "timeout_us"
 
 
 def check_timeout(timeout_us: object) -> None:
-    """Refuse what is neither None nor a number of microseconds.
+    """Refuse a value that is neither None nor a number of microseconds.
 
     Raises:
         UsageError: it is neither.
@@ -30,7 +30,7 @@ def check_timeout(timeout_us: object) -> None:
 
 
 def check_flag(value: object, what: str) -> None:
-    """Refuse what is neither True nor False: a text such as "no" would be taken for True.
+    """Refuse a value that is neither True nor False; a text such as "no" would count as True.
 
     Raises:
         UsageError: it is neither.
@@ -39,10 +39,10 @@ def check_flag(value: object, what: str) -> None:
 
 
 def check_owner(name: object, of: str) -> str:
-    """Return the name of a hold or a writer, if it can be one.
+    """Return the name of a hold or a writer if it is valid.
 
     Raises:
-        UsageError: it is no text of 1 to 128 characters that a table can show.
+        UsageError: the name is not a text of 1 to 128 printable characters.
     """
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise UsageError(
@@ -53,17 +53,17 @@ def check_owner(name: object, of: str) -> str:
 
 
 def check_fencing(token: object) -> None:
-    """Refuse what is no fencing token of a hold.
+    """Refuse a value that is not a fencing token of a hold.
 
     Raises:
-        UsageError: it is neither None nor a whole number from 0 on; 0 is as good as none.
+        UsageError: it is neither None nor a whole number from 0; 0 is the same as no token.
     """
     if token is not None:
         check_whole(token, "the token of a hold")
 
 
 def check_write_token(token: Token | None) -> None:
-    """Refuse what is no token of a write.
+    """Refuse a value that is not the token of a write.
 
     Raises:
         UsageError: it is neither None nor a pair of a writer's name and a number.
@@ -81,7 +81,7 @@ def check_write_token(token: Token | None) -> None:
 
 
 def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
-    """Return the updates of several shards, if they are tables by names.
+    """Return the updates of several shards if they are tables by name.
 
     Raises:
         UsageError: they are not.
@@ -96,10 +96,10 @@ def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
 
 
 def holds_asked(holds: Mapping[str, Frontier] | None) -> dict[str, Frontier]:
-    """Return where holds are to be moved, each to a frontier or a time.
+    """Return the holds to move as frontiers, by name; a caller may give times.
 
     Raises:
-        UsageError: they are no mapping of names to those.
+        UsageError: ``holds`` is not a mapping of names to frontiers or times.
     """
     given: object = holds
     if given is None:

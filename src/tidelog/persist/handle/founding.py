@@ -1,4 +1,4 @@
-"""Founding: a shard is made by its first write, or by nothing but saying its schema.
+"""Founding: creating an empty shard with a schema. Otherwise, the first write creates a shard.
 
 Source: persist, "API".
 """
@@ -13,10 +13,10 @@ from tidelog.persist.states.state import Diff, State
 
 
 async def found(shard: Shard, schema: ShardSchema, *, name: str) -> None:
-    """Make a shard that nobody has made, which users call ``name``.
+    """Create a shard that does not exist yet; users know it as ``name``.
 
     Raises:
-        NameTaken: somebody has. LocationError: the store failed.
+        NameTaken: the shard exists. LocationError: the store failed.
     """
     encoded = encode_schema(schema)
     if not await shard.machine.commit(lambda state: decide_found(state, encoded)):
@@ -27,7 +27,7 @@ async def found(shard: Shard, schema: ShardSchema, *, name: str) -> None:
 
 
 def decide_found(state: State, schema: bytes) -> Decision[Diff, bool]:
-    """Decide that a shard begins, empty, with a schema; False if it has begun already."""
+    """Decide to create an empty shard with a schema; False if the shard exists."""
     if state.schema or state.upper != 0:
         return Decision(False)
     return Decision(True, Diff(schema=schema))

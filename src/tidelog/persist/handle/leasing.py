@@ -1,8 +1,9 @@
-"""Leased readers: what they may read stays, for as long as they renew their lease.
+"""Leased readers: their times and parts are kept as long as they renew their lease.
 
-A lease is renewed in the background, each third of it, by one small write; whoever dies, or stands
-still for longer than his lease, loses it, and is told at his next step. Reading is right without a
-lease, too: what was merged stays for an hour, and who is slower than that begins again, or is told.
+A background task renews the lease at each third of it, with one small write. A reader that dies, or
+pauses for longer than its lease, loses it; its next step raises HoldExpired. Reads are correct
+without a lease, too: merged parts are kept for an hour, and a slower reader starts again or gets an
+error.
 Source: persist, "Leasing"; design page 4, "Holds".
 """
 
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.read.snapshot import ShardSnapshot
 
-RENEWALS: Final = 3  # In the time of a lease.
+RENEWALS: Final = 3  # Within the time of a lease.
 LEASE_LEAST_US: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True, weakref_slot=True)
 class LeasedReader:
-    """A reader whose times, and whose snapshots' and listeners' parts, nobody deletes.
+    """A reader whose times, and whose snapshots' and listeners' parts, are not deleted.
 
-    ``since`` is the earliest time that it can read; the empty frontier if the shard is no more.
-    Units: ``until_us`` is the wall time, in microseconds, at which a fixed lease is over.
+    ``since`` is the earliest time that it can read; the empty frontier if the shard was finalized.
+    Units: ``until_us`` is the wall time, in microseconds, at which a fixed lease ends.
     """
 
     shard: Shard
@@ -69,7 +70,7 @@ class LeasedReader:
     ) -> ShardSnapshot:
         """Return the contents at ``as_of``; see `Shard.snapshot`.
 
-        Its parts, and those of its splits, stay until `downgrade_since` or `close`.
+        Its parts, and those of its splits, are kept until `downgrade_since` or `close`.
 
         Raises:
             HoldExpired: the lease is over.
@@ -87,9 +88,10 @@ class LeasedReader:
         where: str | None = None,
         wait: bool = False,
     ) -> AsyncIterator[Progress]:
-        """Yield everything at times after ``as_of``; see `Shard.listen`.
+        """Yield all updates at times after ``as_of``; see `Shard.listen`.
 
-        Call `downgrade_since` with what is done, so that it does not hold all for ever.
+        Call `downgrade_since` with the times that are processed, so that old times can be
+        collected.
 
         Raises:
             HoldExpired: the lease is over.
@@ -102,9 +104,9 @@ class LeasedReader:
                 yield progress
 
     async def downgrade_since(self, since: Frontier | int) -> Frontier:
-        """Give up times before ``since``, and the parts of all that was planned before.
+        """Give up times before ``since``, and the parts of all earlier snapshots.
 
-        Gives the shard's since.
+        Return the shard's since.
 
         Raises:
             HoldExpired: the lease is over. UsageError: ``since`` is past upper.
@@ -115,15 +117,15 @@ class LeasedReader:
         return found
 
     async def renew(self) -> None:
-        """Renew the lease now, besides what is done in the background.
+        """Renew the lease now, in addition to the renewals in the background.
 
         Raises:
-            HoldExpired: it is over.
+            HoldExpired: the lease is over.
         """
         await self._renew(None)
 
     async def close(self) -> None:
-        """Give up all that it holds. Best effort, as its lease ends anyway."""
+        """Release the hold. Best effort, because the lease ends anyway."""
         await self.stop()
         self._failed = self._failed or HoldExpired(
             "this reader was closed, and its hold was released: open another one", hold=self.name
@@ -132,7 +134,7 @@ class LeasedReader:
             await self.shard.release(self.name)
 
     async def stop(self) -> None:
-        """Renew the lease no more, and leave it to end."""
+        """Stop the renewals, so that the lease ends."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait({self._beating})
@@ -147,7 +149,7 @@ class LeasedReader:
         await self.close()
 
     def begin(self) -> None:
-        """Renew the lease from now on, in the background."""
+        """Start to renew the lease in the background."""
         work = _beat(ref(self), self.shard.clock, self.lease_us // RENEWALS)
         self._beating = asyncio.create_task(work, name=f"lease {self.name}")
 
@@ -162,14 +164,14 @@ class LeasedReader:
             )
 
     async def beat(self) -> bool:
-        """Renew the lease, as is due; False once there is nothing more to renew."""
+        """Renew the lease; return False once it cannot be renewed."""
         try:
             await self._renew(None)
         except HoldExpired as error:
             self._failed = error
             return False
         except TidelogError:
-            return True  # The store may be back before the lease is over.
+            return True  # The store may recover before the lease ends.
         return True
 
     async def _renew(self, since: Frontier | None) -> Frontier:
@@ -186,7 +188,7 @@ class LeasedReader:
 
 
 async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> None:
-    """Renew a lease each so often, until nobody has its reader any more."""
+    """Renew a lease periodically, until its reader is garbage-collected or its lease is over."""
     while True:
         await clock.sleep(every_us)
         reader = reader_of()
@@ -198,7 +200,7 @@ async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> No
 async def open_lease(
     shard: Shard, since: Frontier | None, *, lease_us: int, is_fixed: bool, purpose: str
 ) -> LeasedReader:
-    """Return a reader whose lease was placed; see `Shard.lease`."""
+    """Place a lease and return its reader; see `Shard.lease`."""
     check_whole(lease_us, "lease_us")
     check_kind(purpose, str, "the purpose of a lease is a text")
     if lease_us < LEASE_LEAST_US:
@@ -208,7 +210,7 @@ async def open_lease(
 
     def decide(state: State) -> Decision[Diff, Frontier]:
         check_opened(state, shard.schema)
-        # The state that is decided over is of this seqno or the next; the lesser holds more.
+        # The decision uses the state of this seqno or the next; the smaller one holds more.
         lease = Lease(
             name=name,
             lease_us=lease_us,
@@ -234,7 +236,7 @@ async def open_lease(
 
 
 async def end_leases(shard: Shard) -> int:
-    """End the leases that no reader renews; return how many.
+    """End the leases that no reader renews; return their number.
 
     This handle has watched them for their whole length, or an earlier process recorded their beats
     that long ago: on this machine, or on another one whose clock may differ by an hour. Beats that

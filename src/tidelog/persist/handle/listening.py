@@ -1,7 +1,7 @@
-"""Listening: what changes in a shard, interval by interval, as far as it is complete.
+"""Listening: the changes of a shard, interval by interval, as they become complete.
 
-Only updates of one time can cancel. So parts whose times overlap are read together, as those of a
-merge may have to be, and others apart: a listener who is far behind learns of one interval after
+Only updates of the same time cancel. Parts whose times overlap, such as merged ones, are therefore
+read together, and other parts separately. A listener that is far behind gets one interval after
 another, and never holds all of them.
 Source: persist, "Listen".
 """
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
-INTERVAL_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+# The stored bytes of parts; decoded they are several times as large.
+INTERVAL_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a listener learns: the updates at times in ``[lower, upper)``, and that they are all."""
+    """A step of a listener: all updates at times in ``[lower, upper)``."""
 
     updates: pa.Table
     lower: Frontier
@@ -78,7 +79,7 @@ async def listen(
 
 
 def check_start(as_of: int) -> int:
-    """Return a time that a listener starts after.
+    """Return ``as_of`` if a listener can start after it.
 
     Raises:
         UsageError: it is not a time, or no time follows it.
@@ -99,7 +100,10 @@ async def intervals(
     schema: ShardSchema,
     selection: RowSelection,
 ) -> AsyncGenerator[Progress, None]:
-    """Yield what a state has after a time, up to ``end``, which it has all before."""
+    """Yield the updates of a state after ``reached`` and before ``end``, by intervals.
+
+    All times before ``end`` must be complete in the state.
+    """
     checked = selection.check(schema)
     last = TIME_MAX if end.is_empty else end.time - 1
     groups = list(_together(parts_by_time(parts_between(state, reached, last)))) or [[]]
@@ -115,7 +119,7 @@ async def intervals(
 
 
 def _together(groups: list[list[Part]]) -> Iterator[list[Part]]:
-    """Put groups that follow one another together, as long as they are small."""
+    """Combine consecutive groups of parts, as long as they are small together."""
     held: list[Part] = []
     held_bytes = 0
     for group in groups:
@@ -178,10 +182,10 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The time that a reader waits for a time to become complete.
+    """The limits of a reader that waits for a time to become complete.
 
-    Units: after ``timeout_us`` microseconds, no further look begins; after ``limit_us``, the one in
-        progress ends, too. Each of them asks to wait, as ``wait`` does without a limit.
+    Units: after ``timeout_us`` microseconds no further look begins; after ``limit_us`` the current
+        look is cancelled, too. Either of them implies ``wait``, which alone waits without a limit.
     """
 
     wait: bool
@@ -196,11 +200,11 @@ class Patience:
 async def poll(
     clock: Clock, look: Callable[[], Awaitable[T | NotYet]], time: int, patience: Patience
 ) -> T:
-    """Look until ``time`` is complete; each look costs requests, and they grow rarer.
+    """Look until ``time`` is complete. A look costs requests, so the pauses grow.
 
     Raises:
         AsOfNotComplete: ``time`` is not complete, and the caller does not wait.
-        DeadlineExceeded: it did not become complete in time.
+        DeadlineExceeded: ``time`` did not become complete in time.
     """
     looks = _Looks(clock, time, patience)
     try:
@@ -249,7 +253,7 @@ class _Looks:
 
 
 def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
-    """Return the error of a read of a time that is not complete, by a caller that does not wait."""
+    """Return the error of a read of an incomplete time by a caller that does not wait."""
     sentence = (
         "nothing was written yet: check the name, write to it first, or pass wait=True"
         if upper == Frontier.at(0)
@@ -259,7 +263,7 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
 
 
 async def _caught_up(shard: Shard, time: int) -> State:
-    """Return the state of a registered shard after what transactions have for it was applied."""
+    """Apply a registered shard's transactions up to ``time``, and return its state."""
     from tidelog.persist.transactions.transactions import transactions_of
 
     await transactions_of(shard).catch_up(shard, time)

@@ -1,7 +1,7 @@
-"""Shards: the handle through which one durable, definite time-varying collection is used.
+"""Shards: the handle of one durable, definite time-varying collection.
 
-Opening a shard does no I/O; a shard that nobody has written has since = upper = {0}, and is made
-by its first write. Decisions are in `tidelog.persist.states.transition`; this runs them through a
+Opening a shard does no I/O. A shard that was never written has since = upper = {0}; its first write
+creates it. The decisions are in `tidelog.persist.states.transition`; this module runs them on a
 machine.
 Source: persist, "API".
 """
@@ -84,10 +84,10 @@ LEASE_US = 900_000_000
 
 @dataclass(slots=True, kw_only=True)
 class Shard:
-    """One shard. Give ``schema`` to write; without it, the shard's own is used once it is written.
+    """One shard. A writer needs a ``schema``, unless the shard exists and has its own.
 
-    ``first_holds`` are placed by the shard's first write, whoever does it. Each call ends within
-    ``timeout_us`` microseconds, if told; see `within`.
+    The shard's first write places ``first_holds``, whichever process writes it. Each call ends
+    within ``timeout_us`` microseconds, if given; see `within`.
     """
 
     id: ShardId
@@ -97,7 +97,8 @@ class Shard:
     schema: ShardSchema | None = None
     first_holds: Mapping[str, Frontier] = field(default_factory=dict)
     cache_bytes: int = 0
-    location_url: str = ""  # By which other processes find the store; its own URL, unless told.
+    # The URL by which other processes reach the store; by default the store's own.
+    location_url: str = ""
     timeout_us: int | None = None
     beats: Beats = field(init=False, default_factory=Beats)
     machine: Machine[State, Diff] = field(init=False)
@@ -119,7 +120,7 @@ class Shard:
 
     @property
     def state(self) -> State:
-        """Return the state as this handle knows it, which others may have moved on from."""
+        """The state as this handle last read it; other processes may have changed it since."""
         return self.machine.state
 
     async def refresh(self) -> State:
@@ -139,14 +140,14 @@ class Shard:
         return (await self.refresh()).since_frontier
 
     def within(self, timeout_us: int | None) -> Shard:
-        """Return the same handle, but that each call of it ends within so many microseconds.
+        """Return a copy of this handle whose calls each end within ``timeout_us`` microseconds.
 
-        So do the calls of its leases, appenders and listeners: a read of a time that is not
-        complete waits so long for it. A call that takes longer raises DeadlineExceeded; the outcome
-        of a write is UNKNOWN then.
+        This includes the calls of its leases, appenders and listeners, and waits for incomplete
+        times. A call that takes longer raises DeadlineExceeded; the outcome of a write is then
+        UNKNOWN.
 
         Raises:
-            UsageError: it is no number of microseconds.
+            UsageError: ``timeout_us`` is not a number of microseconds.
         """
         check_timeout(timeout_us)
         limited = copy(self)
@@ -165,18 +166,20 @@ class Shard:
     ) -> Appended:
         """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
 
-        Shape: ``updates`` as in `ShardSchema.updates`: a table, or a record batch, a reader or an
-            iterable of them, of any length; or None for none. ``upper`` None finishes the shard.
-        With the ``token`` of an earlier call, a write that landed then is answered ALREADY; that of
-        a ``named`` writer is remembered until `drop_writer`.
+        Shape: ``updates`` as in `ShardSchema.updates`: a table, a record batch, or a reader or an
+            iterable of these, of any length; None for no updates. ``upper`` None finishes the
+            shard.
+
+        With the ``token`` of an earlier call that landed, the result is ALREADY. The state
+        remembers the token of a ``named`` writer until `drop_writer`.
 
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
-            DataDiffers: the token, of no named writer, was used for other updates. NOT_APPLIED.
+            DataDiffers: the token, of an unnamed writer, was used for other updates. NOT_APPLIED.
             UsageError: the updates do not fit the schema or the interval, or the shard was
                 finalized. NOT_APPLIED.
-            PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
-            OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+            PartsSwept: the updates of a stream took too long to arrive. NOT_APPLIED.
+            OutcomeUnknown: the retry is too old to be recognized. LocationError: the store failed.
         """
         done = await self.try_compare_and_append(
             updates, expected_upper, upper, token=token, named=named, holds=holds
@@ -195,7 +198,7 @@ class Shard:
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
     ) -> Appended:
-        """Append as `compare_and_append` does; return a MISMATCH instead of raising it.
+        """Append as `compare_and_append` does, but return a MISMATCH instead of raising.
 
         Raises:
             The errors of `compare_and_append`, except UpperMismatch.
@@ -217,7 +220,7 @@ class Shard:
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
     ) -> Appended:
-        """Commit parts that were written before, by whomever; see `compare_and_append`."""
+        """Commit parts that any process has written before; see `compare_and_append`."""
         options = AppendOptions(token=token, named=named, holds=holds or {})
         work = appending.commit_parts(self, parts, lower, upper, options)
         return await self._in_time(work, writes=True)
@@ -227,12 +230,12 @@ class Shard:
     ) -> Appended:
         """Make the shard hold these updates for ``[lower, upper)``, whichever writer brings them.
 
-        Several writers may bring the same data, cut at other times. Updates at times below the
+        Several writers may bring the same data, cut at different times. Updates at times below the
         shard's upper are compared with the shard's: by the sums that the state remembers, or by
         reading. The others are written. The verdict is ALREADY if there are no others.
 
         Raises:
-            UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
+            UpperMismatch: the shard's upper is below ``lower``, so a gap would remain. NOT_APPLIED.
             UsageError: the shard was finalized. NOT_APPLIED.
             DataDiffers: the shard has other updates at these times. NOT_APPLIED.
             AsOfBeforeSince: updates at these times can no longer be read. NOT_APPLIED.
@@ -250,17 +253,17 @@ class Shard:
         """Return the writer of a name, which appends one interval after the other.
 
         Raises:
-            UsageError: nobody can be called so. LocationError: the store failed.
+            UsageError: the name is not valid. LocationError: the store failed.
         """
         check_owner(name, "writer")
         check_whole(heartbeat_us, "heartbeat_us")
         return await self._in_time(open_appender(self, name, heartbeat_us=heartbeat_us))
 
     async def drop_writer(self, name: str) -> bool:
-        """Forget a named writer; gives whether there was one.
+        """Forget a named writer; return True if it existed.
 
         Raises:
-            UsageError: the name is no text.
+            UsageError: the name is not a text.
         """
         check_kind(name, str, "the name of a writer is a text")
         return await self._decide(lambda state: transition.decide_drop_writer(state, name))
@@ -274,15 +277,15 @@ class Shard:
         wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        """Return the contents at ``as_of``: all rows and columns, or those asked for.
+        """Return the contents at ``as_of``: all rows and columns, or the selected ones.
 
-        ``where`` is a condition in DuckDB's dialect on a row; what it and ``columns`` leave out is
-        not read, where that can be told without reading it. With ``wait``, the call waits until
-        ``as_of`` is complete; with ``timeout_us``, or on a handle of `within`, it waits so long.
+        ``where`` is a condition on a row in DuckDB's dialect. Omitted rows and columns are not
+        read, if the bounds of parts and row groups allow it. With ``wait``, the call waits until
+        ``as_of`` is complete; ``timeout_us``, or the limit of `within`, ends the wait.
 
         Raises:
             UsageError: the shard has no such column, or the condition is not valid.
-            AsOfBeforeSince: since is past it; the message has the smallest time that can be read.
+            AsOfBeforeSince: ``as_of`` is before since; the message has the earliest readable time.
             AsOfNotComplete: ``as_of`` is not below upper, and the caller does not wait.
             DeadlineExceeded: ``as_of`` did not become complete in time.
         """
@@ -320,12 +323,13 @@ class Shard:
     ) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
 
-        ``upper`` is the state's own, unless it is known to have all up to another; ``schema`` what
-        the reader was told before, unless they are told only now.
+        ``upper`` replaces the state's own, if the state is known to be complete further. ``schema``
+        is the schema of an earlier plan, which the reader already has.
 
         Raises:
-            AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state does not reach so far.
-            SchemaEvolved: a column that the reader was to get is there no more.
+            AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state is not complete at that
+                time.
+            SchemaEvolved: a column of the reader's schema was dropped.
         """
         check_readable(state, as_of)
         reached = upper or state.upper_frontier
@@ -341,7 +345,7 @@ class Shard:
 
         async def held(lease_us: int, purpose: str) -> tuple[ShardSnapshot, int]:
             reader = await self.lease(as_of, lease_us=lease_us, fixed=True, purpose=purpose)
-            # What was planned before it was held may be gone already.
+            # Parts planned before the hold may be deleted, so plan again.
             planned = self.snapshot_of(self.state, as_of, selection, upper=upper)
             return planned, reader.until_us or 0
 
@@ -358,10 +362,11 @@ class Shard:
         )
 
     async def check_replaced(self, error: PartMissing) -> State:
-        """Return the newest state, if it names other parts in place of one that is missing.
+        """Return the newest state, if it names other parts instead of the missing one.
 
         Raises:
-            PartMissing: it does not: the object is lost. LocationError: the store failed.
+            PartMissing: the state still names the part, so the object is lost. LocationError: the
+                store failed.
         """
         state = await self.refresh()
         require_replaced([state], error)
@@ -375,17 +380,17 @@ class Shard:
         where: str | None = None,
         wait: bool = False,
     ) -> AsyncGenerator[Progress, None]:
-        """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
+        """Yield all updates at times after ``as_of``, by intervals, as they become complete.
 
-        With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice. Of some
-        ``columns``, updates are those of a shard that had no others. With ``wait``, the listener
-        first waits until ``as_of`` itself is complete.
+        Together with a snapshot at the same ``as_of``, no update is missing and none comes twice.
+        With ``columns``, updates are those of a shard with only these columns. With ``wait``, the
+        listener first waits until ``as_of`` itself is complete.
 
         Raises:
-            AsOfBeforeSince: updates after ``as_of`` may no longer be told apart.
+            AsOfBeforeSince: the times after ``as_of`` may no longer be distinct.
             AsOfNotComplete: ``as_of`` is not below upper, and the caller does not wait.
-            UsageError: no time follows ``as_of``; else see `snapshot`.
-            DeadlineExceeded: the next interval did not come within the time of `within`.
+            UsageError: no time follows ``as_of``; otherwise see `snapshot`.
+            DeadlineExceeded: the next interval did not come within the limit of `within`.
         """
         check_flag(wait, "wait")
         selection = RowSelection(columns=columns, where=where)
@@ -396,10 +401,10 @@ class Shard:
     async def hold(
         self, name: str, since: Frontier | int | None = None, *, token: int | None = None
     ) -> Frontier:
-        """Place the critical hold of a name (at since unless told), or find it; gives where it is.
+        """Place a critical hold (default: at the shard's since), or find it; return its since.
 
-        With a ``token`` greater than the hold's, take it over: who comes with a lesser one after
-        that is refused for good.
+        A ``token`` greater than the hold's takes the hold over. All later calls with a smaller
+        token are refused.
 
         Raises:
             UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
@@ -415,10 +420,10 @@ class Shard:
     async def downgrade_since(
         self, name: str, since: Frontier | int | None, *, token: int | None = None
     ) -> Frontier:
-        """Move the named hold up; gives the shard's since, the least of all holds.
+        """Advance the named hold; return the shard's since, the least of all holds.
 
         Raises:
-            UsageError: there is no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
+            UsageError: no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
         """
         check_kind(name, str, "the name of a hold is a text")
         check_fencing(token)
@@ -428,10 +433,10 @@ class Shard:
         )
 
     async def release(self, name: str, *, token: int | None = None) -> bool:
-        """Drop the named hold; gives whether there was one. Since moves with the next downgrade.
+        """Drop the named hold; return True if it existed. Since follows at the next downgrade.
 
         Raises:
-            UsageError: the name is no text. HoldFenced: see `hold`.
+            UsageError: the name is not a text. HoldFenced: see `hold`.
         """
         check_kind(name, str, "the name of a hold is a text")
         check_fencing(token)
@@ -445,13 +450,13 @@ class Shard:
         fixed: bool = False,
         purpose: str = "",
     ) -> LeasedReader:
-        """Return a reader for whom nothing that it may read is deleted, while it renews its lease.
+        """Return a reader whose readable parts are kept while it renews its lease.
 
-        A ``fixed`` one is not renewed, and outlives this process: its time is over when it is over.
-        Close it when it is not needed; others end it else, a while later.
+        A ``fixed`` lease is not renewed and outlives this process; it ends after ``lease_us``.
+        Close the reader when it is no longer needed; otherwise a collector ends its lease later.
 
         Raises:
-            UsageError: ``since`` (the shard's unless told) is below the shard's, or past upper.
+            UsageError: ``since`` (default: the shard's) is below the shard's, or past upper.
         """
         start = None if since is None else Frontier.of(since)
         check_flag(fixed, "fixed")
@@ -459,18 +464,19 @@ class Shard:
         return await self._in_time(work, writes=True)
 
     async def end_leases(self) -> int:
-        """End the leases that nobody renews, as far as this handle has seen; return how many."""
+        """End the leases that no reader renews, as far as known here; return their number."""
         return await self._in_time(leasing.end_leases(self))
 
     async def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
-        """Make ``schema`` the shard's, if the id of the one it has is ``expected``.
+        """Make ``schema`` the shard's schema, if the id of the current one is ``expected``.
 
-        Columns are dropped, or added at the end: nothing that is stored is written again. Handles
-        of an earlier schema write no more; they read, unless a column of theirs was dropped.
+        Columns are dropped, or added at the end; stored data is not rewritten. Handles with an
+        earlier schema can no longer write. They can still read, unless one of their columns was
+        dropped.
 
         Raises:
-            SchemaIncompatible: it cannot become that; the message says what it can become.
-            UsageError: nothing was written yet, or the shard is finished.
+            SchemaIncompatible: the change is not allowed; the message lists the allowed changes.
+            UsageError: the shard was never written, or is finished.
         """
         check_kind(schema, pa.Schema, "a schema is one of pyarrow")
         if expected is not None:
@@ -488,7 +494,7 @@ class Shard:
     async def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
         """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`.
 
-        With a session of Spark, its executors do the large merges.
+        With a Spark session, its executors do the large merges.
 
         Raises:
             UsageError: ``full`` is neither True nor False.
@@ -500,33 +506,33 @@ class Shard:
         return await self._in_time(compact(self, full=full, merger=merger))
 
     async def collect(self, *, after_us: int | None = None) -> int:
-        """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
+        """Delete objects that merges replaced at least ``after_us`` ago; return their number.
 
-        Readers who planned before have so long to read; an hour, unless told. What a lease holds
-        stays in any case; leases that nobody renews are ended first. The past of a finalized
-        shard's state goes, too.
+        This leaves readers that planned earlier that much time: one hour by default. Objects held
+        by a lease are kept; leases that no reader renews are ended first. For a finalized shard,
+        the past of its state is deleted too.
 
         Raises:
-            UsageError: ``after_us`` is no number of microseconds.
-            LocationError: the store failed: what was deleted is named by nothing.
+            UsageError: ``after_us`` is not a number of microseconds.
+            LocationError: the store failed; no state names an object that was deleted.
         """
         if after_us is not None:
             check_whole(after_us, "after_us")
         await self.end_leases()
         if self.state.is_buried:
-            # Since and upper may have become empty by a downgrade, which leaves the parts named.
+            # A downgrade may have emptied since and upper while the state still names parts.
             await self._decide(transition.decide_tombstone)
         removal = self.machine.settle if self.state.is_buried else self.machine.collect
         return await self._in_time(removal(after_us=after_us))
 
     async def sweep(self) -> ShardSwept:
-        """Delete what nothing names; see `tidelog.persist.upkeep.sweeper.sweep`."""
+        """Delete unnamed objects; see `tidelog.persist.upkeep.sweeper.sweep`."""
         from tidelog.persist.upkeep.sweeper import sweep
 
         return await self._in_time(sweep(self))
 
     async def finalize(self) -> int:
-        """Finish the shard and give up all its times; return the count of objects that it named.
+        """Finish the shard and give up all its times; return the number of objects that it named.
 
         The next `collect` deletes them. The name is never used again. To finish a shard and keep
         its times readable, append with an upper of None instead.
@@ -537,7 +543,7 @@ class Shard:
         return await self._decide(transition.decide_tombstone)
 
     def writer(self, schema: ShardSchema | None = None) -> PartWriter:
-        """Return what writes this shard's parts, by the handle's schema unless told."""
+        """Return a writer of this shard's parts, by default in the handle's schema."""
         return PartWriter(
             store=self.store,
             clock=self.clock,
@@ -553,7 +559,7 @@ class Shard:
     async def wait_for_upper(
         self, time: int, *, wait: bool = True, timeout_us: int | None = None
     ) -> State:
-        """Wait until ``time`` is complete; a poll costs one request, and they grow rarer.
+        """Wait until ``time`` is complete. A poll costs one request, and the pauses grow.
 
         Raises:
             AsOfNotComplete, DeadlineExceeded: see `snapshot`.
@@ -561,10 +567,10 @@ class Shard:
         return await listening.wait_for_upper(self, time, wait=wait, timeout_us=timeout_us)
 
     def written_schema(self) -> ShardSchema:
-        """Return the schema by which this handle writes.
+        """Return the schema in which this handle writes.
 
         Raises:
-            UsageError: it has none. SchemaEvolved: it has one that is not the newest any more.
+            UsageError: it has none. SchemaEvolved: its schema is no longer the newest.
         """
         schema = schema_to_write(self.state, self.schema)
         if schema is None:

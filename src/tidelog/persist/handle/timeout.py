@@ -1,4 +1,4 @@
-"""Timeouts: a call that takes too long ends with an error that says what is known of its change.
+"""Timeouts: a call that takes too long ends with an error that states the outcome of its change.
 
 Source: persist, "Errors and Timeouts".
 """
@@ -18,10 +18,11 @@ T = TypeVar("T")
 async def in_time(
     clock: Clock, work: Coroutine[Any, Any, T], timeout_us: int | None, *, writes: bool = False
 ) -> T:
-    """Return what ``work`` comes to, if it does within ``timeout_us`` microseconds (None: any).
+    """Return the result of ``work`` if it ends within ``timeout_us`` microseconds (None: no limit).
 
     Raises:
-        DeadlineExceeded: it did not. If it ``writes``, its change may land yet: UNKNOWN.
+        DeadlineExceeded: it did not end in time. If it ``writes``, its change may still land:
+            UNKNOWN.
     """
     if timeout_us is None:
         return await work

@@ -108,8 +108,7 @@ class CheckedSelection:
 
     @contextmanager
     def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
-        """Yield the sandbox for the condition; None without a condition, as it takes 30 ms to make.
-        """
+        """Yield a sandbox for the condition (made in 30 ms), or None without a condition."""
         if self.predicate is None:
             yield None
             return

@@ -1,1 +1,1 @@
-"""Merges, sweeps, scrubs, and what of a shard's objects is needed."""
+"""Merges, sweeps, scrubs, and the use of a shard's objects."""

@@ -1,8 +1,8 @@
-"""Compaction: what is due to be merged is read, written, and put in its inputs' place.
+"""Compaction: due merges are planned, read and written, and then replace their inputs.
 
-Any number may be at it, anywhere: whoever comes second finds that its inputs stand no more, and
-drops what it wrote. Nothing else is deleted here, and that only after a read has proven that no
-state names it; what merges make vanish goes by `Machine.collect`.
+Any number of processes may compact. The one that commits second finds that its inputs are gone, and
+deletes the parts that it wrote. It deletes nothing else, and only after a read has proven that no
+state names them. `Machine.collect` deletes the inputs of merges later.
 Source: persist, "Compaction".
 """
 
@@ -37,9 +37,9 @@ MERGES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What merges did: how many there were, and their rows and bytes before and after.
+    """The number of merges, and their rows and bytes before and after.
 
-    ``overtaken`` are those whose inputs somebody else had merged meanwhile.
+    ``overtaken`` counts merges whose inputs another process merged concurrently.
     """
 
     merges: int = 0
@@ -65,12 +65,12 @@ async def compact(
     merges_max: int = MERGES_MAX,
     merger: Merger = HERE,
 ) -> Compacted:
-    """Merge what is due, until nothing is; ``full`` leaves one batch. ``merger`` does the work.
+    """Merge until nothing is due, or with ``full`` into one batch; ``merger`` does the work.
 
-    A ``full`` merge leaves out the updates of the shard that ``expiry`` names.
+    A ``full`` merge drops the updates that ``expiry`` names.
 
     Raises:
-        CorruptionError: a part is missing, or not what was written: that merge changed nothing.
+        CorruptionError: a part is missing, or was changed; that merge changed nothing.
         LocationError: the store failed.
     """
     done = Compacted()
@@ -81,7 +81,7 @@ async def compact(
         if request is None:
             break
         is_ours = request.size_bytes < CLAIMED_BYTES or await _claim(shard, request)
-        # Whoever wants all merged waits for nobody, but tells others to keep off.
+        # A full merge ignores the claims of other processes, but still makes its own.
         if is_ours or full:
             done += await merge(shard, request, merger)
         else:
@@ -91,12 +91,12 @@ async def compact(
 
 
 def is_due(shard: Shard) -> bool:
-    """Say whether there is something to merge, by what a handle knows: no request."""
+    """Return True if a merge is due in the state that this handle knows: no request."""
     return plan_merge(shard.state, now_us=wall_us(shard.clock)) is not None
 
 
 async def _claim(shard: Shard, request: MergeRequest) -> bool:
-    """Tell others of a large merge, so that they leave it alone; False if it is another's."""
+    """Claim a large merge, so that other processes skip it; False if another process has it."""
     who = new_writer_id(shard.clock)
     now_us = wall_us(shard.clock)
     return await shard.machine.commit(
@@ -105,7 +105,7 @@ async def _claim(shard: Shard, request: MergeRequest) -> bool:
 
 
 async def merge(shard: Shard, request: MergeRequest, merger: Merger = HERE) -> Compacted:
-    """Make one batch of several; see `compact`."""
+    """Merge several batches into one; see `compact`."""
     try:
         written = await merger.write(shard, request)
     except PartMissing as error:
@@ -119,7 +119,8 @@ async def merge(shard: Shard, request: MergeRequest, merger: Merger = HERE) -> C
     except PartsSwept:
         return Compacted(overtaken=1)
     if verdict is MergeVerdict.OVERTAKEN and merged is not None:
-        # Decided over a state that was read after all was written: it names none of these.
+        # The decision used a state that was read after the parts were written, and it names none of
+        # them.
         await _drop(shard, merged)
     return Compacted(
         merges=int(verdict is MergeVerdict.APPLIED),
@@ -140,7 +141,8 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
         [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
         lower=request.lower,
         upper=request.upper,
-        # Since may pass the last time of a batch, and more of its updates expire then.
+        # Since may already be past the last time of a batch, and more of its updates may expire
+        # later. So record since itself.
         since=request.advanced_to if request.is_expired is None else request.since,
         runs=written.runs,
     )
@@ -150,11 +152,11 @@ async def _drop(shard: Shard, merged: Batch) -> None:
     try:
         await shard.store.delete([part.path for part in merged.parts if part.path is not None])
     except LocationError:
-        return  # A leak, which nothing names.
+        return  # The objects leak until a sweep, because no state names them.
 
 
 def common_bucket(buckets: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the smallest bucket that holds all of some; see `Part`."""
+    """Return the smallest bucket that contains all of some buckets; see `Part`."""
     return reduce(_joined, buckets)
 
 

@@ -1,8 +1,9 @@
-"""Large merges range by range: never more in memory than the rows of some values of one column.
+"""Large merges by ranges, which hold only a few values of the first column in memory.
 
-Parts are put into files of this machine, as they are where they stand in the order of the first
-column, else sorted by it. Then ranges of that column are read from all of them at a time, as a
-snapshot is, and each is summed up by itself: only equal rows cancel, and those are in one range.
+Parts are copied to files on this machine: unchanged if they are sorted by the first column,
+otherwise after sorting. Ranges of that column are then read from all files at once, as in a
+snapshot, and each range is consolidated separately. This is correct because only equal rows cancel,
+and equal rows are in the same range.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -31,9 +32,10 @@ from tidelog.persist.read.pieces import DECODED, Wanted
 from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.sweep import Sweep
 
-RANGE_BYTES: Final = 64 * 1024 * 1024  # Of rows, about, that are summed up at a time.
+# The approximate size of the rows that are consolidated at once.
+RANGE_BYTES: Final = 64 * 1024 * 1024
 RANGE_ROWS_MAX: Final = 262_144
-SINGLE_ROWS_MAX: Final = 4 * RANGE_ROWS_MAX  # Of one value of the first column.
+SINGLE_ROWS_MAX: Final = 4 * RANGE_ROWS_MAX  # The limit for one value of the first column.
 OPENED_AT_ONCE: Final = 2
 
 Load = Callable[[Part], Awaitable[pa.Table]]
@@ -41,16 +43,16 @@ SumUp = Callable[[pa.Table], pa.Table]
 
 
 def can_range(schema: ShardSchema) -> bool:
-    """Say whether the first column's values can be told apart by the bounds of row groups."""
+    """Return True if the bounds of row groups can separate values of the first column."""
     first = schema.data.field(0).type
     return is_ordered(first) and not pa.types.is_floating(first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeMerger:
-    """Merges parts by ranges of the first column of ``schema``, the shard's newest.
+    """Merges parts by ranges of the first column of ``schema``, the shard's newest schema.
 
-    ``load`` reads a part as that schema has it.
+    ``load`` reads a part in that schema.
     """
 
     schema: ShardSchema
@@ -60,13 +62,12 @@ class RangeMerger:
     _opened: dict[int, OpenPart] = field(init=False, default_factory=dict)
 
     async def open_all(self, parts: Sequence[Part]) -> bool:
-        """Put all parts into files; say whether ranges of them are small.
+        """Copy all parts to files; return True if ranges of them are small.
 
-        They are not where one value of the first column is in too many rows.
+        They are not small if one value of the first column occurs in too many rows.
 
         Raises:
-            CorruptionError: a part is missing, or is not what was written. LocationError: the store
-                failed.
+            CorruptionError: a part is missing, or was changed. LocationError: the store failed.
         """
         work = [partial(self._open, part) for part in parts]
         opened = await run_all(work, at_once=OPENED_AT_ONCE)
@@ -83,14 +84,14 @@ class RangeMerger:
         return all(count <= SINGLE_ROWS_MAX for count in rows.values())
 
     async def merged(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
-        """Yield what each range of parts that were opened comes to, in order."""
+        """Yield the consolidated rows of each range of the opened parts, in order."""
         ahead = in_order(self._ranges(parts), self._summed, size_of=_size_of, at_once=2)
         async with aclosing(ahead) as ranges:
             async for _, table in ranges:
                 yield table
 
     async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]:
-        """Return what `open_all` has opened; see `Sweep`."""
+        """Return the parts that `open_all` has opened; see `Sweep`."""
         return [self._opened[id(part)] for part in parts]
 
     async def _ranges(self, parts: Sequence[Part]) -> AsyncGenerator[list[pa.Table], None]:
@@ -128,7 +129,7 @@ class RangeMerger:
 
 
 def _rows_of(parts: Sequence[Part]) -> int:
-    """Return how many rows a range has, about."""
+    """Return the approximate number of rows of a range."""
     rows = sum(part.rows for part in parts)
     row_bytes = DECODED * sum(part.size_bytes for part in parts) // max(1, rows)
     return max(1, min(RANGE_ROWS_MAX, RANGE_BYTES // max(1, row_bytes)))

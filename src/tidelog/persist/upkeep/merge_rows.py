@@ -1,9 +1,9 @@
 """The rows of a merge: many parts in, one run of parts out, in bounded memory.
 
-Rows without a key of which none takes back another stay as they were written: part after part.
-Else equal rows meet in SQL, in the order of their key: of what is small all at once, of what is
-larger by ranges of its first column (`merge_ranges`). Where such ranges would be large, parts are
-copied to files of this machine, and DuckDB, which spills, has all at once.
+Rows without a key and without negative diffs are copied as written, part after part. Otherwise SQL
+consolidates equal rows, in key order: all at once if the parts are small, otherwise by ranges of
+the first column (`merge_ranges`). If such ranges would be large, parts are copied to files on this
+machine, and DuckDB consolidates all of them with spilling.
 Source: persist, "Compaction".
 """
 
@@ -38,20 +38,21 @@ from tidelog.rowhash import RowSum
 if TYPE_CHECKING:
     import duckdb
 
-IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+# The stored bytes of parts; decoded they are several times as large.
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS: Final = 65_536
 Database = Callable[[], "AbstractContextManager[duckdb.DuckDBPyConnection]"]
 
 
 @dataclass(slots=True, kw_only=True)
 class RowMerger:
-    """Merges the rows of a shard's parts, in the columns of ``schema``, the newest.
+    """Merges the rows of a shard's parts, in the columns of ``schema``, the newest schema.
 
-    A part of an earlier schema is summed twice: as it was written, which must come to what its
-    descriptor says, and as it is now, which is what the merged rows must come to. ``restated`` is
-    how much that changes V of all that was read. Updates that a request leaves out change it, too;
-    ``expired`` is the sum of their diffs.
-    Units: tables come of about ``out_bytes`` of Arrow data each.
+    A part of an earlier schema is summed twice: as written, which must equal its descriptor, and in
+    the newest schema, which the merged rows must equal. ``restated`` is the resulting change of V
+    over all parts read. Updates that a request drops also change V; ``expired`` is the sum of their
+    diffs.
+    Units: each table has about ``out_bytes`` of Arrow data.
     """
 
     schema: ShardSchema
@@ -62,11 +63,10 @@ class RowMerger:
     _request: MergeRequest | None = field(init=False, default=None)
 
     async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
-        """Yield the updates of batches, their times advanced, those that cancel left out.
+        """Yield the updates of batches with times advanced, without updates that cancel.
 
         Raises:
-            CorruptionError: a part is missing, or is not what was written. LocationError: the store
-                failed.
+            CorruptionError: a part is missing, or was changed. LocationError: the store failed.
         """
         self._request = request
         parts = [part for batch in request.batches for part in batch.parts]
@@ -79,7 +79,7 @@ class RowMerger:
                 yield table
 
     async def joined(self, parts: Sequence[Part], time: int) -> AsyncGenerator[pa.Table, None]:
-        """Yield the updates of parts none of which takes back another; see `is_plain`."""
+        """Yield the updates of parts in which no update cancels another; see `is_plain`."""
 
         async def loaded() -> AsyncGenerator[pa.Table, None]:
             for part in parts:
@@ -93,7 +93,7 @@ class RowMerger:
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
         is_small = request.size_bytes <= IN_MEMORY_BYTES
-        # Ranges are read from parts as they are, and not by `load`.
+        # Ranges read parts directly, not by `load`, so they would not drop expired updates.
         if not is_small and can_range(self.schema) and request.is_expired is None:
             ranges = RangeMerger(
                 schema=self.schema,
@@ -106,7 +106,7 @@ class RowMerger:
                     async for table in merged:
                         yield table
                 return
-            self.restated = RowSum.zero()  # They are read once more.
+            self.restated = RowSum.zero()  # The parts are read again below, which counts it again.
         async with (self._in_memory if is_small else self._in_files)(parts) as rows:
             made = summed(
                 rows,
@@ -123,11 +123,10 @@ class RowMerger:
         return gathered(tables, self.out_bytes, self.reader.clock)
 
     async def load(self, part: Part) -> pa.Table:
-        """Read a part as the newest schema has it.
+        """Read a part in the newest schema.
 
         Raises:
-            CorruptionError: it is missing, or is not what was written. LocationError: the store
-                failed.
+            CorruptionError: the part is missing, or was changed. LocationError: the store failed.
         """
         own = self.schema.of_part(part.schema_id)
         (table,) = await self.reader.read([part], own)
@@ -164,7 +163,7 @@ class RowMerger:
             yield pads.dataset(files, schema=self.schema.updates, format="ipc")
 
     async def _copied(self, part: Part, path: Path) -> str:
-        """Copy a part that was read and checked to a file; return its path."""
+        """Copy a part to a file after reading and checking it; return the path."""
         table = await self.load(part)
 
         def write() -> None:
@@ -177,7 +176,7 @@ class RowMerger:
 
 
 def is_plain(schema: ShardSchema, request: MergeRequest) -> bool:
-    """Say whether no row can take back another, by what is known of the parts."""
+    """Return True if the descriptors of the parts prove that no update cancels another."""
     keyless = not schema.key_columns
     return keyless and all(part.plain for batch in request.batches for part in batch.parts)
 
@@ -185,7 +184,7 @@ def is_plain(schema: ShardSchema, request: MergeRequest) -> bool:
 def _without_expired(
     table: pa.Table, schema: ShardSchema, request: MergeRequest
 ) -> tuple[pa.Table, RowSum, int]:
-    """Return the updates that have not expired; of the others, V and the sum of the diffs."""
+    """Return the updates that have not expired; and V and the sum of diffs of the others."""
     if request.is_expired is None:
         return table, RowSum.zero(), 0
     expired = request.is_expired(table, request.since)
@@ -202,7 +201,7 @@ async def summed(
     out_bytes: int,
     database: Database = duck,
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield updates in order, their times advanced, those that cancel left out; see `RowMerger`."""
+    """Yield updates in order, with times advanced, without updates that cancel; see `RowMerger`."""
     work = partial(_sum_up, rows, schema=schema, advanced_to=advanced_to, database=database)
     made = tables_of(work, clock=clock, out_bytes=out_bytes, schema=schema.updates)
     async with aclosing(made) as tables:
@@ -211,7 +210,7 @@ async def summed(
 
 
 def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
-    """Return updates, those before a time moved to it."""
+    """Return the updates with times before ``time`` advanced to it."""
     if not table.num_rows or pc.min(table.column(TIME)).as_py() >= time:
         return table
     times = int64_array(np.maximum(int64_of(table, TIME), time))
@@ -219,7 +218,7 @@ def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
 
 
 def _summed_here(rows: pa.Table, *, schema: ShardSchema, advanced_to: int) -> pa.Table:
-    """Consolidate rows that are few."""
+    """Consolidate a small table."""
     with _sum_up(rows, schema=schema, advanced_to=advanced_to, database=duck) as batches:
         found = list(batches)
         made = pa.Table.from_batches(found) if found else schema.updates.empty_table()
@@ -230,7 +229,7 @@ def _summed_here(rows: pa.Table, *, schema: ShardSchema, advanced_to: int) -> pa
 def _sum_up(
     rows: pa.Table | pads.Dataset, *, schema: ShardSchema, advanced_to: int, database: Database
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Consolidate rows with DuckDB; batches come as they are asked for."""
+    """Consolidate rows with DuckDB; batches are computed on demand."""
     names = ", ".join(quoted(name) for name in schema.names)
     order = f"ORDER BY {names}, {TIME}" if is_sortable(schema) else ""
     sql = (

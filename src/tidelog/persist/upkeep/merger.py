@@ -1,7 +1,7 @@
-"""Who does a merge: reads the parts that go in, and writes those that take their place.
+"""Mergers: they read the parts of a merge and write the parts that replace them.
 
-Nothing of it counts before a state names it: it may come late, twice or never, and be done in this
-process or by many others.
+The written parts have no effect before a state names them. A merge may therefore be late, repeated
+or abandoned, and run in this process or in many others.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedParts:
-    """What a merge wrote.
+    """The parts that a merge wrote.
 
-    Shape: ``runs`` has how many of ``parts``, which stand in order, each run has; None if none is
-        in order. ``restated``, ``expired``: see `RowMerger`.
+    Shape: ``runs`` is the number of parts in each run, in the order of ``parts``; None if the parts
+        are unsorted. ``restated``, ``expired``: see `RowMerger`.
     """
 
     parts: tuple[Part, ...]
@@ -39,20 +39,20 @@ class MergedParts:
 
 
 class Merger(Protocol):
-    """Does merges."""
+    """Executes merges."""
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
-        """Write what a merge comes to: the same rows, their times advanced.
+        """Write the result of a merge: the same rows with times advanced.
 
         Raises:
-            PartMissing: an object is not there. CorruptionError: a part is not what was written.
-            LocationError: the store failed, or who was to do the work. Nothing counts.
+            PartMissing: an object is missing. CorruptionError: a part was changed.
+            LocationError: the store or a remote worker failed. No state names the parts written.
         """
         ...
 
 
 class MergerHere:
-    """Does merges in this process, in bounded memory; see `RowMerger`."""
+    """Executes merges in this process, in bounded memory; see `RowMerger`."""
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
         merger = merger_of(shard)
@@ -65,7 +65,7 @@ class MergerHere:
 
 
 def merger_of(shard: Shard) -> RowMerger:
-    """Return what merges rows into the columns of the shard's newest schema, not the handle's."""
+    """Return a merger into the columns of the shard's newest schema, not the handle's."""
     schema = newest_schema(shard.state)
     out_bytes = shard.writer(schema).part_bytes
     return RowMerger(schema=schema, reader=shard.reader, out_bytes=out_bytes)
@@ -74,7 +74,7 @@ def merger_of(shard: Shard) -> RowMerger:
 def merged_parts(
     runs: list[list[Part]], schema: ShardSchema, restated: RowSum, expired: int = 0
 ) -> MergedParts:
-    """Return what was written, each run in order."""
+    """Describe the parts written, grouped into sorted runs."""
     return MergedParts(
         parts=tuple(part for run in runs for part in run),
         runs=tuple(len(run) for run in runs if run) if is_sortable(schema) else None,

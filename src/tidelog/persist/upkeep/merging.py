@@ -1,11 +1,12 @@
-"""Merging: which batches are to become one, and whether what came of them may take their place.
+"""Merging: the plan of merges, and the decision whether a result replaces its inputs. Pure.
 
-Pure. A merge changes no contents: times at or below ``since`` cannot be told apart any more, so
-they are advanced to it, and updates that then cancel are dropped; V is the same before and after.
-Batches are merged by size, so that there are few (less than ``2 * FANOUT`` of a size) and a row is
-written again about once for each time that its batch grows ``FANOUT`` times; and where much was
-taken back of what since has passed, however large it is. So that since passes batches soon, none
-comes to reach over more than a share of the times after it.
+A merge does not change the contents. Times at or below ``since`` are no longer distinct, so they
+are advanced to it, and updates that then cancel are dropped. V is the same before and after.
+
+Batches are merged by size. There are then few of them (less than ``2 * FANOUT`` of a size), and a
+row is rewritten about once for each time that its batch grows by a factor of ``FANOUT``. Batches
+before since are also merged, whatever their size, if many of their updates were taken back. A batch
+never covers more than a share of the times after since, so that since soon passes it.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -29,24 +30,24 @@ from tidelog.persist.states.transition import check_epochs
 from tidelog.rowhash import RowSum
 
 FANOUT: Final = 16
-WASTE: Final = 0.08  # The share of all rows from which on those that are taken back are merged.
-SPAN: Final = 16  # Into how many batches at least the times after since are cut.
-SMALL_ROWS: Final = 4_096  # Up to which it is not worth an object more.
+WASTE: Final = 0.08  # Updates that were taken back are merged once they are this share of all rows.
+SPAN: Final = 16  # The least number of batches for the times after since.
+SMALL_ROWS: Final = 4_096  # A batch of fewer rows does not justify an object of its own.
 TOGETHER_MAX: Final = 1_024
 
 
-# Given updates and since: a mask of the updates that no reader needs any longer.
+# Takes updates and since; returns a mask of the updates that no reader needs any longer.
 IsExpired = Callable[[pa.Table, int], "np.ndarray[Any, np.dtype[np.bool_]]"]
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The updates that a full merge leaves out, though no other update takes them back.
+    """The updates that a full merge drops although no other update cancels them.
 
-    An update that ``is_expired`` names for one state must be expired for each later one, too. With
-    ``by_time``, other merges keep the times of updates, for the sake of an idle shard: an update
-    that was moved to since would not expire before since moves on. Nothing may take back an update
-    of such a shard, because only updates at one time cancel.
+    If ``is_expired`` names an update in one state, it must name it in each later state, too. With
+    ``by_time``, other merges keep the times of updates. Otherwise, an update of an idle shard would
+    move to since, and expire only when since moves again. No update of such a shard may take back
+    another, because only updates at the same time cancel.
     """
 
     is_expired: IsExpired
@@ -55,7 +56,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """Batches that stand together, and the time to which their times are to be advanced."""
+    """Adjacent batches to merge, and the since to which their times are advanced."""
 
     batches: tuple[Batch, ...]
     since: int
@@ -79,13 +80,13 @@ class MergeRequest:
 
     @property
     def advanced_to(self) -> int:
-        """The time that updates before it are moved to: since, or the last one of the batches."""
+        """The time to which earlier updates are advanced: since, or the batches' last time."""
         last = TIME_MAX if self.upper is None else self.upper - 1
         return min(self.since, last)
 
 
 class MergeVerdict(enum.Enum):
-    """How the outcome of a merge was received."""
+    """The verdict on the result of a merge."""
 
     APPLIED = "applied"
     ALREADY = "already"
@@ -93,9 +94,9 @@ class MergeVerdict(enum.Enum):
 
 
 def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
-    """Return the merge that is most due; None if none is.
+    """Return the most urgent merge; None if no merge is due.
 
-    What others have claimed for longer than until ``now_us``, of the wall clock, is theirs.
+    Batches with a claim that lasts past ``now_us`` (wall time) are skipped.
     """
     if state.since is None:
         return None
@@ -108,14 +109,14 @@ def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
 
 
 def plan_full_merge(state: State, expiry: Expiry | None = None) -> MergeRequest | None:
-    """Return the merge that leaves one batch; None if that is what there is, as it would be.
+    """Return the merge that leaves one batch; None if it would change nothing.
 
-    Whoever asks for it does not wait for others' claims.
+    It ignores the claims of other processes.
     """
     if state.since is None or not len(state.batches):
         return None
     batches = tuple(state.batches)
-    # Since may have passed the times of a batch, and go on.
+    # Since may already be past the times of a batch, and still advance.
     may_expire = expiry is not None and batches[0].since < state.since
     if len(batches) == 1 and is_advanced(batches[0], state.since) and not may_expire:
         return None
@@ -134,30 +135,31 @@ def plan_next(
 
 
 def is_advanced(batch: Batch, since: int) -> bool:
-    """Say whether a merge with nothing else would change nothing."""
+    """Return True if a merge of this batch alone would change nothing."""
     last = TIME_MAX if batch.upper is None else batch.upper - 1
     return batch.since >= min(since, last) or since <= batch.lower
 
 
 def level_of(batch: Batch) -> int:
-    """Return how often a batch of one row would have to grow `FANOUT` times to be as large."""
+    """Return the size level of a batch: log base `FANOUT` of its rows, rounded down."""
     return (max(1, batch.rows).bit_length() - 1) // (FANOUT.bit_length() - 1)
 
 
 def _wasted(batches: Sequence[Batch], state: State) -> tuple[Batch, ...] | None:
-    """Return what lies at or before since, if much of it was taken back."""
+    """Return the batches at or before since, if many of their updates were taken back."""
     since = state.since or 0
     old = [b for b in batches if b.upper is not None and b.upper <= since + 1]
     if not old or (len(old) == 1 and is_advanced(old[0], since)):
         return None
-    # What was merged to since holds no row twice; what came after it may take back as many.
+    # A batch that was merged to since has no row twice. The batches after it may take back as many
+    # rows as their negative diffs show.
     fresh = [b for b in old if not is_advanced(b, since) or b is not old[0]]
     taken_back = sum(max(0, b.rows - b.diffs) for b in fresh)
     return tuple(old) if taken_back > WASTE * state.totals.rows else None
 
 
 def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ...]]:
-    """Yield groups that are due by their size: smallest first."""
+    """Yield groups that are due by size, smallest first."""
     levels = [level_of(b) for b in batches]
     for level in sorted(set(levels)):
         for first, last in _groups(levels, level):
@@ -166,6 +168,9 @@ def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ..
             for number, group in enumerate(groups):
                 count = sum(level_of(b) == level for b in group)
                 is_cut = number + 1 < len(groups)
+                # Batches are appended only at the end. So a group grows no further if a larger
+                # batch or a cut follows it, and it is merged now (before a cut only if its batches
+                # are small). The last group waits until it has `FANOUT` batches of its level.
                 if (
                     (is_followed and len(group) > 1)
                     or count >= FANOUT
@@ -175,7 +180,7 @@ def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ..
 
 
 def _cut(batches: Sequence[Batch], state: State) -> list[list[Batch]]:
-    """Cut batches into groups none of which reaches over much of the times after since."""
+    """Cut batches into groups, each covering only a limited share of the times after since."""
     since = state.since or 0
     if not since or state.upper is None:
         return [list(batches)]
@@ -199,7 +204,7 @@ def _reaches(group: Sequence[Batch], upper: int, since: int) -> int:
 
 
 def _is_cut_small(group: Sequence[Batch]) -> bool:
-    """Say whether a group, which no more will be added to, is of batches that are all small."""
+    """Return True if each batch of a finished group covers at most half of the group's times."""
     lower, upper = group[0].lower, group[-1].upper
     if len(group) < 2 or upper is None:
         return False
@@ -208,7 +213,7 @@ def _is_cut_small(group: Sequence[Batch]) -> bool:
 
 
 def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
-    """Yield the longest stretches of no more than a level, as slices."""
+    """Yield the longest ranges of batches that do not exceed a level, as slices."""
     first = 0
     for at, found in enumerate([*levels, level + 1]):
         if found > level:
@@ -220,9 +225,9 @@ def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
 def decide_claim(
     state: State, request: MergeRequest, *, who: str, now_us: int
 ) -> Decision[Diff, bool]:
-    """Decide to claim a merge; gives whether it is theirs who ask.
+    """Decide to claim a merge; the result is True if ``who`` now has the claim.
 
-    It is not if another has claimed some of it, or its batches stand no more.
+    It is False if another process has claimed part of it, or if its batches no longer exist.
     """
     size_bytes = state.totals.size_bytes
     others = live_claims(state.claims, now_us=now_us, size_bytes=size_bytes, but=who)
@@ -243,14 +248,14 @@ def decide_merge(
     restated: RowSum | None = None,
     expired: int = 0,
 ) -> Decision[Diff, MergeVerdict]:
-    """Decide whether what came of a merge takes the place of its inputs.
+    """Decide whether the result of a merge replaces its inputs.
 
-    It may come late, or twice: then they stand no more, or it stands already. ``restated`` is what
-    V of the inputs gains in the columns of the output, where some were of an earlier schema, and
-    ``expired`` the sum of the diffs left out: see `RowMerger`.
+    The result may be late or repeated. The inputs are then gone, or the result is already in the
+    state. ``restated`` is the change of V in the columns of the output, for inputs of an earlier
+    schema. ``expired`` is the sum of the diffs that were dropped; see `RowMerger`.
 
     Raises:
-        CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
+        CorruptionError: the rows are not those of the inputs. PartsSwept: the merge took too long.
     """
     _check_merged(state, request, merged, restated, expired)
     check_epochs(state.write_epoch, () if merged is None else merged.parts)

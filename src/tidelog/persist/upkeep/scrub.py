@@ -1,7 +1,7 @@
-"""Scrubbing: what must hold of a shard's parts, batches and state, and what of it does not. Pure.
+"""Scrubbing: the invariants of a shard's parts, batches and state, and their violations. Pure.
 
-A read checks that bytes are those that were written; a scrub also, that what is said of them is
-true: how many rows there are, between which times and keys, and what they sum up to.
+A read checks the bytes only. A scrub also checks the descriptors: the number of rows, the bounds of
+times and keys, and the sums.
 Source: persist, "Checksums"; design page 4, "Parts".
 """
 
@@ -29,7 +29,7 @@ RESTORE = "restore the object from a backup, or an older version of it"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something wrong with an object: its key, what it is, and what to do."""
+    """A defect of an object: the object's key, the defect, and the remedy."""
 
     path: str
     why: str
@@ -41,11 +41,11 @@ class Damage:
 
 @dataclass(slots=True)
 class ShardScrubbed:
-    """What a scrub of a shard found.
+    """The result of a scrub of a shard.
 
-    Shape: ``parts`` were read whole, those in the state as well; ``states`` are how many rollups,
-        each with the changes after it, came to the newest state. ``unseen_t`` says that T could
-        not be compared, as what it sums up has been merged.
+    Shape: ``parts`` is the number of parts read, including inline parts. ``states`` is the number
+        of rollups whose later changes were replayed and compared with the newest state.
+        ``unseen_t`` means that T could not be compared, because its updates have been merged.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -62,7 +62,7 @@ class ShardScrubbed:
 
 
 def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> Iterator[str]:
-    """Yield what of a part's descriptor is not true of its updates, which were read whole."""
+    """Yield the statements of a part's descriptor that its updates contradict."""
     if why := _invalid(table):
         yield f"its values are none: {why}"
         return
@@ -98,7 +98,7 @@ def _check_bounds(part: Part, table: pa.Table, schema: ShardSchema) -> Iterator[
 
 
 def _invalid(table: pa.Table) -> str:
-    """Return what of the values is none that Arrow can have; the empty text if all are."""
+    """Return Arrow's complaint about invalid values; an empty text if all are valid."""
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -108,11 +108,11 @@ def _invalid(table: pa.Table) -> str:
 
 def _is_comparable(schema: ShardSchema) -> bool:
     floats = any(pa.types.is_floating(field.type) for field in schema.data)
-    return is_sortable(schema) and not floats  # NaN is equal to nothing, here.
+    return is_sortable(schema) and not floats  # NaN is not equal to NaN in this comparison.
 
 
 def check_batch(batch: Batch) -> Iterator[str]:
-    """Yield what of a batch is not true of the descriptors of its parts."""
+    """Yield the statements of a batch that the descriptors of its parts contradict."""
     parts = batch.parts
     told = (batch.rows, batch.diffs, batch.size_bytes)
     found = tuple(sum(getattr(p, n) for p in parts) for n in ("rows", "diffs", "size_bytes"))
@@ -126,7 +126,7 @@ def check_batch(batch: Batch) -> Iterator[str]:
 
 
 def check_state(state: State) -> Iterator[str]:
-    """Yield what of a state's totals, frontiers and holds is not true of its batches."""
+    """Yield the totals, frontiers and holds of a state that its batches contradict."""
     batches = list(state.batches)
     for name in ("rows", "diffs", "size_bytes", "inline_bytes"):
         if sum(getattr(b, name) for b in batches) != getattr(state.totals, name):
@@ -140,11 +140,12 @@ def check_state(state: State) -> Iterator[str]:
 
 
 def check_t(state: State, times: Sequence[tuple[Batch, RowSum]]) -> list[str] | None:
-    """Return whether T of what is stored is that of what was appended; None: it cannot be told.
+    """Compare T of the stored updates with T of the appended ones; None if that is impossible.
 
-    Times at or after since were never moved. So from an upper on that is remembered, that is not
-    before since, and that stands in no batch, both sums are over the same updates: in the same
-    columns from when the schema last changed on, for merges write earlier rows with the newest.
+    Merges never change times at or after since. Choose a remembered upper that is not before since
+    and not inside a batch. From there, both sums are over the same updates. They also have the same
+    columns if the schema has not changed since, because merges write earlier rows in the newest
+    schema.
     """
     upper = state.upper_frontier
     since, reign = state.since_frontier, reign_of_newest(state)

@@ -1,7 +1,7 @@
-"""Scrubbing a shard: all that its state names is read whole, and checked; see `scrub`.
+"""Scrubbing a shard: all objects that its state names are read and checked; see `scrub`.
 
-It writes nothing, and may run beside all others: what is merged meanwhile is looked at by the
-state that is newest then.
+It writes nothing and can run concurrently with all other work. If parts are merged in the meantime,
+it checks those of the newest state.
 Source: persist, "Checksums".
 """
 
@@ -45,7 +45,7 @@ ROUNDS = 5
 
 
 async def scrub(shard: Shard) -> ShardScrubbed:
-    """Read all that a shard has, and return what is wrong with it.
+    """Read all objects of a shard, and return the defects found.
 
     Raises:
         LocationError: the store failed. HandleError: the location has moved.
@@ -61,7 +61,7 @@ class _Scrubbing:
 
     @property
     def state_key(self) -> str:
-        """Return where the state's records are, as users know it."""
+        """The name of the state's records, as users know it."""
         return f"consensus/{self.shard.id}"
 
     async def run(self) -> ShardScrubbed:
@@ -71,7 +71,8 @@ class _Scrubbing:
             except (LocationError, HandleError):
                 raise
             except TidelogError as error:
-                # Of a rollup or a part the message has the path; what lies behind it is not seen.
+                # The message has the path of a damaged rollup or part. The rest of the state is
+                # unreadable then.
                 self._note(str(error.facts.get("path", self.state_key)), error)
                 return self.found
             new = [b for b in state.batches if b.digest not in self.seen]
@@ -131,7 +132,7 @@ class _Scrubbing:
         self._note_all(self.state_key, iter(compared or ()))
 
     async def _check_past(self) -> None:
-        """Check that each rollup that is kept, with the changes after it, is the newest state."""
+        """Check that each kept rollup, plus the changes after it, equals the newest state."""
         machine = self.shard.machine
         state, seqno = machine.state, int(machine.seqno)
         try:
@@ -150,7 +151,7 @@ class _Scrubbing:
         await self._check_held(batches)
 
     async def _check_held(self, batches: list[Batch]) -> None:
-        """Check the parts that are named no more, and that a lease still holds."""
+        """Check the parts that the state no longer names but a lease still holds."""
         machine = self.shard.machine
         since = machine.language.seqno_since(machine.state)
         if since is None:
@@ -166,7 +167,7 @@ class _Scrubbing:
     async def _check_rollup(
         self, rollup: Rollup, records: list[PastRecord[Diff]], state: State
     ) -> list[Batch]:
-        """Return the batches that it has, if it can be read."""
+        """Check a rollup; return its batches if it is readable."""
         try:
             old, _ = await self.shard.machine.load_rollup(rollup)
         except ObjectNotFound:

@@ -1,8 +1,8 @@
-"""Sweeping: what lies under a shard and is named by nothing is found by listing, and deleted.
+"""Sweeping: list the objects of a shard, and delete those that no state names or can name.
 
-No clock is involved. Where a listing shows a part that is young and unnamed, the write epoch is
-raised through consensus; whoever is still writing has until the next sweep but one to name it, and
-is told to write it again if it comes later than that.
+It uses no clock. If the listing has a young unnamed part, the sweep raises the write epoch through
+consensus. A writer then has until the sweep after the next one to commit the part. After that, the
+commit raises PartsSwept, and the writer writes the part again.
 Source: design page 4, "Compaction and collection".
 """
 
@@ -17,30 +17,31 @@ from tidelog.persist.upkeep.usage import ShardUsage, tell_apart
 
 @dataclass(frozen=True, slots=True)
 class ShardSwept:
-    """What a sweep found, and how many objects it deleted."""
+    """The result of a sweep: the use of objects, and the number deleted."""
 
     usage: ShardUsage
     deleted: int
 
 
 async def usage_of_shard(shard: Shard) -> ShardUsage:
-    """Tell what each object of a shard is to it; writes nothing.
+    """Return the use of each object of a shard; writes nothing.
 
     Raises:
         LocationError: the store failed.
     """
     prefix = f"shard/{shard.id}/"
     listed = [(entry.key, entry.size_bytes) async for entry in shard.store.list(prefix)]
-    # In this order: what was named since it was listed is known to be.
+    # List first, then read the state: it then includes every listed object that was named
+    # meanwhile.
     state = await shard.refresh()
     return tell_apart(listed, state, shard.machine.history)
 
 
 async def sweep(shard: Shard) -> ShardSwept:
-    """Delete dead objects, and the past of the state; unnamed young parts die two sweeps on.
+    """Delete dead objects and the past of the state; unnamed young parts die after two more sweeps.
 
     Raises:
-        LocationError: the store failed: nothing that counts was deleted.
+        LocationError: the store failed; no state names an object that was deleted.
     """
     found = await usage_of_shard(shard)
     if found.dead:

@@ -1,10 +1,10 @@
-"""What lies under a shard, and what of it is needed: every object is told apart, by pure code.
+"""The objects of a shard by their use: live, replaced, or dead. Pure.
 
-An object may lie there that no state names, as whoever wrote it died, or lost a race, before it was
-named. It can be told from one that is still to be named by its *write epoch*, which stands in its
-path: a commit brings parts of the state's epoch and of the one before, and no older ones. So what
-is older than that, and unnamed, is dead for ever. A rollup is dead once one of a later seqno, or of
-the same, is named.
+An object may exist that no state names: its writer died or lost a race before the commit. The
+*write epoch* in its path distinguishes it from an object that a writer will still commit. A commit
+may bring parts of the state's epoch and of the epoch before, but no older ones. An unnamed part of
+an older epoch is therefore dead. A rollup is dead once a rollup of the same or a later seqno is
+named.
 Source: persist, "Garbage Collection"; design page 4, "Compaction and collection".
 """
 
@@ -23,22 +23,23 @@ from tidelog.store.prices import storage_dollars_a_month
 
 
 class ObjectUse(enum.Enum):
-    """What an object of a shard is to it."""
+    """The use of an object in its shard."""
 
-    LIVE = "live"  # The newest state, or a newcomer, reads it.
-    GONE = "gone"  # A merge has replaced it, and its time to be deleted has not come.
-    YOUNG = "young"  # Nothing names it yet.
-    DEAD = "dead"  # Nothing names it, and nothing ever will.
-    OTHER = "other"  # It is none of the shard's own: what is kept beside it.
+    LIVE = "live"  # Readers need it: the newest state or the history names it.
+    GONE = "gone"  # A merge has replaced it, and it is not due for deletion yet.
+    YOUNG = "young"  # No state names it yet.
+    DEAD = "dead"  # No state names it, and none can.
+    OTHER = "other"  # It is not an object of the shard itself.
 
 
 @dataclass(frozen=True, slots=True)
 class ShardUsage:
-    """The objects of a shard, in number and bytes, by what they are to it.
+    """The number and bytes of a shard's objects, by use.
 
-    Shape: ``objects`` and ``size_bytes`` have each `ObjectUse`; ``dead`` are keys. ``inline_bytes``
-        ride in the state, and are no objects. ``young_parts`` are those of the young that a write
-        epoch makes dead; rollups are so once a later one is named.
+    Shape: ``objects`` and ``size_bytes`` have an entry for each `ObjectUse`; ``dead`` are keys.
+        ``inline_bytes`` are stored in the state, not in objects. ``young_parts`` counts the young
+        objects that become dead by a higher write epoch. Young rollups become dead when a later
+        rollup is named.
     """
 
     objects: Mapping[ObjectUse, int]
@@ -49,12 +50,12 @@ class ShardUsage:
 
     @property
     def stored_bytes(self) -> int:
-        """Return how many bytes lie there, and are paid for, whatever they are to the shard."""
+        """The bytes of all stored objects, whatever their use."""
         return sum(self.size_bytes.values())
 
     @property
     def dollars_a_month(self) -> float:
-        """Return what it costs to keep them."""
+        """The approximate monthly cost of storing these objects."""
         return storage_dollars_a_month(self.stored_bytes)
 
     def __add__(self, other: ShardUsage) -> ShardUsage:
@@ -71,9 +72,9 @@ NOTHING: Final = ShardUsage(dict.fromkeys(ObjectUse, 0), dict.fromkeys(ObjectUse
 
 
 def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History) -> ShardUsage:
-    """Tell what each object of a shard is to it; ``listed`` are keys and their sizes in bytes.
+    """Determine the use of each object of a shard; ``listed`` are keys and sizes in bytes.
 
-    The state must have been read after the listing: what was named meanwhile is in it.
+    The state must be read after the listing, so that it includes every object named in between.
     """
     live = {part.path for batch in state.batches for part in batch.parts}
     live.update(rollup.path for rollup in history.rollups)
