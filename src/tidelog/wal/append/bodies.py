@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wal.format.arrays import binary_array, binary_scalar
 from tidelog.wal.format.key_set import KEY_BYTES_MAX, check_key
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 
@@ -42,16 +43,16 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     if not isinstance(given, Iterable):
         raise UsageError(f"an append takes a list of bytes, not {type(given).__name__}")
     listed = list(given)
-    foreign = [kind for kind in set(map(type, listed)) - _TYPES if not issubclass(kind, bytes)]
+    kinds = set(map(type, listed))
+    foreign = [kind for kind in kinds - _TYPES if not issubclass(kind, bytes)]
     if foreign:
         names = " or ".join(sorted(kind.__name__ for kind in foreign))
         raise UsageError(f"a record is bytes, never {names}: encode it first")
+    if memoryview in kinds:  # Its length counts elements, not bytes.
+        listed = [bytes(record) for record in listed]
     if (size_bytes := sum(map(len, listed))) > APPEND_BYTES_MAX:
         raise _too_large(size_bytes)
-    made: pa.BinaryArray | pa.ChunkedArray[pa.BinaryScalar] = pa.array(listed, pa.binary())
-    if isinstance(made, pa.ChunkedArray):  # The records exceed the size of one array.
-        raise _too_large(made.nbytes)
-    return made
+    return binary_array(listed)
 
 
 def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.BinaryArray:
@@ -96,7 +97,7 @@ def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray |
         check_key(given)
         assert isinstance(keys, bytes)
         _check_key_bytes(count * len(keys), count)
-        repeated: pa.BinaryArray = pa.repeat(pa.scalar(keys, pa.binary()), count)
+        repeated: pa.BinaryArray = pa.repeat(binary_scalar(keys), count)
         return repeated
     assert not isinstance(keys, bytes | None), "it is an array"
     if isinstance(given, pa.ChunkedArray) or keys.type != pa.binary():

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
+
+from tidelog.wal.format.arrays import lengths_of, numbers_of
 
 
 def column_sum(records: pa.Table) -> str:
@@ -28,7 +29,7 @@ def column_sum(records: pa.Table) -> str:
     state = xxhash.xxh3_128(records.num_rows.to_bytes(8, "little"))
     for name in ("position", "timestamp_us"):
         for chunk in records.column(name).chunks:
-            state.update(chunk.to_numpy().astype("<i8", copy=False).data)
+            state.update(numbers_of(chunk).astype("<i8", copy=False).data)
     keys = records.column("key")
     has_keys = keys.null_count < len(keys)
     for name in ("stream", *(("key",) if has_keys else ()), "body"):
@@ -44,10 +45,7 @@ def column_sum(records: pa.Table) -> str:
 def _lengths(column: Any) -> np.ndarray[Any, Any]:
     if column.null_count == len(column):
         return np.full(len(column), -1, dtype="<i4")
-    lengths = pc.binary_length(column)
-    if column.null_count:
-        lengths = pc.fill_null(lengths, pa.scalar(-1, pa.int32()))
-    found: np.ndarray[Any, Any] = lengths.to_numpy().astype("<i4", copy=False)
+    found: np.ndarray[Any, Any] = lengths_of(column).astype("<i4", copy=False)
     return found
 
 

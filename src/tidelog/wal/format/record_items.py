@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wal.format.arrays import binary_scalar, lengths_of, numbers_of
 
 POSITION_MAX: Final = 2**63 - 1
 
@@ -32,13 +33,13 @@ def items_of(heads: np.ndarray[Any, Any], *parts: Any) -> Iterator[list[bytes]]:
         data = pa.py_buffer(heads[start:limit].tobytes())
         fixed: Any = pa.Array.from_buffers(pa.binary(heads.itemsize), count, [None, data])
         rows = [fixed.cast(pa.binary()), *(part.slice(start, count) for part in parts)]
-        joined: Any = pc.binary_join_element_wise(*rows, pa.scalar(b"", pa.binary()))
+        joined: Any = pc.binary_join_element_wise(*rows, binary_scalar(b""))
         yield joined.to_pylist()
 
 
 def _pieces(bodies: pa.BinaryArray) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows with bounded rows and bytes, unless a single row exceeds the bytes."""
-    ends: Any = np.cumsum(pc.binary_length(bodies).to_numpy(), dtype=np.int64)
+    ends: Any = np.cumsum(lengths_of(bodies), dtype=np.int64)
     start = reached = 0
     while start < len(bodies):
         within = int(np.searchsorted(ends, reached + PIECE_BYTES, side="right"))
@@ -52,7 +53,7 @@ def has_positions(records: pa.Table, start: int, limit: int) -> bool:
 
     The counts are compared first, because a forged object may claim a range of any size.
     """
-    found: Any = records.column("position").to_numpy()
+    found: Any = numbers_of(records.column("position"))
     if not len(found) or len(found) != limit - start:
         return False
     ends = (int(found[0]), int(found[-1]))

@@ -26,6 +26,13 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError
 from tidelog.setsum import SHA_256, Setsum, setsum_of
+from tidelog.wal.format.arrays import (
+    array_of_numbers,
+    binary_scalar,
+    lengths_of,
+    no_rows,
+    numbers_of,
+)
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import U64_MAX, parse, render
@@ -52,6 +59,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("body", pa.binary(), nullable=False),
 ]
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
+_NO_RECORDS: Final = no_rows(SLOT_RECORDS)
 _KEYLESS: Final = pa.schema([field for field in _FIELDS if field.name != "key"])
 # Positions and times are tiny after delta encoding.
 _COMPRESSION: Final[dict[str, Any]] = {
@@ -79,11 +87,11 @@ def place_slot_records(
     Raises:
         UsageError: see `positions_from`.
     """
-    positions = pa.array(positions_from(start, len(bodies)))
+    positions = array_of_numbers(positions_from(start, len(bodies)))
     none: Any = pa.nulls(len(bodies), pa.binary())
     columns = [
         positions,
-        pa.array(times),
+        array_of_numbers(times),
         none if streams is None else streams,
         none if keys is None else keys,
         bodies,
@@ -123,7 +131,7 @@ def encode_fence(link: FenceLink) -> bytes:
     """
     if link.reach > U64_MAX:
         raise log_full("slot", link.reach)
-    return _encode(SLOT_RECORDS.empty_table(), link)
+    return _encode(_NO_RECORDS, link)
 
 
 def decode_link(data: bytes, *, path: str) -> Link:
@@ -217,28 +225,26 @@ def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
     keys: Any = batch.column("key")
     has_keys = keys.null_count < len(keys)
     heads = np.empty(batch.num_rows, dtype=_KEYED_HEAD if has_keys else _HEAD)
-    heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
+    heads["position"], heads["time"] = numbers_of(positions), numbers_of(times)
     heads["in_stream" if has_keys else "stream"] = _marks(streams)
     parts: list[Any] = []
     if streams.null_count < len(streams):
         ids: Any = streams
-        parts.append(pc.fill_null(ids, CONTROL))
+        parts.append(pc.fill_null(ids, binary_scalar(CONTROL)))
     if has_keys:
         heads["stream"] = KEY_MARK
-        heads["key_bytes"] = pc.binary_length(keys).to_numpy()
+        heads["key_bytes"] = lengths_of(keys)
         parts.append(keys)
     yield from items_of(heads, *parts, bodies)
 
 
 def _marks(streams: Any) -> Any:
     """Return the marks of streams, which tell no stream from the control stream's empty id."""
-    lengths: Any = pc.binary_length(streams)
-    if lengths.null_count == len(lengths):
+    if streams.null_count == len(streams):
         return 0
-    marks = lengths.fill_null(0).to_numpy(zero_copy_only=False).copy()
-    marks[pc.equal(lengths, pa.scalar(0, pa.int32())).fill_null(False).to_numpy(False)] = (
-        CONTROL_MARK
-    )
+    marks = lengths_of(streams).copy()
+    marks[marks == 0] = CONTROL_MARK
+    marks[marks < 0] = 0
     return marks
 
 
@@ -250,9 +256,9 @@ def _streams_of(records: pa.Table, *, where: str) -> tuple[StreamSet, Controls]:
     ids: list[bytes] = pc.unique(column).drop_null().to_pylist()
     if CONTROL not in ids:
         return stream_set_of(ids), ()
-    found = records.filter(pc.equal(column, pa.scalar(CONTROL, pa.binary())))
+    found = records.filter(pc.equal(column, binary_scalar(CONTROL)))
     bodies: list[Any] = found.column("body").to_pylist()
-    positions: list[int] = found.column("position").to_numpy().tolist()
+    positions: list[int] = numbers_of(found.column("position")).tolist()
     said = [decode_control(body, where=where) for body in bodies]
     return stream_set_of(ids), tuple(zip(positions, said, strict=True))
 
@@ -299,7 +305,7 @@ def _link_of(said: Mapping[bytes, bytes], records: int, path: str) -> Link:
 
 
 def _least_and_greatest(records: pa.Table) -> tuple[int, int]:
-    times = records.column("timestamp_us").to_numpy()
+    times = numbers_of(records.column("timestamp_us"))
     return int(times.min()), int(times.max())
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, setsum_of
+from tidelog.wal.format.arrays import array_of_numbers, numbers_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, open_records
 from tidelog.wal.format.record_items import POSITION_MAX, has_positions, items_of, positions_from
@@ -42,8 +43,8 @@ def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> p
         UsageError: see `positions_from`. (wal3 itself allows positions up to 2^64-1.)
     """
     count = len(bodies)
-    positions = pa.array(positions_from(start, count).astype(np.uint64))
-    times = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
+    positions = array_of_numbers(positions_from(start, count).astype(np.uint64))
+    times = array_of_numbers(np.full(count, timestamp_us, dtype=np.uint64))
     return pa.table([positions, times, bodies], schema=RECORDS)
 
 
@@ -144,5 +145,5 @@ def _items(records: pa.Table) -> Iterator[list[bytes]]:
     for batch in records.to_batches():
         positions, times, bodies = batch.columns
         heads = np.empty(batch.num_rows, dtype=_HEAD)
-        heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
+        heads["position"], heads["time"] = numbers_of(positions), numbers_of(times)
         yield from items_of(heads, bodies)

@@ -7,11 +7,11 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.arguments import check_kind, quoted
 from tidelog.clock import micros_of
 from tidelog.errors import UsageError
+from tidelog.wal.format.arrays import lengths_of, numbers_of
 from tidelog.wal.format.fragment import TIME_MAX_US
 
 
@@ -93,10 +93,10 @@ def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Sp
     """
     count = records.num_rows
     if limits.until_us is not None:
-        count = _first(records.column("timestamp_us").to_numpy() >= limits.until_us, count)
+        count = _first(numbers_of(records.column("timestamp_us")) >= limits.until_us, count)
     if limits.records is not None:
         count = min(count, limits.records - spent.records)
-    lengths = pc.binary_length(records.column("body")).to_numpy()
+    lengths = lengths_of(records.column("body"))
     totals = spent.bytes + np.cumsum(lengths, dtype=np.int64)
     if limits.bytes is not None:
         is_over = (totals > limits.bytes) | (totals - lengths >= limits.bytes)

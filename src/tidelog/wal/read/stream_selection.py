@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.wal.format.arrays import binary_scalar
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.key_set import check_key
 from tidelog.wal.format.stream_set import may_hold
@@ -36,13 +37,13 @@ class Selection:
     def of(self, records: pa.Table) -> pa.Table:
         """Return the selected ones of a fragment's records."""
         column: Any = records.column("stream")
-        is_control: Any = pc.equal(column, pa.scalar(CONTROL, pa.binary()))
+        is_control: Any = pc.equal(column, binary_scalar(CONTROL))
         if self.stream is None and self.key is None:
             if self.control or column.null_count == len(column):
                 return records
-            return records.filter(pc.invert(pc.fill_null(is_control, False)))
+            return records.filter(pc.or_kleene(pc.is_null(column), pc.invert(is_control)))
         conditions: list[Any] = [
-            pc.equal(records.column(name), pa.scalar(value, pa.binary()))
+            pc.equal(records.column(name), binary_scalar(value))
             for name, value in (("stream", self.stream), ("key", self.key))
             if value is not None
         ]

@@ -21,6 +21,7 @@ from tidelog.store.port import Store
 from tidelog.wal.append.queue import bodies_of, keys_in
 from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.append.work import Work
+from tidelog.wal.format.arrays import array_of_numbers, binary_array
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -240,6 +241,9 @@ def _streams_of(batch: Sequence[Work], counts: Sequence[int]) -> pa.BinaryArray 
     ids = [work.stream if work.control is None else CONTROL for work in batch]
     if all(stream is None for stream in ids):
         return None
-    which = np.repeat(np.arange(len(ids)), counts)
-    repeated: pa.BinaryArray = pa.array(ids, pa.binary()).take(which)
+    values = [binary_array([stream or b"" for stream in ids]), pa.nulls(1, pa.binary())]
+    which = [len(ids) if stream is None else number for number, stream in enumerate(ids)]
+    repeated: pa.BinaryArray = pa.concat_arrays(values).take(
+        array_of_numbers(np.repeat(which, counts))
+    )
     return repeated

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidelog.errors import ObjectNotFound
+from tidelog.wal.format.arrays import numbers_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.head import load_living, load_past
@@ -66,5 +67,5 @@ async def _below(
 
 def first_at(records: pa.Table, time_us: int) -> int | None:
     """Return the position of the first record with a time of at least ``time_us``, if any."""
-    reach = records.column("timestamp_us").to_numpy() >= time_us
+    reach = numbers_of(records.column("timestamp_us")) >= time_us
     return int(records.column("position")[int(reach.argmax())].as_py()) if reach.any() else None

@@ -34,6 +34,7 @@ from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.telling import out_of_reach
 from tidelog.wal.append.work import Placed, Work
+from tidelog.wal.format.arrays import binary_array
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.read.limits import check_time_us
@@ -167,7 +168,7 @@ class SlotWriter(BatchWriter):
             Otherwise see `append`.
         """
         check_control(control)
-        return await self._submit(pa.array([encode_control(control)], pa.binary()), control=control)
+        return await self._submit(binary_array([encode_control(control)]), control=control)
 
     async def _serve(self) -> None:
         """Write epoch after epoch until the writer is closed and its queue empty; then roll up."""
