@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     )
     from tidelog.persist.read.reader import Split
     from tidelog.persist.states.transition import Verdict
-    from tidelog.sync import Collection, Location, connect, read_split
+    from tidelog.sync import Location, connect, read_split
+    from tidelog.sync_collection import Collection
     from tidelog.sync_keyed import KeyedLog, KeyedReader
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Collection": "tidelog.sync",
+    "Collection": "tidelog.sync_collection",
     "Location": "tidelog.sync",
     "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.sync_log",

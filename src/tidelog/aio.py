@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from tidelog.clock import Clock
-from tidelog.collection.collection import Collection
-from tidelog.collection.create import SourceSpec
-from tidelog.collection.formats.csv.guess import CsvOptions
-from tidelog.keyed.log import KeyedLog
-from tidelog.keyed.reader import KeyedReader
-from tidelog.keyed.values import Retention, Sealing
 from tidelog.location import Location, open_location
-from tidelog.persist.format.codec import (
-    Moments,
-    RecordCodec,
-    RecordUpdate,
-    decode_contents,
-    decode_updates,
-    encode_updates,
-)
-from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read import reader
-from tidelog.persist.read.reader import Split
-from tidelog.persist.transactions.transactions import Transactions
-from tidelog.store.port import Store
-from tidelog.wal.append.batching import Batching
-from tidelog.wal.gc.cursors import Witness
-from tidelog.wal.gc.deletion import Pace
-from tidelog.wal.gc.plan import Keep
-from tidelog.wal.log import Log
-from tidelog.wal.read.limits import Limits
-from tidelog.wal.slot_protocol.shape import Shape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.clock import Clock
+    from tidelog.collection.collection import Collection
+    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.keyed.log import KeyedLog
+    from tidelog.keyed.reader import KeyedReader
+    from tidelog.keyed.values import Retention, Sealing
+    from tidelog.persist.format.codec import (
+        Moments,
+        RecordCodec,
+        RecordUpdate,
+        decode_contents,
+        decode_updates,
+        encode_updates,
+    )
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.read.reader import Split
+    from tidelog.persist.transactions.transactions import Transactions
+    from tidelog.store.port import Store
+    from tidelog.wal.append.batching import Batching
+    from tidelog.wal.gc.cursors import Witness
+    from tidelog.wal.gc.deletion import Pace
+    from tidelog.wal.gc.plan import Keep
+    from tidelog.wal.log import Log
+    from tidelog.wal.read.limits import Limits
+    from tidelog.wal.slot_protocol.shape import Shape
 
 __all__ = [
     "Batching",
@@ -67,6 +69,28 @@ __all__ = [
     "read_split",
 ]
 
+_AWAITED = {
+    "Collection": "tidelog.collection.collection",
+    "KeyedLog": "tidelog.keyed.log",
+    "KeyedReader": "tidelog.keyed.reader",
+    "Log": "tidelog.wal.log",
+    "Shard": "tidelog.persist.handle.shard",
+    "Transactions": "tidelog.persist.transactions.transactions",
+}
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> object:
+    # A program that only connects starts without Arrow and DuckDB.
+    if name not in __all__:
+        raise AttributeError(f"module 'tidelog.aio' has no attribute {name!r}")
+    if name in _AWAITED:
+        return getattr(importlib.import_module(_AWAITED[name]), name)
+    return getattr(importlib.import_module("tidelog"), name)
+
 
 async def read_split(split: Split, lake: Location) -> pa.Table:
     """Return the updates of a split of a shard's snapshot, by any process.
@@ -78,6 +102,8 @@ async def read_split(split: Split, lake: Location) -> pa.Table:
         PartMissing: a merge replaced a part and a collection deleted it: take the splits from the
             snapshot of a lease. CorruptionError: a part is wrong. LocationError: the store failed.
     """
+    from tidelog.persist.read import reader
+
     return await reader.read_split(split, store=lake.store, clock=lake.clock)
 
 

@@ -10,14 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from tidelog.arguments import check_kind, check_names, check_whole
 from tidelog.clock import Clock, SystemClock
-from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
-from tidelog.collection.catalog.controller import Controller
-from tidelog.collection.catalog.retention import HISTORY_HOLD
-from tidelog.collection.collection import Collection, find_collection
 from tidelog.consensus.kinds import (
     STORE,
     ConsensusPlace,
@@ -33,8 +27,6 @@ from tidelog.ids import Named, name_of, named_id
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.moving import MarkMoves, Moved, move_consensus
-from tidelog.persist.format.schema import shard_schema
-from tidelog.persist.handle.shard import Shard
 from tidelog.shelves import Shelves
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
@@ -50,12 +42,17 @@ from tidelog.store.wrapping import (
 )
 
 if TYPE_CHECKING:
-    # What logs and ingestion need is loaded when it is used: to read a collection, half as much
-    # has to be there.
+    # Each method imports its engine, so that a process which only connects starts without Arrow.
+    import pyarrow as pa
+
+    from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
+    from tidelog.collection.catalog.controller import Controller
+    from tidelog.collection.collection import Collection
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.ingest import Ingester
     from tidelog.collection.maintenance import Maintenance
+    from tidelog.persist.handle.shard import Shard
     from tidelog.persist.transactions.transactions import Transactions
 
 # What only a location has: states of any kind of consensus, or its `WITNESS`; parts and rollups.
@@ -75,10 +72,7 @@ class Location(Shelves):
     consensus: Consensus
     clock: Clock
     wrapping: Wrapping = NOTHING_TOLD
-    controller: Controller = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.controller = Controller(store=self.store, consensus=self.consensus, clock=self.clock)
+    _controller: Controller | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<tidelog location {self.store.url}>"
@@ -93,6 +87,17 @@ class Location(Shelves):
         """Return the URL by which other processes open it as this one does, such as executors."""
         return with_wrapping(self.url, self.wrapping)
 
+    @property
+    def controller(self) -> Controller:
+        """Return the handle of the catalog, made at its first use."""
+        from tidelog.collection.catalog.controller import Controller
+
+        if self._controller is None:
+            self._controller = Controller(
+                store=self.store, consensus=self.consensus, clock=self.clock
+            )
+        return self._controller
+
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
@@ -104,6 +109,12 @@ class Location(Shelves):
         Raises:
             UsageError: the name or the schema will not do.
         """
+        import pyarrow as pa
+
+        from tidelog.collection.catalog.retention import HISTORY_HOLD
+        from tidelog.persist.format.schema import shard_schema
+        from tidelog.persist.handle.shard import Shard
+
         if schema is not None:
             check_kind(schema, pa.Schema, "the schema of a shard is one of pyarrow")
         if key is not None:
@@ -147,6 +158,8 @@ class Location(Shelves):
         Raises:
             NoSuchCollection: there is none of that name.
         """
+        from tidelog.collection.collection import find_collection
+
         return find_collection(
             await self.controller.catalog(),
             name,

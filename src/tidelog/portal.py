@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures.thread  # noqa: F401 - registers its end first: see `_register`
+import inspect
 import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, Final, Generic, NoReturn, TypeVar
@@ -21,6 +22,7 @@ from tidelog.errors import HandleError, Outcome, TidelogError
 
 T = TypeVar("T")
 A = TypeVar("A")
+F = TypeVar("F")
 
 
 class Portal:
@@ -155,3 +157,18 @@ class Blocking(Generic[A]):
     def __init__(self, portal: Portal, inner: A) -> None:
         self._portal = portal
         self._inner = inner
+
+
+def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
+    """Return a class decorator that copies docstrings from the awaited class.
+
+    A method with a docstring of its own keeps it.
+    """
+
+    def document(face: type[F]) -> type[F]:
+        for name, method in vars(face).items():
+            if inspect.isfunction(method) and not method.__doc__:
+                method.__doc__ = inspect.getdoc(getattr(awaited, name, None))
+        return face
+
+    return document

@@ -1,153 +1,39 @@
 """The synchronous face: the same names, for notebooks, Spark drivers and scripts.
 
 A connection owns one loop in one thread, from `connect` to its end (`tidelog.portal`).
+Methods import the engine that they need, so that a process loads Arrow and DuckDB only for its use.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from tidelog import location as aio_location
-from tidelog.collection import collection as aio_collection
-from tidelog.collection.create import SourceSpec
-from tidelog.collection.formats.times import When, format_time
-from tidelog.collection.ingest.engine import Engine
-from tidelog.collection.ingest.run import run_ingest
-from tidelog.collection.ingest.summary import RunProgress as IngestProgress
-from tidelog.collection.ingest.summary import Summary
-from tidelog.frontier import Frontier
-from tidelog.keyed.values import Retention, Sealing
-from tidelog.moving import Moved
-from tidelog.persist.read import reader
-from tidelog.persist.read.reader import Split
-from tidelog.persist.read.selection import RowSelection, repeated
-from tidelog.portal import Blocking, Portal
-from tidelog.sync_keyed import KeyedLog, KeyedReader
-from tidelog.sync_log import Log, documented_as
-from tidelog.sync_shard import Shard
-from tidelog.sync_transactions import Transactions
-from tidelog.wal.admin.destroy import Destroyed
-from tidelog.wal.append.batching import Batching
-from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.portal import Blocking, Portal, documented_as
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """A snapshot: rows at one time, each as often as it is there; no later commit changes it."""
-
-    table: pa.Table
-    as_of: int
-
-    def __repr__(self) -> str:
-        shape = f"{self.table.num_rows} rows, {self.table.num_columns} columns"
-        return f"<tidelog contents: {shape} as of {format_time(self.as_of)}>"
-
-    def __len__(self) -> int:
-        return self.table.num_rows
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        # By this pandas, Polars, DuckDB and PyArrow take it as it is.
-        stream: object = self.table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
-        return stream
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows as an Arrow table."""
-        return self.table
-
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame (pandas must be installed)."""
-        return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> Any:
-        """Return a polars DataFrame (polars must be installed)."""
-        import polars
-
-        return polars.from_arrow(self.to_arrow())
-
-    def to_spark(self, spark: Any) -> Any:
-        """Return a Spark DataFrame on a session."""
-        return spark.createDataFrame(self.to_arrow())
-
-
-class Collection(Blocking[aio_collection.Collection]):
-    """One collection.
-
-    A time is ISO 8601 text, a datetime, a date (its midnight, in UTC) or milliseconds since 1970.
-    """
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def snapshot(
-        self,
-        as_of: When | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-    ) -> Contents:
-        """Return the rows at a time; without one, at the newest that is complete.
-
-        ``where`` is a condition in DuckDB's dialect. What ``columns``, ``where`` and ``limit``
-        leave out is not read, where that can be told without reading it.
-        """
-
-        async def read() -> Contents:
-            selection = RowSelection(columns=columns, where=where, limit=limit)
-            reading = self._inner.reading(selection)
-            time = await self._inner.resolve_as_of(as_of)
-            pieces = self._inner.contents(reading, time)
-            found = [rows async for piece in pieces for rows in repeated(piece)]
-            return Contents(pa.concat_tables([reading.narrow.data.empty_table(), *found]), time)
-
-        return self._portal.run(read())
-
-    def scan(
-        self,
-        as_of: When | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[pa.Table]:
-        """Yield the rows at a time, some thousands at once; see `snapshot`."""
-        stream = self._inner.scan(as_of, columns=columns, where=where, limit=limit)
-        return self._portal.iterate(stream)
-
-    def changes(
-        self,
-        since: When,
-        until: When | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Return the updates after ``since`` up to ``until``, with ``_time`` and ``_diff``."""
-        return self._portal.run(
-            self._inner.changes(since, until, columns=columns, where=where, limit=limit)
-        )
-
-    def hold(self, name: str, at: When | None = None, *, token: int | None = None) -> Frontier:
-        """Keep times from ``at`` on readable; see the awaited one."""
-        return self._portal.run(self._inner.hold(name, at, token=token))
-
-    def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
-        """Move a hold up; gives from when on the collection can be read."""
-        return self._portal.run(self._inner.downgrade_since(name, at, token=token))
-
-    def release(self, name: str, *, token: int | None = None) -> bool:
-        """Drop a hold; gives whether there was one."""
-        return self._portal.run(self._inner.release(name, token=token))
-
-    def describe(self) -> dict[str, Any]:
-        return self._portal.run(self._inner.describe())
+    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.ingest.engine import Engine
+    from tidelog.collection.ingest.summary import RunProgress as IngestProgress
+    from tidelog.collection.ingest.summary import Summary
+    from tidelog.keyed import log as aio_keyed
+    from tidelog.keyed.values import Retention, Sealing
+    from tidelog.moving import Moved
+    from tidelog.persist.read.reader import Split
+    from tidelog.sync_collection import Collection
+    from tidelog.sync_keyed import KeyedLog, KeyedReader
+    from tidelog.sync_log import Log
+    from tidelog.sync_shard import Shard
+    from tidelog.sync_transactions import Transactions
+    from tidelog.wal import log as aio_log
+    from tidelog.wal.admin.destroy import Destroyed
+    from tidelog.wal.append.batching import Batching
+    from tidelog.wal.slot_protocol.shape import Shape
 
 
 @documented_as(aio_location.Location)
@@ -164,9 +50,13 @@ class Location(Blocking[aio_location.Location]):
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
+        from tidelog.sync_shard import Shard
+
         return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
 
     def transactions(self, name: str) -> Transactions:
+        from tidelog.sync_transactions import Transactions
+
         return Transactions(self._portal, self._inner.transactions(name))
 
     def shards(self) -> list[str]:
@@ -175,8 +65,7 @@ class Location(Blocking[aio_location.Location]):
     def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:
-        opened = self._inner.log(name, shape=shape, batching=batching)
-        return Log(self._portal, self._portal.run(opened))
+        return self._opened_log(self._inner.log(name, shape=shape, batching=batching))
 
     def create_log(
         self,
@@ -187,25 +76,25 @@ class Location(Blocking[aio_location.Location]):
         batching: Batching | None = None,
     ) -> Log:
         made = self._inner.create_log(name, protocol=protocol, shape=shape, batching=batching)
-        return Log(self._portal, self._portal.run(made))
+        return self._opened_log(made)
 
     def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        return Log(self._portal, self._portal.run(self._inner.fork_log(source, name, start=start)))
+        return self._opened_log(self._inner.fork_log(source, name, start=start))
 
     def copy_log(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
         copy = self._inner.copy_log(source, name, protocol=protocol, start=start)
-        return Log(self._portal, self._portal.run(copy))
+        return self._opened_log(copy)
 
     def destroy_log(self, name: str, *, grace_us: int | None = None) -> Destroyed:
         return self._portal.run(self._inner.destroy_log(name, grace_us=grace_us))
 
     def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
-        return Log(self._portal, self._portal.run(self._inner.rebuild_log(name, start=start)))
+        return self._opened_log(self._inner.rebuild_log(name, start=start))
 
     def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
-        return Log(self._portal, self._portal.run(self._inner.adopt_log(url, name)))
+        return self._opened_log(self._inner.adopt_log(url, name))
 
     def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
         self._portal.run(self._inner.export_log(name, url, start=start))
@@ -217,7 +106,7 @@ class Location(Blocking[aio_location.Location]):
         self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> KeyedLog:
         made = self._inner.create_keyed(name, sealing=sealing, retention=retention)
-        return KeyedLog(self._portal, self._portal.run(made))
+        return self._opened_keyed(made)
 
     def keyed(
         self,
@@ -228,11 +117,13 @@ class Location(Blocking[aio_location.Location]):
         upkeep: bool = True,
     ) -> KeyedLog:
         opened = self._inner.keyed(name, visibility=visibility, batching=batching, upkeep=upkeep)
-        return KeyedLog(self._portal, self._portal.run(opened))
+        return self._opened_keyed(opened)
 
     def keyed_reader(
         self, name: str, *, refresh_us: int = 1_000_000, checkpoint: str | None = None
     ) -> KeyedReader:
+        from tidelog.sync_keyed import KeyedReader
+
         opened = self._inner.keyed_reader(name, refresh_us=refresh_us, checkpoint=checkpoint)
         return KeyedReader(self._portal, self._portal.run(opened))
 
@@ -240,12 +131,14 @@ class Location(Blocking[aio_location.Location]):
         return self._portal.run(self._inner.keyed_logs())
 
     def fork_keyed(self, source: str, name: str) -> KeyedLog:
-        return KeyedLog(self._portal, self._portal.run(self._inner.fork_keyed(source, name)))
+        return self._opened_keyed(self._inner.fork_keyed(source, name))
 
     def drop_keyed(self, name: str) -> None:
         self._portal.run(self._inner.drop_keyed(name))
 
     def collection(self, name: str) -> Collection:
+        from tidelog.sync_collection import Collection
+
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))
 
     def collections(self) -> list[str]:
@@ -284,6 +177,7 @@ class Location(Blocking[aio_location.Location]):
 
         ``final`` says that nothing more comes, as ``tidelog ingest --final`` does.
         """
+        from tidelog.collection.ingest.run import run_ingest
 
         async def work() -> Summary:
             ingester = await self._inner.ingester(
@@ -298,6 +192,16 @@ class Location(Blocking[aio_location.Location]):
             )
 
         return self._portal.run(work())
+
+    def _opened_log(self, opened: Coroutine[Any, Any, aio_log.Log]) -> Log:
+        from tidelog.sync_log import Log
+
+        return Log(self._portal, self._portal.run(opened))
+
+    def _opened_keyed(self, opened: Coroutine[Any, Any, aio_keyed.KeyedLog]) -> KeyedLog:
+        from tidelog.sync_keyed import KeyedLog
+
+        return KeyedLog(self._portal, self._portal.run(opened))
 
     def close(self) -> None:
         self._portal.close()
@@ -346,5 +250,7 @@ def connect(
 
 def read_split(split: Split, lake: Location) -> pa.Table:
     """Return the updates of a split; see `tidelog.aio.read_split`."""
+    from tidelog.persist.read import reader
+
     inner = lake._inner
     return lake._portal.run(reader.read_split(split, store=inner.store, clock=inner.clock))

@@ -23,8 +23,7 @@ from tidelog.keyed.values import (
     Sealing,
     Segment,
 )
-from tidelog.portal import Blocking
-from tidelog.sync_log import documented_as
+from tidelog.portal import Blocking, documented_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

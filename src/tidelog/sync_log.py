@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import pyarrow as pa
 
-from tidelog.portal import Blocking
+from tidelog.portal import Blocking, documented_as
 from tidelog.wal import log as aio_log
 from tidelog.wal.describe import LogInfo
 from tidelog.wal.format.epoch_chain import Seal
@@ -26,23 +25,6 @@ from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.scrub.report import Scrubbed
-
-F = TypeVar("F")
-
-
-def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
-    """Return what gives a face's methods without a docstring those of the awaited ones.
-
-    They are written once, and ``help`` finds them on both.
-    """
-
-    def document(face: type[F]) -> type[F]:
-        for name, method in vars(face).items():
-            if inspect.isfunction(method) and not method.__doc__:
-                method.__doc__ = inspect.getdoc(getattr(awaited, name, None))
-        return face
-
-    return document
 
 
 @documented_as(aio_log.Log)

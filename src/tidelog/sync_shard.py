@@ -21,8 +21,7 @@ from tidelog.persist.read.spilled_rows import MEMORY_BYTES
 from tidelog.persist.states.evolution import Evolved
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Appended
-from tidelog.portal import Blocking
-from tidelog.sync_log import documented_as
+from tidelog.portal import Blocking, documented_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,7 @@ from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions import begun as aio_begun
 from tidelog.persist.transactions import transactions as aio_transactions
-from tidelog.portal import Blocking
-from tidelog.sync_log import documented_as
+from tidelog.portal import Blocking, documented_as
 from tidelog.sync_shard import Shard, ShardSnapshot
 
 

@@ -40,7 +40,7 @@ ROOMS = (
     ("moving",),
     ("shelves",),
     ("location",),
-    ("sync_log",),
+    ("sync_collection", "sync_log"),
     ("sync_keyed",),
     ("sync_shard",),
     ("sync_transactions",),
@@ -309,6 +309,7 @@ def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
                 continue
             if module.path.stem in {
                 "sync",
+                "sync_collection",
                 "sync_keyed",
                 "sync_log",
                 "sync_shard",

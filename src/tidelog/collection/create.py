@@ -36,7 +36,6 @@ from tidelog.collection.spec_types import check_types
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.format.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
-from tidelog.predicate.expression import check_predicate
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root, secrets_in
@@ -366,6 +365,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.
     schema = shard_schema(given, key=list(spec.key))
     if spec.delete_when is not None:
+        from tidelog.predicate.expression import check_predicate  # Loads DuckDB.
+
         check_predicate(spec.delete_when, schema.data, definite=True, what="--delete-when")
     return schema
 

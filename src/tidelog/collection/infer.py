@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -224,6 +223,8 @@ def _why_no_text(text: bytes) -> str | None:
 
 def sample_schema(sample: bytes) -> pa.Schema:
     """Infer the schema of json lines; a line that is no object says nothing, and is a bad row."""
+    import duckdb
+
     lines = [line.removeprefix(codecs.BOM_UTF8).strip() for line in sample.split(b"\n")]
     sample = b"".join(one + b"\n" for one in lines if one[:1] == b"{" and one[-1:] == b"}")
     reader = "read_json(?, format = 'newline_delimited', sample_size = -1, ignore_errors = true)"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -45,9 +46,10 @@ from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.format.updates import check_updates
-from tidelog.predicate.expression import check_predicate
-from tidelog.predicate.predicate import Predicate
 from tidelog.rowhash import Hashes, bucket_of, hash_rows
+
+if TYPE_CHECKING:
+    from tidelog.predicate.predicate import Predicate
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +225,8 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
 
 @lru_cache(maxsize=16)
 def _checked(sql: str, schema: bytes) -> Predicate:
+    from tidelog.predicate.expression import check_predicate  # Loads DuckDB.
+
     # Checking costs more than a small tick's rows do, and each tick brings the same expression.
     data = decode_schema(schema).data
     return check_predicate(sql, data, definite=True, what="--delete-when")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError
@@ -37,6 +36,7 @@ from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow.dataset as pads
 
 # The stored bytes of parts; decoded they are several times as large.
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
@@ -160,7 +160,10 @@ class RowMerger:
     async def _in_files(self, parts: Sequence[Part]) -> AsyncGenerator[pads.Dataset, None]:
         with tempfile.TemporaryDirectory(prefix="tidelog-merge-") as folder:
             files = [await self._copied(p, Path(folder, f"{n}")) for n, p in enumerate(parts)]
-            yield pads.dataset(files, schema=self.schema.updates, format="ipc")
+            # Only a merge on disk needs this module, which loads pandas if it is installed.
+            from pyarrow.dataset import dataset
+
+            yield dataset(files, schema=self.schema.updates, format="ipc")
 
     async def _copied(self, part: Part, path: Path) -> str:
         """Copy a part to a file after reading and checking it; return the path."""

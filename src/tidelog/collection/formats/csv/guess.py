@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -77,6 +76,8 @@ def check_csv(options: CsvOptions) -> None:
 
 
 def _check_format(option: str, form: str) -> None:
+    import duckdb
+
     try:
         if "%" not in form:
             raise UsageError(f"{option} names no part of a date, such as %Y")
