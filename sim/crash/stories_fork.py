@@ -19,11 +19,8 @@ from sim.kernel.loop import run
 from sim.kernel.world import Client, World
 from sim.workloads.fork import Game, checked, finish, game_of, make
 from sim.workloads.plot import persist
-from tidelog.errors import ContentionError, LocationError, LogSealed, NameTaken, NoSuchPin
+from tidelog.errors import LocationError, LogSealed, NameTaken
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.gc.plan import Keep
-
-ALL = Keep(share_max=1)
 
 
 @dataclass(slots=True)
@@ -68,17 +65,9 @@ class ForkStory:
 
     @staticmethod
     async def _fork(game: Game, client: Client) -> None:
-        """Make the fork, unless it is there; what somebody left who died over it is let go of."""
-        try:
+        """Make the fork, unless it exists; a killed call may have left a pin."""
+        with suppress(NameTaken):
             await game.shelf(client).fork("a", "f")
-        except NameTaken:
-            if "f" not in game.watch.logs:
-                log = game.log(client, "a")
-                with suppress(NoSuchPin):
-                    await log.release_pin("f")
-                with suppress(ContentionError):
-                    await log.collect(keep=ALL, grace_us=0)
-                await game.shelf(client).fork("a", "f")
 
 
 @dataclass(slots=True)

@@ -98,8 +98,8 @@ class Shelves(ABC):
 
         Raises:
             UsageError: the source has no such position, or is of the manifest protocol, or the name
-            is not of letters, digits and _. NameTaken: there is such a log, or a fork of the name
-            was not finished. NoSuchLog: there is no source. PositionCollected: ``start`` was
+            is not of letters, digits and _. NameTaken: there is such a log, or a pin of the name
+            that no fork made. NoSuchLog: there is no source. PositionCollected: ``start`` was
             collected. ContentionError: others changed the source meanwhile.
         """
         return await self.shelf.fork(source, name, start=start)

@@ -25,6 +25,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.testing.faulty import Faulty
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.pin_objects import held_pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_protocol.fencing import make_log
 
@@ -155,6 +156,90 @@ async def kill_a_fork(store: MemoryStore) -> None:
     assert f"log/b/{MANIFEST}" not in store.objects
 
 
+async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
+    """It pins the records of now, for the log went on, and releases the pin of the first call."""
+    store = MemoryStore()
+    await kill_a_fork(store)
+    await append(store, "a", 1)
+
+    fork = await shelf_on(store).fork("a", "b")
+    assert len(await contents(store, "b")) == 13
+    assert (await fork.scrub()).is_clean
+    source = await shelf_on(store).open("a")
+    assert {name: (pin.start, pin.limit) for name, pin in (await source.pins()).items()} == {
+        "b": (1, 14)
+    }
+    await shelf_on(store).destroy("b", grace_us=0)
+    assert await source.pins() == {}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
+    """The first one may live yet: its manifest decides, and the other releases only its own pin."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+
+    async def act() -> None:
+        if is_first:
+            with pytest.raises(NameTaken):
+                await shelf_on(meddled(store, "before", finish)).fork("a", "b")
+        else:
+            await shelf_on(store).fork("a", "b")
+
+    async def finish() -> None:
+        go_on.set()
+        await first
+
+    go_on, held = asyncio.Event(), asyncio.Event()
+
+    async def wait(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+            held.set()
+            await go_on.wait()
+
+    first = asyncio.create_task(shelf_on(Interposed(store, before=wait)).fork("a", "b"))
+    await held.wait()
+    await act()
+    if not is_first:
+        go_on.set()
+        with pytest.raises(NameTaken):
+            await first
+
+    assert len(await contents(store, "b")) == 12
+    source = await shelf_on(store).open("a")
+    await source.create_cursor("x", 9)
+    await source.collect(keep=Keep(share_max=1), grace_us=0)
+    assert (await (await shelf_on(store).open("b")).scrub()).is_clean
+    await shelf_on(store).destroy("b", grace_us=0)
+    assert await source.pins() == {}
+
+
+async def test_a_pin_of_a_user_keeps_its_name() -> None:
+    """It holds for no fork, so no fork may take it for one that was killed."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    source = await shelf_on(store).open("a")
+    await source.create_pin("b")
+
+    with pytest.raises(NameTaken, match="has such a pin"):
+        await shelf_on(store).fork("a", "b")
+    assert [*await source.pins()] == ["b"]
+
+
+async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
+    """Each killed call may leave one."""
+    store = MemoryStore()
+    await kill_a_fork(store)
+    death = DiesWriting(number=2, landed=False)
+    with pytest.raises(TidelogError):
+        await shelf_on(Faulty(store, toss=death.toss)).fork("a", "b")
+    source = await shelf_on(store).open("a")
+    assert len(await held_pins(shelf_on(store).within("a"))) == 2
+
+    await source.release_pin("b")
+    assert await source.pins() == {}
+
+
 @pytest.mark.parametrize("is_destroyed", [False, True])
 async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> None:
     """The name of a killed fork may belong to another log by now."""
@@ -216,3 +301,6 @@ async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
     source = await shelf_on(store).open("a")
     with pytest.raises(UsageError, match="destroy it first"):
         await source.release_pin("b")
+    with pytest.raises(NameTaken, match="lost its manifest"):
+        await shelf_on(store).fork("a", "b")
+    assert [*await source.pins()] == ["b"]

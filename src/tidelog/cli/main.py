@@ -338,7 +338,7 @@ def _tell_misuse(error: Exception) -> None:
 
 def _value_refused(error: Exception) -> str:
     """Return the value that the parser of options refused, as its cause names it."""
-    causes = getattr(error.__cause__, "errors", list)()
+    causes: Sequence[Any] = getattr(error.__cause__, "errors", list)()
     return quoted(str(causes[0]["input"])) if causes else "it"
 
 

@@ -32,9 +32,10 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.store.listing import first_entry
 from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import destroy_log
-from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch import EPOCHS, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Origin
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
@@ -74,8 +75,8 @@ class Fork:
         Raises:
             UsageError: the name is not valid for a pin, the source has no such position, or it is
             in wal3's form.
-            NameTaken: a log has the name; or an unfinished fork has it: release its pin, and fork
-            again.
+            NameTaken: a log has the name, also one without its manifest, or a pin that no fork
+            made.
             NoSuchLog: the source does not exist, or was destroyed.
             PositionCollected: ``start`` was collected.
             ContentionError: the source is being destroyed, or another process released the pin
@@ -87,6 +88,10 @@ class Fork:
         target = self.store.sibling(self.name)
         if await has_manifest(target):
             raise NameTaken(f"there is a log {self.name!r} already: choose another name")
+        if await first_entry(target, EPOCHS) is not None:
+            raise NameTaken(
+                f"a log {self.name!r} has records and lost its manifest: choose another name"
+            )
         head = await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         refuse_unshareable(head.manifest, start)
         if head.manifest.oldest == head.manifest.next:
@@ -103,6 +108,8 @@ class Fork:
                     await self._pins.let_go(held, limit)
             raise
         await self._demand_held(target, manifest, held)
+        with suppress(TidelogError):  # A pin that is left goes when the fork is collected.
+            await self._pins.release_others(held)
         return manifest
 
     async def _prepared(self, target: Within, source: Manifest, pin: Pin | None) -> Manifest:

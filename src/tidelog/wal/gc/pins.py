@@ -11,6 +11,11 @@ objects of the name, and gives up if another one holds something. If both write 
 the first to list gives up, and maybe both do. So a name has at most one sure pin, and is free again
 once that pin is released.
 
+Pins of one fork are the exception: a killed call may have left one, and no process can see that its
+maker is dead. So each call makes a pin of its own, and the fork's manifest decides between them,
+which is created once. The call that creates it releases the other pins; a call that loses releases
+only its own. A fork needs its own pin alone, so no release takes records from it.
+
 Invariants: records that a sure pin holds are readable until the pin is released. A pin never holds
 more than before, so once it holds nothing any process may delete its object at any time. Two writes
 of a pin never have the same bytes.
@@ -89,7 +94,7 @@ class Pins:
         start = start or manifest.oldest
         limit = manifest.next if limit is None else limit
         _check_range(manifest, start, limit)
-        if await self._held(name):
+        if not _is_free(await self._held(name), holder):
             raise _name_taken(name)
         witness = await self._put(self._pin(name, manifest, start, limit, holder))
         try:
@@ -108,7 +113,8 @@ class Pins:
     async def _made_sure(self, witness: PinWitness, manifest: Manifest) -> PinWitness:
         """Check for other pins of the name and for collections; then mark the pin as sure."""
         name, start, limit = witness.name, witness.pin.start, witness.pin.limit
-        if len(await self._held(name)) > 1:
+        others = [one for one in await self._held(name) if one.pin.id != witness.pin.id]
+        if not _is_free(others, witness.pin.holder):
             await self._replace(witness, start=limit)
             raise _name_taken(name)
         while True:
@@ -163,7 +169,7 @@ class Pins:
             await load_living(self.store)
             raise NoSuchPin("the log has no such pin", name=name)
         sure = _sure_of(held)
-        for found in held if sure is None else [sure]:
+        for found in held if sure is None else [one for one in held if one.pin.is_sure]:
             await self.let_go(found, found.pin.limit, unless_shared=not force)
             if not force and await has_fork(self.store, found.pin):
                 raise ContentionError(
@@ -184,6 +190,16 @@ class Pins:
             LocationError: the store failed.
         """
         await self._replace(held)
+
+    async def release_others(self, kept: PinWitness) -> None:
+        """Release the pins that other calls made for the fork that ``kept`` holds for.
+
+        Raises:
+            ContentionError, OutcomeUnknown, LocationError: see `release`.
+        """
+        for found in await self._held(kept.name):
+            if found.pin.id != kept.pin.id and found.pin.holder == kept.pin.holder:
+                await self.let_go(found, found.pin.limit)
 
     async def shrink(self, holder: str, start: int) -> None:
         """Release the part of a fork's pin below ``start``. A pin never grows again.
@@ -292,6 +308,11 @@ async def has_fork(store: Store, pin: Pin) -> bool:
 
 def _sure_of(held: Sequence[PinWitness]) -> PinWitness | None:
     return next((found for found in held if found.pin.is_sure), None)
+
+
+def _is_free(held: Sequence[PinWitness], holder: str) -> bool:
+    """Return True if all pins of a name are of the fork ``holder``, so it may make another."""
+    return all(holder and found.pin.holder == holder for found in held)
 
 
 def _name_taken(name: str) -> NameTaken:
