@@ -1,1 +1,1 @@
-"""What runs are made of: records, parts, key directories, and the pages in them. Pure."""
+"""The format of runs: records, parts, key directories and their pages. Pure."""

@@ -1,12 +1,13 @@
-"""The key directory of a part: which keys it has, and where their records are. Pure.
+"""The key directory of a part: its keys, and the places of their records. Pure.
 
-One small object tells whether a key is there, where its rows are, how many, and between which
-sequences; in its footer it has where pages and row groups of the part lie, so that a part is read
-without a request for what it says of itself.
+This small object shows whether a part has a key, and the key's rows, their number and their
+sequences. Its footer also has the places of the part's pages and row groups, so that a reader of
+the part needs no request for the part's own footer.
 
-Shape: Parquet of `DIRECTORY`, sorted by key, a row group for each `GROUP_KEYS` keys, or fewer that
-    have `GROUP_BYTES`. Its metadata has `HEAD`: base64 of a msgpack array, see `_StoredHead`.
-Invariants: the rows of keys follow each other from 0 on, and are all rows of the part.
+Shape: Parquet of `DIRECTORY`, sorted by key, with a row group for each `GROUP_KEYS` keys, or for
+    fewer keys of `GROUP_BYTES`. Its metadata has `HEAD`: base64 of a msgpack array, see
+    `_StoredHead`.
+Invariants: the rows of the keys are contiguous from 0, and cover all rows of the part.
 Source: rfc-0001, "Count API"; design page 5, "Key directory".
 """
 
@@ -48,13 +49,14 @@ DIRECTORY: Final = pa.schema(
     + [pa.field(name, pa.int64(), nullable=False) for name in COUNTS]
 )
 GROUP_KEYS: Final = 8_192
-GROUP_BYTES: Final = 256 * 1024  # Of keys: who merges runs holds some groups of each.
+# The bytes of keys in a group. A merge of runs holds some groups of each run in memory.
+GROUP_BYTES: Final = 256 * 1024
 HEAD: Final = "tidelog.keys"
-FORMAT: Final = 2  # In 1, all columns of a part had pages of as many rows.
+FORMAT: Final = 2  # In format 1, the pages of all columns of a part had the same number of rows.
 
 
 class _StoredHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A head as it is stored; lists of numbers are packed."""
+    """A head as stored; lists of numbers are packed."""
 
     format: int
     path: str
@@ -73,11 +75,12 @@ _HEADS: Final = msgspec.msgpack.Decoder(_StoredHead)
 
 @dataclass(frozen=True)
 class DirectoryHead:
-    """What a directory says of its part, and of its own row groups.
+    """The head of a directory: facts about its part and about its own row groups.
 
-    Shape: ``path`` and ``num_bytes`` are those of the part, at whose end are ``footer_bytes`` of a
-        footer. ``first_keys`` are of each row group of the directory a key up to which those before
-        it go, and from which its own begin; ``group_places`` where each begins, and all end.
+    Shape: ``path`` and ``num_bytes`` are those of the part, which ends with a footer of
+        ``footer_bytes``. ``first_keys`` has for each row group of the directory a separator:
+        greater than the keys of the groups before, and at most the group's first key.
+        ``group_places`` has the start of each group, and the end of the last.
     """
 
     path: str
@@ -95,20 +98,20 @@ class DirectoryHead:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory in bytes."""
         return self.layout.nbytes + sum(map(len, self.first_keys)) + 64 * self.groups
 
     def group_of(self, key: bytes) -> int:
-        """Return the row group of the directory that has a key, if any has it."""
+        """Return the only row group of the directory that can have a key."""
         return max(bisect_right(self.first_keys, key) - 1, 0)
 
     def group_span(self, group: int) -> Span:
-        """Return the bytes of a row group of the directory."""
+        """Return the byte range of a row group of the directory."""
         return Span(int(self.group_places[group]), int(self.group_places[group + 1]))
 
 
 class KeyPiece:
-    """Some keys that follow each other, with where their rows are."""
+    """Consecutive keys of a directory, with the places of their rows."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -122,7 +125,7 @@ class KeyPiece:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """The memory in bytes."""
         return int(self.table.nbytes)
 
     @cached_property
@@ -132,16 +135,16 @@ class KeyPiece:
         return places[self._keys.offset :], memoryview(data or b"")
 
     def key(self, index: int) -> bytes:
-        """Return a key by its number."""
+        """Return a key by its index."""
         places, data = self._bytes
         return bytes(data[places[index] : places[index + 1]])
 
     def index_of(self, key: bytes) -> int:
-        """Return how many keys are before a key."""
+        """Return the number of keys before a key."""
         return bisect_left(range(len(self)), key, key=self.key)
 
     def find(self, key: bytes) -> KeyRows | None:
-        """Return where a key's rows are; None if it has none."""
+        """Return the place of a key's rows; None if the key is missing."""
         index = self.index_of(key)
         if index == len(self) or self.key(index) != key:
             return None
@@ -153,7 +156,7 @@ class KeyPiece:
         )
 
     def first_row_from(self, key: bytes) -> int:
-        """Return the first row of the keys from a key on; one after the last, if there are none."""
+        """Return the first row at or after a key; the row after the last if no key follows."""
         index = self.index_of(key)
         if index < len(self):
             return int(self.first_rows[index])
@@ -161,7 +164,7 @@ class KeyPiece:
 
 
 class DirectoryWriter:
-    """Writes a directory as keys come, in order."""
+    """Writes a directory from keys that arrive in order."""
 
     def __init__(self) -> None:
         self._sink = io.BytesIO()
@@ -186,7 +189,7 @@ class DirectoryWriter:
         self._sums: list[int] = []
 
     def add(self, keys: pa.Table) -> None:
-        """Add keys that come after all before."""
+        """Add keys, all of them greater than those before."""
         if not keys.num_rows:
             return
         self._waiting.append(keys)
@@ -198,7 +201,7 @@ class DirectoryWriter:
     def finish(
         self, *, path: str, num_bytes: int, part_footer: bytes, layout: PartLayout
     ) -> tuple[bytes, int]:
-        """Return the directory's bytes, and how many of them at its end are its footer."""
+        """Return the directory's bytes, and the size of the footer at its end."""
         self._write_groups(is_last=True)
         head = _StoredHead(
             format=FORMAT,
@@ -212,7 +215,7 @@ class DirectoryWriter:
             group_places=pack(np.diff(self._places, prepend=0)),
             group_xxh3=pack(np.array(self._sums, np.uint64).view(np.int64)),
         )
-        # Readers of other makers take metadata for text.
+        # Parquet readers of other languages treat metadata as text.
         told = base64.b64encode(msgspec.msgpack.encode(head)).decode()
         self._writer.add_key_value_metadata({HEAD: told})
         self._writer.close()
@@ -220,7 +223,7 @@ class DirectoryWriter:
         return data, footer_bytes(data)
 
     def _write_groups(self, *, is_last: bool) -> None:
-        """Write the row groups that are full, and, at the end, the last one."""
+        """Write the row groups that are full, and at the end also the last one."""
         waiting = pa.concat_tables([DIRECTORY.empty_table(), *self._waiting]).combine_chunks()
         *full, rest = groups_of(waiting)
         for group in full:
@@ -242,11 +245,11 @@ class DirectoryWriter:
 
 
 def groups_of(keys: pa.Table) -> list[pa.Table]:
-    """Cut a table of keys into as many at once as a row group has; the last may have none."""
+    """Divide a table of keys into row groups; the last one may be empty."""
     ends = np.cumsum(lengths_of(one_chunk(keys.column(KEY))))
     found, at, before = list[pa.Table](), 0, 0
     while True:
-        # As many as have the bytes, the one with which they have among them.
+        # The group ends with the key that reaches the byte limit.
         limit = min(int(np.searchsorted(ends, before + GROUP_BYTES)) + 1, at + GROUP_KEYS)
         if limit > len(ends):
             return [*found, keys.slice(at)]
@@ -255,7 +258,7 @@ def groups_of(keys: pa.Table) -> list[pa.Table]:
 
 
 def _separator(before: bytes, key: bytes) -> bytes:
-    """Return the shortest key that is greater than the one before, and not greater than this."""
+    """Return the shortest key that is greater than ``before`` and at most ``key``."""
     for place, (one, other) in enumerate(zip(before, key, strict=False)):
         if one != other:
             return key[: place + 1]
@@ -263,10 +266,10 @@ def _separator(before: bytes, key: bytes) -> bytes:
 
 
 def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
-    """Return what a directory's footer says of its part.
+    """Decode the head in a directory's footer.
 
     Raises:
-        ValueError: it is no directory, or one that a later version wrote.
+        ValueError: it is not a directory, or a later version wrote it.
     """
     stored = (metadata.metadata or {}).get(HEAD.encode())
     if stored is None:
@@ -290,13 +293,13 @@ def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
 
 
 def decode_directory(data: bytes) -> tuple[DirectoryHead, KeyPiece]:
-    """Return what a whole directory says. Raises: what Arrow raises of others; ValueError."""
+    """Decode a whole directory. Raises: Arrow's errors for other bytes; ValueError."""
     file = pq.ParquetFile(pa.BufferReader(data))
     return read_head(file.metadata), KeyPiece(fitted(file.read(use_threads=False)))
 
 
 def fitted(table: pa.Table) -> pa.Table:
-    """Return a table that was read as one of `DIRECTORY`. Raises: ValueError: it is none."""
+    """Return a table read, in the schema `DIRECTORY`. Raises: ValueError: other columns."""
     if table.column_names != DIRECTORY.names or table.schema.types != DIRECTORY.types:
         raise ValueError("it has other columns than a key directory")
     return pa.Table.from_arrays(table.columns, schema=DIRECTORY).combine_chunks()

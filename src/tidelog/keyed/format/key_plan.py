@@ -1,7 +1,7 @@
-"""Which rows of a part can have what is asked of a key, by its directory alone. Pure.
+"""Select the rows of a part that can match a query of a key, by its directory alone. Pure.
 
-Within a key rows are in the order of sequences. Where a key has more rows than a stride, the first
-sequence of each of its strides is known, but that of the stride in which it begins.
+The rows of a key are in sequence order. If a key has more rows than a stride, the layout has the
+first sequence of each of its strides, except the stride in which the key begins.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class PartRows(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Where a range of sequences begins and ends in a key's rows: each between two rows.
+    """The bounds of the first and the last row of a range of sequences within a key's rows.
 
-    It begins at ``first_least`` or later, at ``first_most`` or before; ends likewise.
+    The range begins between ``first_least`` and ``first_most``, and ends between ``limit_least``
+    and ``limit_most``.
     """
 
     first_least: int
@@ -38,7 +39,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(layout: PartLayout, found: KeyRows, start: int, limit: int) -> Edges:
-    """Return between which rows the sequences ``[start, limit)`` of a key begin and end."""
+    """Return the bounds of the rows of the sequences ``[start, limit)`` of a key."""
     first_least, first_most = _row_of(layout, found, start)
     limit_least, limit_most = _row_of(layout, found, limit)
     return Edges(first_least, first_most, limit_least, limit_most)
@@ -53,9 +54,9 @@ def rows_to_read(
     rows_max: int | None = None,
     newest_first: bool = False,
 ) -> PartRows:
-    """Return rows that have all of a key's sequences ``[start, limit)``, or enough of them.
+    """Return rows that include all of a key's sequences ``[start, limit)``, or enough of them.
 
-    With ``rows_max`` as many of the first ones are enough, or of the last ones.
+    With ``rows_max``, that many of the first rows are enough, or of the last with ``newest_first``.
     """
     edges = edges_of(layout, found, start, limit)
     first, end = edges.first_least, edges.limit_most
@@ -67,19 +68,19 @@ def rows_to_read(
 
 
 def _row_of(layout: PartLayout, found: KeyRows, sequence: int) -> tuple[int, int]:
-    """Return the least and the most that the first row from a sequence on can be."""
+    """Return the least and the greatest possible index of the first row at or after a sequence."""
     first, limit = found.first_row, found.first_row + found.rows
     if sequence <= found.min_sequence:
         return first, first
     if sequence > found.max_sequence:
         return limit, limit
-    # Neither the first row nor the end: these two are known.
+    # The row is neither the first nor the end: these two cases are handled above.
     if found.rows <= layout.page_rows:
         return first + 1, limit - 1
     stride, last = layout.stride_of(first), layout.stride_of(limit - 1)
     known = layout.first_sequences[stride + 1 : last + 1]
     stride += int(np.searchsorted(known, sequence, side="left"))
-    # This stride's first row is before it, and the next one's is not.
+    # The first row of this stride is before the sequence, and that of the next stride is not.
     return (
         max(first, layout.first_row_of(stride)) + 1,
         min(limit - 1, layout.first_row_of(stride + 1)),

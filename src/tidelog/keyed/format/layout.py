@@ -1,10 +1,10 @@
-"""Where the rows of a part lie in its file: row groups, and pages of its columns. Pure.
+"""The layout of a part's file: the places of row groups and of pages. Pure.
 
-The page reader asks for a few pages by their bytes, and the group reader for whole row groups; both
-know from here where they are, and neither reads the file's own footer to learn it.
-
-Invariants: within a row group, each page but the last has a multiple of `page_rows` rows: those of
-    values as many as that, but where they are small; those of numbers more.
+The page reader requests single pages by byte range, and the group reader whole row groups. Both use
+this layout, and neither reads the file's own footer.
+Invariants: within a row group, the number of rows of each page but the last is a multiple of
+    `page_rows`. Pages of values have exactly `page_rows` rows, unless the values are small; pages
+    of numbers have more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 
 from tidelog.keyed.format.records import SEQUENCE, TIMESTAMP, VALUE, Numbers
 
-PAGED: Final = (TIMESTAMP, SEQUENCE, VALUE)  # As they follow each other in a row group.
-UNPACKED_MAX: Final = 256 * 1024 * 1024  # Eight bytes of each page of the largest part are 128 MiB.
+PAGED: Final = (TIMESTAMP, SEQUENCE, VALUE)  # In their order within a row group.
+# The largest part needs 128 MiB: eight bytes for each page.
+UNPACKED_MAX: Final = 256 * 1024 * 1024
 _LEVEL: Final = 6
 
 
@@ -31,7 +32,7 @@ class Span(NamedTuple):
 
 
 class PagePlace(NamedTuple):
-    """A page: its bytes, the row of the part that is its first, and how many rows it has."""
+    """A page: its byte range, its first row in the part, and its number of rows."""
 
     span: Span
     first_row: int
@@ -40,15 +41,16 @@ class PagePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class PartLayout:
-    """Where row groups and pages are.
+    """The places of row groups and pages.
 
-    Shape: of n row groups, ``group_rows`` has n + 1 rows: where each begins, and where all end;
-        ``group_places`` the same of bytes; ``group_sizes`` the bytes of each, decoded;
-        ``group_xxh3`` the checksum of 64 bits of each. ``chunk_places`` has for each of `PAGED`
-        where its pages begin in each row group, ``page_bytes`` the bytes of each of its pages,
-        header and all, and ``page_counts`` the rows of each. A row group is cut into *strides* of
-        ``page_rows`` rows, the last one less: ``first_sequences`` has the sequence of each stride's
-        first row where that one's key has more rows than a stride, else 0.
+    Shape: for n row groups, ``group_rows`` has n + 1 rows: the start of each group, and the end of
+        the last. ``group_places`` has the same in bytes, ``group_sizes`` the decoded bytes of each
+        group, and ``group_xxh3`` a 64-bit checksum of each. For each column of `PAGED`,
+        ``chunk_places`` has the start of its pages in each row group, ``page_bytes`` the size of
+        each page including its header, and ``page_counts`` the rows of each page. A row group is
+        divided into *strides* of ``page_rows`` rows; the last one is shorter. ``first_sequences``
+        has the sequence of each stride's first row if that row's key has more rows than a stride,
+        else 0.
     """
 
     page_rows: int
@@ -71,23 +73,23 @@ class PartLayout:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory in bytes."""
         pages = sum(len(sizes) for sizes in self.page_bytes)
         return 8 * (4 * self.groups + 3 * self.groups + 4 * pages + len(self.first_sequences))
 
     @cached_property
     def _first_strides(self) -> Numbers:
-        """Of each row group the number of its first stride, and last how many there are."""
+        """The first stride of each row group, and the total number of strides."""
         return first_strides_of(self.group_rows, self.page_rows)
 
     @cached_property
     def _page_starts(self) -> tuple[Numbers, ...]:
-        """The first row of each page, of each of `PAGED`; and last how many rows there are."""
+        """For each column of `PAGED`: the first row of each page, and the total number of rows."""
         return tuple(np.concatenate([[0], np.cumsum(counts)]) for counts in self.page_counts)
 
     @cached_property
     def _page_places(self) -> tuple[Numbers, ...]:
-        """Where each page begins, of each of `PAGED`."""
+        """For each column of `PAGED`: the start of each page, in bytes."""
         found = []
         columns = zip(self.chunk_places, self.page_bytes, self._page_starts, strict=True)
         for places, sizes, starts in columns:
@@ -98,17 +100,17 @@ class PartLayout:
         return tuple(found)
 
     def group_of(self, row: int) -> int:
-        """Return which row group has a row."""
+        """Return the row group of a row."""
         return int(np.searchsorted(self.group_rows, row, side="right")) - 1
 
     def stride_of(self, row: int) -> int:
-        """Return which stride has a row."""
+        """Return the stride of a row."""
         group = self.group_of(row)
         first = int(self._first_strides[group])
         return first + (row - int(self.group_rows[group])) // self.page_rows
 
     def first_row_of(self, stride: int) -> int:
-        """Return the first row of a stride; of the one after the last, the number of rows."""
+        """Return the first row of a stride; for the one after the last, the number of rows."""
         group = int(np.searchsorted(self._first_strides, stride, side="right")) - 1
         if group >= self.groups:
             return self.rows
@@ -116,7 +118,7 @@ class PartLayout:
         return int(self.group_rows[group]) + within * self.page_rows
 
     def pages(self, column: int, first: int, limit: int) -> list[PagePlace]:
-        """Return where the pages of a column are that have some of the rows ``[first, limit)``.
+        """Return the places of a column's pages that overlap the rows ``[first, limit)``.
 
         Columns are numbered as in `PAGED`.
         """
@@ -132,18 +134,18 @@ class PartLayout:
         return found
 
     def group_span(self, first: int, limit: int) -> Span:
-        """Return the bytes of row groups that follow each other."""
+        """Return the byte range of consecutive row groups."""
         return Span(int(self.group_places[first]), int(self.group_places[limit]))
 
 
 def first_strides_of(group_rows: Numbers, page_rows: int) -> Numbers:
-    """Return the number of each row group's first stride, and the number of all."""
+    """Return the first stride of each row group, and the total number of strides."""
     strides = -(-np.diff(group_rows) // page_rows)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(strides)]).astype(np.int64)
 
 
 def even_counts(group_rows: Numbers, page_rows: int) -> Numbers:
-    """Return how many rows each page has where there is one for each stride."""
+    """Return the rows of each page if there is one page per stride."""
     firsts = first_strides_of(group_rows, page_rows)
     counts = np.full(int(firsts[-1]), page_rows, np.int64)
     counts[firsts[1:] - 1] = np.diff(group_rows) - (np.diff(firsts) - 1) * page_rows
@@ -151,14 +153,14 @@ def even_counts(group_rows: Numbers, page_rows: int) -> Numbers:
 
 
 def encode_layout(layout: PartLayout) -> list[bytes]:
-    """Return a layout as it is stored: each list of numbers packed."""
+    """Encode a layout: each list of numbers is packed."""
     lists = [
         np.array([layout.page_rows]),
         np.diff(layout.group_rows),
         np.diff(layout.group_places, prepend=0),
         layout.group_sizes,
         layout.group_xxh3.view(np.int64),
-        # From the row group's own place: small numbers that are much alike.
+        # Relative to the row group's own place: small, similar numbers compress well.
         *(places - layout.group_places[:-1] for places in layout.chunk_places),
         *layout.page_bytes,
         layout.first_sequences,
@@ -168,7 +170,7 @@ def encode_layout(layout: PartLayout) -> list[bytes]:
 
 
 def decode_layout(packed: list[bytes]) -> PartLayout:
-    """Return a layout that was stored. Raises: ValueError: it is none."""
+    """Decode a layout. Raises: ValueError: it is not one."""
     page_rows, rows, places, sizes, sums, *others = (unpack(one) for one in packed)
     group_places = np.cumsum(places)
     columns = len(PAGED)
@@ -181,7 +183,7 @@ def decode_layout(packed: list[bytes]) -> PartLayout:
         group_xxh3=sums.view(np.uint64),
         chunk_places=tuple(one + group_places[:-1] for one in others[:columns]),
         page_bytes=tuple(others[columns : 2 * columns]),
-        # At first all columns had pages of one size.
+        # Format 1 has no page counts: all columns had the same pages.
         page_counts=tuple(others[2 * columns + 1 :])
         or columns * (even_counts(group_rows, int(page_rows[0])),),
         first_sequences=others[2 * columns],
@@ -189,13 +191,13 @@ def decode_layout(packed: list[bytes]) -> PartLayout:
 
 
 def pack(numbers: np.ndarray[Any, np.dtype[Any]]) -> bytes:
-    """Return numbers as few bytes: their first bytes stand together, then their second ones."""
+    """Compress numbers: all first bytes are stored together, then all second bytes, and so on."""
     spelled = numbers.astype("<i8").view(np.uint8).reshape(-1, 8)
     return zlib.compress(spelled.T.tobytes(), _LEVEL)
 
 
 def unpack(packed: bytes) -> Numbers:
-    """Return the numbers of `pack`. Raises: ValueError: they are none."""
+    """Return the numbers of `pack`. Raises: ValueError: the bytes are not packed numbers."""
     unpacking = zlib.decompressobj()
     try:
         plain = unpacking.decompress(packed, UNPACKED_MAX)

@@ -1,11 +1,12 @@
-"""Marks: which batches of a sink are in a log. Pure.
+"""Marks: they record the batches of a sink that are in a log. Pure.
 
-A batch is one append, so one object of the wal: its records, and last a record without a key, which
-no keyed log shows, and whose body is the mark. So both are there, or none. What is compacted leaves
-the wal: its marks go into the state, by the change that names the run.
+A batch is one append, and so one object of the wal. It consists of its records and, at the end, a
+record without a key, whose body is the mark. Keyed logs do not show that record. The batch and its
+mark are therefore stored together or not at all. Compaction removes records from the wal. The
+change that names the run then copies the marks into the state.
 
-Shape: `MAGIC`, then msgpack of the sink's name and the batch's number. The number -1 stands for no
-    batch: it is appended to take the log over.
+Shape: `MAGIC`, then msgpack of the sink's name and the batch's number. The number -1 is not a
+    batch: a sink appends it to take over the log.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SINKS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMark:
-    """The newest batch of a sink that is in the log, and when it was appended."""
+    """The newest batch of a sink in the log, and the time of its append."""
 
     number: int
     at_us: int
@@ -53,7 +54,7 @@ def marks_in(found: pa.Table) -> dict[str, SinkMark]:
 
 
 def newest_of(known: Mapping[str, SinkMark], found: Mapping[str, SinkMark]) -> dict[str, SinkMark]:
-    """Return the newest mark of each sink; of too many sinks, those that wrote last."""
+    """Return the newest mark of each sink; of too many sinks, keep those that wrote last."""
     merged = dict(known)
     for sink, mark in found.items():
         if sink not in merged or merged[sink].number < mark.number:
@@ -65,7 +66,7 @@ def newest_of(known: Mapping[str, SinkMark], found: Mapping[str, SinkMark]) -> d
 
 
 def _decoded(body: bytes) -> tuple[str, int] | None:
-    """Return a mark's sink and number; None for what only begins as one does."""
+    """Return a mark's sink and number; None if the body only begins like a mark."""
     try:
         return msgspec.msgpack.decode(body[len(MAGIC) :], type=tuple[str, int])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,7 +1,6 @@
-"""Where the pages of a Parquet file are, as its own page index says. Pure.
+"""The places of a Parquet file's pages, read from its page index. Pure.
 
-Arrow writes the index, and does not read it.
-
+Arrow writes this index but cannot read it.
 Source: the Parquet format, "Page Index"; Thrift, "Thrift Compact protocol encoding".
 """
 
@@ -20,12 +19,12 @@ _CHUNK: Final[Shape] = {3: {7: I64, 9: I64, 11: I64}, 4: I64, 5: I32}
 _FOOTER: Final[Shape] = {4: ({1: (_CHUNK,), 2: I64, 3: I64},)}
 _LOCATIONS: Final = 1
 _STRUCTS: Final = 12
-# A location is a field of each of three kinds, a number after each, and an end.
+# A page location has three fields, each a header byte and a number, and an end marker.
 _SPELLED: Final = (0x16, None, 0x15, None, 0x16, None, 0)
 
 
 class IndexedChunk(NamedTuple):
-    """A column of a row group: where its pages begin; each one's place, size, first row."""
+    """A column of a row group: its start, and the place, size and first row of each page."""
 
     start: int
     places: Numbers
@@ -34,7 +33,7 @@ class IndexedChunk(NamedTuple):
 
 
 class IndexedGroup(NamedTuple):
-    """A row group: how many rows, how many bytes decoded, and its columns."""
+    """A row group: its number of rows, its decoded bytes, and its columns."""
 
     rows: int
     size_bytes: int
@@ -45,7 +44,7 @@ def read_page_index(data: bytes) -> list[IndexedGroup]:
     """Return the row groups of a whole file that has a page index.
 
     Raises:
-        ValueError: it has none, or is no Parquet file.
+        ValueError: the file has no index, or is not Parquet.
     """
     footer, _ = read_struct(data, len(data) - footer_bytes(data), _FOOTER)
     return [
@@ -62,7 +61,7 @@ def _chunk(data: bytes, chunk: dict[int, Any]) -> IndexedChunk:
 
 
 def _locations(index: bytes) -> tuple[Numbers, Numbers, Numbers]:
-    """Read a list of locations, all at once: each is seven numbers, kinds and end among them."""
+    """Decode a list of locations at once: each is seven numbers, including headers and end."""
     if index[0] != _LOCATIONS << 4 | 9 or index[1] & 15 != _STRUCTS:
         raise ValueError("a page index begins with something else")
     count, start = index[1] >> 4, 2

@@ -1,10 +1,9 @@
-"""Pages of Parquet, one by one: from their bytes as stored to the values in them. Pure.
+"""Single Parquet pages: decode the values of a page from its stored bytes. Pure.
 
-Arrow reads whole columns of row groups; a key of a hundred records has a page of each. Only pages
-as our writer makes them are read: required columns, PLAIN, zstd, each with a checksum.
-
-Invariants: of a header, all that decides what is read is checked against what it must be; the
-checksum is that of the bytes as stored.
+Arrow reads whole columns of row groups, but a key of a hundred records has one page of each. Only
+pages in our writer's form are supported: required columns, PLAIN, zstd, with a checksum.
+Invariants: every header field that affects the read is checked against its expected value. The
+    checksum covers the bytes as stored.
 Source: the Parquet format, parquet.thrift and "Data Pages".
 """
 
@@ -20,14 +19,15 @@ from tidelog.keyed.format.records import Numbers
 from tidelog.wal.format.parquet_meta import PLAIN
 from tidelog.wal.format.thrift import I32, Shape, read_struct
 
-SIZE_MAX: Final = 128 * 1024 * 1024  # A row group of many records has 8 MiB, a value 64.
+# A row group of many records has 8 MiB, a single value up to 64 MiB.
+SIZE_MAX: Final = 128 * 1024 * 1024
 _DATA_PAGE: Final = 0
 _PAGE: Final[Shape] = {1: I32, 2: I32, 3: I32, 4: I32, 5: {1: I32, 2: I32}}
 _ZSTD: Final = pa.Codec("zstd")
 
 
 def decode_page(stored: bytes | memoryview, rows: int) -> bytes:
-    """Return what is in a page, decompressed; ``stored`` is all of it, with its header.
+    """Return the decompressed contents of a page; ``stored`` includes its header.
 
     Raises:
         ValueError: it is not the page that was written.
@@ -53,7 +53,7 @@ def decode_page(stored: bytes | memoryview, rows: int) -> bytes:
 
 
 def integers_of(plain: bytes, rows: int) -> Numbers:
-    """Return the values of a page of int64. Raises: ValueError: they are not as many."""
+    """Return the values of an int64 page. Raises: ValueError: they are not ``rows`` numbers."""
     if len(plain) != 8 * rows:
         raise ValueError("a page of numbers has others than it says")
     return np.frombuffer(plain, "<i8").astype(np.int64, copy=False)
@@ -63,7 +63,7 @@ def values_of(plain: bytes, start: int, limit: int) -> list[bytes]:
     """Return the values ``[start, limit)`` of a page of byte arrays.
 
     Raises:
-        ValueError: there are not as many.
+        ValueError: the page has fewer values.
     """
     at, found = 0, list[bytes]()
     for row in range(limit):

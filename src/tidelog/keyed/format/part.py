@@ -1,8 +1,8 @@
-"""Parts: immutable objects of sorted records, and what a state knows of each. Pure.
+"""Parts: immutable objects of sorted records, and their descriptors in a state. Pure.
 
-Shape: a part is Parquet, sorted by (key, sequence); beside it lies its key directory, which is
-    Parquet as well (see `directory`).
-Invariants: both objects are written once; what is told of them here is of their bytes.
+Shape: a part is Parquet, sorted by (key, sequence). Its key directory is a second Parquet object
+    (see `directory`).
+Invariants: both objects are written once, and the descriptor describes their bytes.
 Source: rfc-0001, "Physical organization"; design page 5.
 """
 
@@ -15,14 +15,14 @@ from tidelog.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPart:
-    """What a state knows of one part of a run; any process can read it by that.
+    """The descriptor of a part of a run in a state; any process can read the part with it.
 
-    Shape: ``path`` and ``directory`` are those of its objects. ``tail_bytes`` at the end of the
-        directory are its footer, by which a large one is read piece by piece. The checksums are
-        xxh3 of 128 bits: of the directory, of its footer.
+    Shape: ``path`` and ``directory`` are the paths of its objects. The directory ends with a footer
+        of ``tail_bytes``, with which a large directory is read in pieces. The checksums are xxh3 of
+        128 bits: of the directory, and of its footer.
     Units: ``rows`` records of ``keys`` keys, from ``first_key`` to ``last_key``; sequences from
-        ``min_sequence`` to ``max_sequence``, times from ``first_us`` to ``last_us``, each among
-        them. ``num_bytes`` and ``directory_bytes`` as stored.
+        ``min_sequence`` to ``max_sequence``, and times from ``first_us`` to ``last_us``, all
+        inclusive. ``num_bytes`` and ``directory_bytes`` as stored.
     """
 
     path: str
@@ -47,13 +47,13 @@ class RunPart:
         require(self.min_sequence <= self.max_sequence, "a part's sequences go the wrong way")
 
     def may_hold(self, start: int, limit: int) -> bool:
-        """Say whether records of the sequences ``[start, limit)`` may be in it."""
+        """Return True if the part may have records of the sequences ``[start, limit)``."""
         return start <= self.max_sequence and self.min_sequence < limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedPart:
-    """A part, and the bytes of its two objects: the directory is to be stored last."""
+    """A part and the bytes of its two objects; store the directory last."""
 
     part: RunPart
     data: bytes
@@ -62,7 +62,7 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """Where a key's records are in a part: rows ``[first_row, first_row + rows)``."""
+    """The place of a key's records in a part: rows ``[first_row, first_row + rows)``."""
 
     first_row: int
     rows: int
@@ -71,5 +71,5 @@ class KeyRows:
 
 
 def directory_path(path: str) -> str:
-    """Return where the directory of a part lies."""
+    """Return the path of a part's directory."""
     return path.removesuffix(".parquet") + ".keys.parquet"

@@ -1,15 +1,15 @@
-"""Writing parts: sorted records become Parquet, with a key directory beside it. Pure.
+"""Write parts: encode sorted records as Parquet, and their key directory. Pure.
 
-Shape: Parquet of `PART_RECORDS`, zstd; row groups of at most `GROUP_ROWS` rows and about
-    `GROUP_BYTES`, which end where a key does, unless it has half as many records; a page index,
-    page checksums, statistics of key and sequence alone (those of values would be five times as
-    large as all else in the index); numbers and values are PLAIN, so that a page is read by a few
-    lines. Times and sequences stand side by side, since each read needs both.
-Invariants: a page ends after a multiple of as many rows, or with its row group. A page of values
-    has about `PAGE_BYTES` before compression: 256 rows where values have 128 to 255 bytes, 1,024
-    where they are small, fewer where they are large. One of numbers has `NUMBERS_BYTES` at least,
-    and those of keys are as large as row groups: each page costs whoever scans all of it, such as
-    Spark, some ten microseconds, and keys are not read page by page.
+Shape: Parquet of `PART_RECORDS`, zstd. Row groups have at most `GROUP_ROWS` rows and about
+    `GROUP_BYTES`. They end at the end of a key, unless that key fills half of a group. There are a
+    page index and page checksums. Only key and sequence have statistics, because those of values
+    would be five times as large as the rest of the index. Numbers and values are PLAIN, so that a
+    page is simple to decode. Times and sequences are adjacent, because each read needs both.
+Invariants: a page ends after a multiple of a fixed number of rows, or with its row group. A page of
+    values has about `PAGE_BYTES` before compression: 256 rows for values of 128 to 255 bytes, 1,024
+    for small values, fewer for large values. A page of numbers has at least `NUMBERS_BYTES`, and a
+    page of keys is as large as its row group. Larger pages are better for full scans, such as
+    Spark's, which pay about ten microseconds per page; and keys are never read page by page.
 Source: rfc-0001, "Physical organization"; design page 5, "Run".
 """
 
@@ -44,8 +44,8 @@ from tidelog.keyed.format.records import (
 from tidelog.wal.format.parquet_meta import footer_bytes
 
 GROUP_ROWS: Final = 8_192
-GROUP_BYTES: Final = 8 * 1024 * 1024  # Of keys and values, before compression.
-GROUPS_MAX: Final = 4_096  # 33 million rows: a footer beyond that is too large to be read.
+GROUP_BYTES: Final = 8 * 1024 * 1024  # The bytes of keys and values, before compression.
+GROUPS_MAX: Final = 4_096  # 33 million rows: a reader would refuse the footer of a larger part.
 PAGE_BYTES: Final = 64 * 1024
 NUMBERS_BYTES: Final = 8 * 1024
 PAGE_ROWS_MAX: Final = 1_024
@@ -57,23 +57,23 @@ PART_RECORDS: Final = pa.schema(
 
 
 def encode_part(records: pa.Table, *, path: str, directory: str | None = None) -> EncodedPart:
-    """Return the part that holds a table of `KEYED_RECORDS`, which is in order and not empty."""
+    """Encode a part from a non-empty, sorted table of `KEYED_RECORDS`."""
     writer = RunPartWriter(path, directory=directory)
     writer.write(records)
     return writer.finish()
 
 
 def page_rows_for(records: pa.Table) -> int:
-    """Return how many rows a page is to have where values are as large as these."""
+    """Return the number of rows of a page for values of this size."""
     size = int(lengths_of(one_chunk(records.column(VALUE))).sum())
     most = PAGE_BYTES * records.num_rows // max(size, 1)
     return min(max(1 << max(most.bit_length() - 1, 0), PAGE_ROWS_MIN), PAGE_ROWS_MAX)
 
 
 class RunPartWriter:
-    """Writes a part as sorted tables come; holds its bytes, and little more than a row group.
+    """Writes a part from sorted tables; holds its bytes, and little more than a row group.
 
-    ``page_rows`` is chosen by the first table's values unless it is given.
+    ``page_rows`` follows from the first table's values unless it is given.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class RunPartWriter:
 
     @property
     def rows(self) -> int:
-        """How many records were written to it."""
+        """The number of records written so far."""
         return self._group_rows[-1] + self._pending.num_rows
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes it has so far; what waits to fill a row group is not in it."""
+        """The bytes written so far, without the rows that wait to fill a row group."""
         return self._sink.tell()
 
     @property
     def is_full(self) -> bool:
-        """Say whether more records belong into another part: a table may come yet.
+        """True if later records belong in another part; one more table still fits.
 
-        One that is no larger than what is sorted at once has far fewer groups than a quarter.
+        A table that is sorted at once has far fewer row groups than a quarter of the limit.
         """
         return len(self._group_rows) > GROUPS_MAX - GROUPS_MAX // 4 - PIECE_ROWS // GROUP_ROWS
 
@@ -117,7 +117,7 @@ class RunPartWriter:
             self._add(records.slice(start, PIECE_ROWS))
 
     def finish(self) -> EncodedPart:
-        """Return the part; it has one record at least."""
+        """Return the part, which has at least one record."""
         self._write_groups(is_last=True)
         require(self._writer is not None, "a part has a record at least")
         assert self._writer is not None
@@ -162,7 +162,7 @@ class RunPartWriter:
         self._write_groups(is_last=False)
 
     def _write_groups(self, *, is_last: bool) -> None:
-        """Write the row groups that are sure: the one to come may end at the next key."""
+        """Write the row groups whose end is certain; later records may extend the last one."""
         pending = self._pending
         is_small = pending.num_rows <= GROUP_ROWS and pending.nbytes <= GROUP_BYTES
         if not pending.num_rows or (is_small and not is_last):
@@ -186,7 +186,7 @@ class RunPartWriter:
             self._writer = _writer_of(self._sink, self._page_rows or PAGE_ROWS_MAX)
             self._places.append(self._sink.tell())
         require(len(self._group_rows) <= GROUPS_MAX, "a part has too many row groups")
-        # In one chunk: where another begins there begins a page.
+        # As one chunk, because Arrow begins a page at each chunk.
         whole = group.select(PART_RECORDS.names).cast(PART_RECORDS).combine_chunks()
         self._page_firsts.append(int64_of(whole.column(SEQUENCE))[:: self._page_rows])
         self._writer.write_table(whole, row_group_size=whole.num_rows)
@@ -232,11 +232,12 @@ class RunPartWriter:
 
 
 def _cut(starts: Numbers, at: int, most: int, rows: int) -> int:
-    """Return where a row group ends that begins at a row, and has none from ``most`` on."""
+    """Return the end of the row group that begins at row ``at``, at most ``most``."""
     if most == rows:
         return most
     begin = int(starts[np.searchsorted(starts, most, side="right") - 1])
-    # A key that is read has all its pages in one row group, where that takes no more than this.
+    # End the group before a key that would be split, unless that makes the group less than half
+    # full: a read of the key then finds all its pages in one row group.
     return begin if begin >= at + (most - at + 1) // 2 and begin > at else most
 
 
@@ -246,7 +247,7 @@ def _sizes_of(records: pa.Table, name: str) -> Numbers:
 
 
 def _writer_of(sink: io.BytesIO, page_rows: int) -> pq.ParquetWriter:
-    coded: Any = [KEY]  # Columns; the types of Arrow's writers know of a bool alone.
+    coded: Any = [KEY]  # A list of columns; Arrow's stubs allow only a bool.
     return pq.ParquetWriter(
         sink,
         PART_RECORDS,
@@ -256,7 +257,7 @@ def _writer_of(sink: io.BytesIO, page_rows: int) -> pq.ParquetWriter:
         write_statistics=[KEY, SEQUENCE],
         write_page_index=True,
         write_page_checksum=True,
-        # A page is ended once it has so many bytes, which is looked at after each so many rows.
+        # Arrow ends a page at this size, and checks it after each batch of this many rows.
         write_batch_size=page_rows,
         data_page_size=NUMBERS_BYTES,
         store_schema=False,

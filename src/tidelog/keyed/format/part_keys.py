@@ -1,6 +1,6 @@
-"""The keys of a part that is being written: what its directory will say of each. Pure.
+"""The keys of a part that is being written, for its directory. Pure.
 
-Records come table by table, and the last key of one may go on in the next.
+Records arrive in tables, and the last key of a table may continue in the next table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.keyed.format.records import (
 
 
 class PartKeys:
-    """The keys of a part as its records come; the last one may have more to come."""
+    """The keys of a part as its records arrive; the last key stays open for more records."""
 
     def __init__(self) -> None:
         self.writer = DirectoryWriter()
@@ -39,7 +39,7 @@ class PartKeys:
         self._page_rows = 1
 
     def add(self, records: pa.Table, page_rows: int) -> None:
-        """Add records that come after all before."""
+        """Add records, all of them after those before."""
         require(in_order(records), "records are not in the order of (key, sequence)")
         self._page_rows = page_rows
         found = self._look(records)
@@ -61,7 +61,7 @@ class PartKeys:
         self._keep(self._open)
 
     def has_large(self, rows: Numbers) -> Numbers:
-        """Say of each row, in order, whether its key has more rows than a page."""
+        """Return for each row, in order, whether its key has more rows than a page."""
         if not self._large:
             return np.zeros(len(rows), np.int64)
         firsts = np.concatenate([one for one, _ in self._large])
@@ -89,7 +89,7 @@ class PartKeys:
 
 
 def _joined(open_key: pa.Table, found: pa.Table) -> pa.Table:
-    """Return keys of which the first is one that was open."""
+    """Return keys after joining the first of them with the open key."""
     both = {
         name: [open_key.column(name)[0].as_py(), found.column(name)[0].as_py()]
         for name in DIRECTORY.names

@@ -1,7 +1,7 @@
 """The records of keyed logs as Arrow tables, and their order. Pure.
 
-Invariants: a table that is in order has its keys in the order of their bytes, and each key's
-records in that of their sequences, each sequence once.
+Invariants: a sorted table has its keys in byte order, and each key's records in sequence order,
+    without duplicates.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def sort_records(records: pa.Table) -> pa.Table:
-    """Return records in the order of (key, sequence).
+    """Return records sorted by (key, sequence).
 
-    Keys are hashed, and each is compared once with others, however many records it has: the order
-    of a million records of 10,000 keys takes some 30 ms, of a million keys half a second. To take
-    records in that order takes the rest: a fifth of a second, of 200 bytes each.
+    Keys are hashed, so that each distinct key is compared only once. Sorting a million records
+    takes about 30 ms for 10,000 keys, and half a second for a million keys. Copying the records
+    into that order takes another fifth of a second, for records of 200 bytes.
 
-    Units: a table whose keys, or values, are more than 2 GiB is for a writer of parts in pieces.
+    Units: keys and values must be below 2 GiB each; a larger table must be written in pieces.
     """
     if in_order(records):
         return records
@@ -44,12 +44,12 @@ def sort_records(records: pa.Table) -> pa.Table:
 
 
 def merge_sorted(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the records of several tables in the order of (key, sequence)."""
+    """Return the records of several tables, sorted by (key, sequence)."""
     return sort_records(pa.concat_tables([KEYED_RECORDS.empty_table(), *tables]))
 
 
 def in_order(records: pa.Table) -> bool:
-    """Say whether records stand in the order of (key, sequence), each of them once."""
+    """Return True if records are sorted by (key, sequence) without duplicates."""
     if records.num_rows < 2:
         return True
     keys, sequences = one_chunk(records.column(KEY)), int64_of(records.column(SEQUENCE))
@@ -60,7 +60,7 @@ def in_order(records: pa.Table) -> bool:
 
 
 def key_starts(keys: pa.Array[Any]) -> Numbers:
-    """Return the rows at which another key begins, the first one with them."""
+    """Return the rows at which a key begins, including the first row."""
     if not len(keys):
         return np.empty(0, np.int64)
     changes = np.flatnonzero(bits_of(pc.not_equal(keys[1:], keys[:-1]))) + 1
@@ -71,8 +71,8 @@ def _order_of(records: pa.Table) -> np.ndarray[Any, np.dtype[np.uint64]]:
     rows = np.uint64(records.num_rows)
     codes = _ranks_of(records.column(KEY))
     sequences = int64_of(records.column(SEQUENCE))
-    # Numbers are sorted six times as fast as an order of rows is found by them: so each has its
-    # row in its lower half. Codes and rows are each below 2^32.
+    # Sorting numbers is six times as fast as sorting row indexes by key. So each number has its row
+    # index in the lower half. Codes and rows are each below 2^32.
     by_row = np.arange(records.num_rows, dtype=np.uint64)
     if (np.diff(sequences) > 0).all():
         ranked = codes * rows + by_row
@@ -85,7 +85,7 @@ def _order_of(records: pa.Table) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 def _ranks_of(keys: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return for each row how many keys there are before its own."""
+    """Return for each row the number of distinct keys before its own."""
     coded = one_chunk(keys).dictionary_encode()
     order = pc.sort_indices(coded.dictionary)
     places = np.frombuffer(order.buffers()[1], np.uint64, len(order), 8 * order.offset)
@@ -96,7 +96,7 @@ def _ranks_of(keys: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.uint64]
 
 
 def one_chunk(column: Any) -> Any:
-    """Return a column as one array, without a copy where it is one."""
+    """Return a column as one array, without a copy if it has one chunk."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -105,32 +105,32 @@ def one_chunk(column: Any) -> Any:
 
 
 def int64_of(column: Any) -> Numbers:
-    """Return a column of int64 without nulls as numpy; Arrow's own way there loads pandas."""
+    """Return an int64 column without nulls as numpy; Arrow's own conversion imports pandas."""
     array = one_chunk(column)
     data = memoryview(array.buffers()[1] or b"")
     return np.frombuffer(data, np.int64, len(array), 8 * array.offset)
 
 
 def bits_of(column: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return a column of bools without nulls as numpy."""
+    """Return a bool column without nulls as numpy."""
     data = np.frombuffer(memoryview(column.buffers()[1] or b""), np.uint8)
     bits = np.unpackbits(data, count=column.offset + len(column), bitorder="little")
     return bits[column.offset :].view(np.bool_)
 
 
 def lengths_of(column: pa.Array[Any]) -> Numbers:
-    """Return how many bytes each value of a binary array has."""
+    """Return the size in bytes of each value of a binary array."""
     data = memoryview(column.buffers()[1] or bytes(4))
     offsets = np.frombuffer(data, np.int32, len(column) + 1, 4 * column.offset)
     return np.diff(offsets).astype(np.int64)
 
 
 def repeated(key: bytes, rows: int) -> pa.Array[Any]:
-    """Return a column that has a key in each row."""
+    """Return a column with the same key in each row."""
     return pa.array([key], pa.binary()).take(int64_array(np.zeros(rows, np.int64)))
 
 
 def int64_array(numbers: Numbers) -> pa.Array[Any]:
-    """Return numbers as Arrow's, without a null."""
+    """Return numbers as an Arrow array without nulls."""
     data = pa.py_buffer(np.ascontiguousarray(numbers, np.int64).tobytes())
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, data])

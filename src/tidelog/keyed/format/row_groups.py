@@ -1,4 +1,4 @@
-"""Row groups of a Parquet file whose footer is known, from their bytes alone. Pure."""
+"""Decode row groups of a Parquet file with a known footer from their bytes alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidelog.keyed.format.layout import Span
 
 
 def read_metadata(tail: bytes) -> pq.FileMetaData:
-    """Read the footer of a file, from the bytes at its end. Raises: what Arrow raises of others."""
+    """Decode a footer from a file's last bytes. Raises: Arrow's errors for other bytes."""
     return pq.read_metadata(pa.BufferReader(tail))
 
 
 def decode_groups(
     metadata: pq.FileMetaData, span: Span, data: bytes, groups: Sequence[int]
 ) -> pa.Table:
-    """Return row groups that lie in ``span`` of a file, of which ``data`` is what is there.
+    """Decode row groups that lie in ``span`` of a file; ``data`` is the contents of that span.
 
     Raises:
-        whatever Arrow raises of bytes that are others; so they are to be checked before.
+        Arrow's errors for damaged bytes; callers check the bytes first.
     """
     source = pa.PythonFile(_Window(span, data), mode="r")
     file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False)
@@ -31,7 +31,7 @@ def decode_groups(
 
 
 class _Window(io.RawIOBase):
-    """A file of which some bytes are known; Arrow asks for no others."""
+    """A file of which only a span is loaded; Arrow reads no other bytes."""
 
     def __init__(self, span: Span, data: bytes) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Window(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        # A file's size is asked for by its end; nothing is read there.
+        # Arrow seeks to the end to find the file's size, but does not read there.
         self._at = offset + (self._at if whence == 1 else self._span.limit if whence == 2 else 0)
         return self._at
 

@@ -1,1 +1,1 @@
-"""What a keyed log is, and what it may become: pure."""
+"""The state of a keyed log and its transitions. Pure."""

@@ -1,4 +1,4 @@
-"""What a state shows to people: segments and checkpoints. Pure."""
+"""Descriptions of a state for people: segments and checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.keyed.values import CheckpointInfo, Segment
 
 
 def segments_of(state: KeyedState) -> list[Segment]:
-    """Return the segments that are left, in order; the last one is active."""
+    """Return the segments that are not retired, in order; the last one is active."""
     found: list[Segment] = []
     start, at = state.retired, 0
     while at < len(state.runs) and state.runs[at].lower < start:
@@ -45,7 +45,7 @@ def checkpoint_infos(state: KeyedState) -> list[CheckpointInfo]:
 
 
 def checkpoint_info(name: str, one: KeyedCheckpoint) -> CheckpointInfo:
-    """Return what a checkpoint shows to people."""
+    """Return the description of a checkpoint."""
     return CheckpointInfo(
         name=name,
         oldest=one.retired,

@@ -1,11 +1,11 @@
-"""What may become of a fork: of a log that is to begin as another was. Pure.
+"""Decisions about forks: logs that begin with the contents of another log. Pure.
 
-Each try to make a fork has a checkpoint of the source and a wal of its own; the fork's state says
-with which of them it began, if with any. A try that others gave up on is *voided* in the fork's
-state, and never becomes the fork: so what was held for it can be let go of, and nobody has to know
-whether its maker lives.
-Invariants: of the tries to make a log one at the most becomes that log. What a try holds is let go
-    of only once it surely is not the fork, or the fork needs it no more.
+Each attempt to make a fork has a checkpoint of the source and a wal of its own. The fork's state
+records the attempt with which it began. Another process may give up an attempt: it *voids* the
+attempt in the fork's state, so that the attempt can never become the fork. The objects held for it
+can then be released, whether or not its maker is alive.
+Invariants: at most one attempt becomes the log. The hold of an attempt is released only once it
+    certainly is not the fork, or the fork no longer needs it.
 Source: docs/decisions/0025.
 """
 
@@ -22,12 +22,12 @@ from tidelog.machine.language import Decision
 
 
 def checkpoint_of_try(fork: str, unique: str) -> str:
-    """Return the name of the checkpoint of a try."""
+    """Return the name of the checkpoint of an attempt."""
     return f"fork.{fork}.{unique}"
 
 
 def wal_of_try(checkpoint: str) -> str:
-    """Return where the wal of a try lies, as its checkpoint tells; no log may be called so."""
+    """Return the name of the wal of an attempt; users cannot choose such a name."""
     return f"fork_{checkpoint.rpartition('.')[2]}"
 
 
@@ -40,12 +40,13 @@ def decide_forked(
     retention: Retention,
     sinks: Mapping[str, SinkMark],
 ) -> Decided:
-    """Decide that a log begins as another was at a point; False if it has begun otherwise.
+    """Decide that a log begins with the contents of another; False if it has begun otherwise.
 
-    ``sinks`` are the marks of what was compacted then: batches that are there are not taken again.
+    ``sinks`` are the marks of batches compacted in the source, so that a retry of such a batch is
+    recognized.
 
     Raises:
-        ContentionError: others gave this try up.
+        ContentionError: another process gave up this attempt.
     """
     if state.is_made:
         return Decision(is_begun_with(state, origin))
@@ -68,7 +69,7 @@ def decide_forked(
 
 
 def decide_voided(state: KeyedState, checkpoint: str) -> Decided:
-    """Decide that a log never begins with a checkpoint; False if it has begun, with whatever."""
+    """Decide that a log never begins with this checkpoint; False if the log exists."""
     if state.is_made:
         return Decision(False)
     if checkpoint in state.voided:
@@ -77,25 +78,25 @@ def decide_voided(state: KeyedState, checkpoint: str) -> Decided:
 
 
 def is_begun_with(state: KeyedState, origin: ForkOrigin) -> bool:
-    """Say whether a log is there, and began with a checkpoint; it may need it no more."""
+    """Return True if a log exists that began with this origin, even if it no longer needs it."""
     is_own = state.wal == wal_of_try(origin.checkpoint)
     return state.is_made and not state.is_dropped and is_own
 
 
 def may_begin_with(state: KeyedState, checkpoint: str) -> bool:
-    """Say whether a log may yet begin with a checkpoint."""
+    """Return True if a log can still begin with a checkpoint."""
     return not state.is_made and checkpoint not in state.voided
 
 
 def decide_let_go(state: KeyedState, checkpoint: str) -> Decided:
-    """Decide that what was held for a fork is held no more; False if it is not."""
+    """Decide to release the checkpoint of a fork; False if it is already released."""
     if state.is_dropped or checkpoint not in state.checkpoints:
         return Decision(False)
     return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(checkpoint,))))
 
 
 def decide_origin_left(state: KeyedState) -> Decided:
-    """Decide that the log from which this was forked is needed no more."""
+    """Decide that this fork no longer needs its source."""
     if state.origin is None:
         return Decision(False)
     return Decision(True, KeyedDiff(origin=(None,)))

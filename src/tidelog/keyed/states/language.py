@@ -1,8 +1,9 @@
-"""The bytes of keyed logs' states and changes: a machine's `Language`.
+"""The encoding of keyed logs' states and changes: the `Language` of their machines.
 
-Shape: msgpack maps of the fields of `KeyedState` and `KeyedDiff`; those that this version does not
-    know survive a round trip. In a state, checkpoints have no runs: ``kept_ids`` says by name which
-    they are, and ``kept`` has those that are not among the state's own, each once.
+Shape: msgpack maps of the fields of `KeyedState` and `KeyedDiff`; fields that this version does not
+    know survive a round trip. In a state, checkpoints are stored without their runs: ``kept_ids``
+    lists the run ids of each checkpoint, and ``kept`` has the runs that are not among the state's
+    own, each once.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ _ABSENT: Final[dict[str, Any]] = {name: getattr(KeyedDiff(), name) for name in _
 
 
 def prefix_of(name: str) -> str:
-    """Return the folder of a keyed log's runs, and of its machine's rollups."""
+    """Return the folder of a keyed log's runs and of its machine's rollups."""
     return f"keyed/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedLanguage:
-    """How the state of the keyed log ``name`` begins, changes, and becomes bytes."""
+    """The rules and the encoding of the state of keyed log ``name``."""
 
     name: str
 
@@ -120,7 +121,7 @@ class KeyedLanguage:
         return made_of(KeyedState, {**found, "extra": extra}, of=_OF)
 
     def vanished(self, diff: KeyedDiff) -> Sequence[str]:
-        # What a fork names of its source's is not its own to delete.
+        # A fork also names runs of its source, which it must not delete.
         return [path for path in diff.vanished if path.startswith(f"{prefix_of(self.name)}/")]
 
     def seqno_since(self, state: KeyedState) -> int | None:
@@ -128,9 +129,9 @@ class KeyedLanguage:
 
 
 def _checkpoints_apart(state: KeyedState) -> dict[str, Any]:
-    """Return the checkpoints of a state without their runs, and those, each once.
+    """Return the checkpoints of a state without runs, and their runs, each once.
 
-    A night's checkpoint of a log of years has nearly the runs of the one before.
+    A nightly checkpoint of a large log has nearly the same runs as the one before.
     """
     own = {run.id for run in state.runs}
     made = state.checkpoints
@@ -142,10 +143,10 @@ def _checkpoints_apart(state: KeyedState) -> dict[str, Any]:
 
 
 def _join_checkpoints(found: dict[str, Any]) -> None:
-    """Give the checkpoints of a state that was read their runs.
+    """Restore the runs of the checkpoints of a decoded state.
 
     Raises:
-        CorruptionError: one has a run that is not there.
+        CorruptionError: a run of a checkpoint is missing.
     """
     ids, kept = found.pop("kept_ids", {}), found.pop("kept", {})
     known = {**kept, **{run.id: run for run in found.get("runs", ())}}

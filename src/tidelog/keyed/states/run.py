@@ -1,7 +1,7 @@
-"""Runs: what is compacted, a window of sequences sorted by key. Pure.
+"""Runs: compacted windows of sequences, sorted by key. Pure.
 
 Invariants: the runs of a log do not overlap in sequence, each follows the one before, and none
-reaches over the end of a segment. So a scan walks them one after the other, and merges nothing.
+    crosses the end of a segment. A scan therefore reads one run after the other and merges nothing.
 Source: rfc-0001, "Append-Only Scan Optimization"; design page 5.
 """
 
@@ -15,11 +15,11 @@ from tidelog.keyed.format.part import RunPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All records of the sequences ``[lower, upper)``, as parts in the order of keys.
+    """All records of the sequences ``[lower, upper)``, as parts in key order.
 
-    ``id`` is its own. ``epoch`` is the write epoch in which it was begun; see `decide_compacted`.
-    ``at_us`` is when the newest of it was compacted, by the clock of who did it. A run without
-    parts says that the window has no records that have a key.
+    ``epoch`` is the write epoch in which the run was begun; see `decide_compacted`. ``at_us`` is
+    the time at which its newest records were compacted, by the compactor's clock. A run without
+    parts means that the window has no records with a key.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Return what is stored of it, directories as well."""
+        """The stored size, including directories."""
         return sum(part.num_bytes + part.directory_bytes for part in self.parts)
 
     @property
@@ -48,15 +48,15 @@ class Run:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the objects in which it lies."""
+        """The paths of its objects."""
         return tuple(path for part in self.parts for path in (part.path, part.directory))
 
 
 def paths_of(runs: Iterable[Run]) -> set[str]:
-    """Return the objects in which runs lie."""
+    """Return the paths of the objects of runs."""
     return {path for run in runs for path in run.paths}
 
 
 def overlapping(runs: Sequence[Run], start: int, limit: int | None) -> list[Run]:
-    """Return those of some runs that have any of the sequences ``[start, limit)``."""
+    """Return the runs that overlap the sequences ``[start, limit)``."""
     return [run for run in runs if run.upper > start and (limit is None or run.lower < limit)]

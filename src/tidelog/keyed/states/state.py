@@ -1,8 +1,8 @@
-"""What is durable of a keyed log besides its wal and its runs' objects. Pure.
+"""The durable state of a keyed log, apart from its wal and its runs' objects. Pure.
 
-Invariants: ``retired <= compacted``; runs cover ``[runs[0].lower, compacted)`` without gaps, and
-    begin at ``retired`` or before; seals rise, and none lies within a run. What a checkpoint names
-    is stored as long as there is the checkpoint.
+Invariants: ``retired <= compacted``. Runs cover ``[runs[0].lower, compacted)`` without gaps, and
+    begin at or before ``retired``. Seals rise, and none is inside a run. The objects that a
+    checkpoint names are stored as long as the checkpoint exists.
 Source: design page 5, "Shape".
 """
 
@@ -19,7 +19,7 @@ from tidelog.keyed.values import Retention, Sealing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSeal:
-    """The end of a segment: the first sequence that is not in it, and when it was sealed."""
+    """The end of a segment: the first sequence after it, and the time at which it was sealed."""
 
     limit: int
     at_us: int
@@ -27,10 +27,11 @@ class SegmentSeal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedCheckpoint:
-    """What was readable when it was made: ``[retired, next)``, of which runs have up to compacted.
+    """The records ``[retired, next)`` readable at a time; runs hold those before ``compacted``.
 
-    ``seals`` are those that there were, the first of the segment ``first_segment``. ``fork`` is the
-    name of the log that is to begin with it; then the rest lies in that log's own wal.
+    ``seals`` are the seals of that time; the first belongs to the segment ``first_segment``.
+    ``fork`` is the name of the log that is to begin with it; that log's own wal has the other
+    records.
     """
 
     made_us: int
@@ -45,7 +46,7 @@ class KeyedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkOrigin:
-    """The log from which this one was forked, whose runs may be named here, and what holds them."""
+    """The log from which this one was forked, and the checkpoint that holds the shared runs."""
 
     log: str
     checkpoint: str
@@ -55,12 +56,11 @@ class ForkOrigin:
 class KeyedState:
     """A keyed log's state.
 
-    ``seals`` are those of the segments that are left, of which the first has the id
-    ``first_segment``. ``write_epoch`` rises with sweeps, and rose at ``write_epoch_us``; see
-    `decide_epoch`. ``sinks`` are the newest batches that were written once, and are compacted; see
-    `mark`. ``wal`` is where its wal lies, if not under its own name. ``voided`` are the
-    checkpoints, of whichever logs, with which this one is never to begin: whoever was to fork it
-    took too long.
+    ``seals`` are those of the segments that are not retired; the first has the id
+    ``first_segment``. ``write_epoch`` rises with sweeps, last at ``write_epoch_us``; see
+    `decide_epoch`. ``sinks`` are the newest compacted batches of exactly-once writers; see `mark`.
+    ``wal`` is the name of its wal, if that differs from its own. ``voided`` are checkpoints of
+    other logs with which this one must never begin, because the fork took too long.
     """
 
     is_made: bool = False
@@ -83,13 +83,13 @@ class KeyedState:
 
     @property
     def active_start(self) -> int:
-        """Return where the segment begins that is not sealed."""
+        """The first sequence of the segment that is not sealed."""
         return self.seals[-1].limit if self.seals else self.retired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRuns:
-    """Runs that follow each other become one."""
+    """Adjacent runs, by id, and the run that replaces them."""
 
     ids: tuple[str, ...]
     run: Run
@@ -97,9 +97,9 @@ class MergedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDiff:
-    """A change. ``vanished`` are the objects that the state named before, and does not after.
+    """A change. ``vanished`` are the objects that the state named before it but not after.
 
-    Checkpoints have no runs and seals in it: theirs are those of the state that it changes.
+    Its checkpoints have no runs and seals: they are those of the state that it changes.
     """
 
     made: bool = False
@@ -127,7 +127,7 @@ class KeyedDiff:
 def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
     """Return the state after a change."""
     if diff.dropped:
-        # What holds the source is let go of next, and by whoever comes next.
+        # A later step, or a later process, releases the hold on the source.
         return KeyedState(
             is_made=True,
             is_dropped=True,
@@ -159,7 +159,7 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
         write_epoch_us=_or(diff.write_epoch_us, state.write_epoch_us),
         sinks=newest_of(state.sinks, diff.sinks) if diff.sinks else state.sinks,
         wal=state.wal if diff.wal is None else diff.wal,
-        # A log that is there never begins again.
+        # A log that exists never begins again.
         voided=() if diff.made else (*state.voided, *diff.voided),
         extra={**state.extra, **diff.extra},
     )

@@ -1,9 +1,9 @@
-"""What may become of a keyed log: each command as a decision over its state. Pure.
+"""Decisions about a keyed log: each command as a function of its state. Pure.
 
-A run is written first, and named by a decision after; between the two others may have named the
-same window, and then ours is not named, and is swept. Sweeps trust no clock: they raise the write
-epoch, and a run that was begun two epochs ago is not taken any more. A clock only keeps them from
-raising it more often than who writes a run can bear.
+A run is written first, and a decision names it afterwards. If another process has named the same
+window in between, our run is not named, and a sweep deletes it. Sweeps do not depend on clocks for
+correctness: they raise the write epoch, and a run begun two epochs ago is refused. A clock only
+limits how often sweeps raise it, so that compactors have time to finish.
 Source: design page 5; persist, "Garbage Collection".
 """
 
@@ -37,13 +37,13 @@ from tidelog.machine.language import Decision
 
 Decided = Decision[KeyedDiff, bool]
 DROPPED = "the keyed log was dropped: list those that there are"
-EPOCHS_LATE: int = 1  # In so many sweeps, a run that is being written is not swept.
+EPOCHS_LATE: int = 1  # A run under construction survives this many sweeps.
 
 
 def decide_made(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
-    """Decide that a log begins; False if it has.
+    """Decide to create a log; False if it exists.
 
     Raises:
         UsageError: the retention can never act; see `check_retention`.
@@ -57,14 +57,14 @@ def decide_made(
 def decide_compacted(
     state: KeyedState, runs: Sequence[Run], sinks: Mapping[str, SinkMark] | None = None
 ) -> Decided:
-    """Decide that runs, which follow each other, come after those that there are.
+    """Decide to add adjacent runs after the existing ones.
 
-    ``sinks`` are the marks of what is compacted, which the wal will not have any more.
-
-    False, if others have compacted the same, or it took longer than two sweeps.
+    ``sinks`` are the marks of the compacted batches, because the wal will no longer have them. The
+    result is False if another process has compacted the same window, or the compaction took longer
+    than two sweeps.
 
     Raises:
-        InvariantError: a run reaches over the end of a segment.
+        InvariantError: the runs are not adjacent.
     """
     check_living(state)
     if runs[0].lower != state.compacted or _is_late(state, runs):
@@ -74,13 +74,13 @@ def decide_compacted(
             raise InvariantError("runs that were compacted do not follow each other")
     for run in runs:
         if any(run.lower < seal.limit < run.upper for seal in state.seals):
-            return Decision(False)  # It was sealed meanwhile, within the run.
+            return Decision(False)  # The segment was sealed inside the run concurrently.
     diff = KeyedDiff(compacted=runs[-1].upper, added=tuple(runs), sinks=dict(sinks or {}))
     return Decision(True, diff)
 
 
 def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
-    """Decide that runs which follow each other become one; False if they are not there any more."""
+    """Decide to replace adjacent runs by one; False if they no longer exist."""
     check_living(state)
     places = [n for n, one in enumerate(state.runs) if one.id in ids]
     found = [state.runs[n] for n in places]
@@ -95,20 +95,21 @@ def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
 
 
 def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDiff, Segment | None]:
-    """Decide that the active segment ends before a sequence; None if it has no records.
+    """Decide to seal the active segment before a sequence; None if it has no records.
 
-    The segment is told as it is right after: others may let go of it at once.
+    The result is the segment directly after the seal, because another process may retire it at
+    once.
     """
     check_living(state)
     if limit <= state.active_start or limit < state.compacted:
-        # Where runs were made past it meanwhile, one may reach over it: seal further on.
+        # Runs now go beyond the limit, and one may cross it: the caller seals further on.
         return Decision(None)
     diff = KeyedDiff(seals=(SegmentSeal(limit=limit, at_us=at_us),))
     return Decision(segments_of(apply_diff(state, diff))[-2], diff)
 
 
 def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
-    """Decide that what is before the end of a segment is gone; return how many segments go."""
+    """Decide to retire all segments up to a sequence; the result is their number."""
     check_living(state)
     limits = [seal.limit for seal in state.seals if seal.limit <= retired]
     if not limits or limits[-1] <= state.retired:
@@ -122,7 +123,7 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
 def decide_configured(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
-    """Decide how segments are sealed, and how long they are kept.
+    """Decide to set the sealing and the retention.
 
     Raises:
         UsageError: the retention can never act; see `check_retention`.
@@ -135,13 +136,13 @@ def decide_configured(
 def decide_checkpoint(
     state: KeyedState, name: str, *, next_sequence: int, at_us: int, fork: str = ""
 ) -> Decision[KeyedDiff, KeyedCheckpoint | None]:
-    """Decide that what is readable now stays so under a name.
+    """Decide to keep all readable records under a name.
 
-    None, if not all is compacted that comes before ``next_sequence``: compact, and decide again.
-    One for a fork needs no such thing: the fork's wal has the rest.
+    The result is None if records before ``next_sequence`` are not compacted: compact, and decide
+    again. A checkpoint for a fork does not need that, because the fork's wal has these records.
 
     Raises:
-        NameTaken: there is such a checkpoint.
+        NameTaken: the checkpoint exists.
     """
     check_living(state)
     if name in state.checkpoints:
@@ -163,10 +164,10 @@ def decide_checkpoint(
 
 
 def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
-    """Decide that a checkpoint keeps nothing any more.
+    """Decide to drop a checkpoint.
 
     Raises:
-        NoSuchCheckpoint: there is none. UsageError: a fork begins with it.
+        NoSuchCheckpoint: no such checkpoint. UsageError: a fork begins with it.
     """
     check_living(state)
     if name not in state.checkpoints:
@@ -181,11 +182,11 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
 
 
 def decide_epoch(state: KeyedState, known: int, *, at_us: int, after_us: int) -> Decided:
-    """Decide that the write epoch rises, unless it has since ``known`` was read.
+    """Decide to raise the write epoch, unless it was raised since ``known`` was read.
 
-    Nor does it within ``after_us`` of the last time: whoever writes a run has so long to have it
-    named, however many collect meanwhile. Where clocks differ by more, it may be less: what is late
-    is written again.
+    It also stays if it was raised within the last ``after_us``. A compactor thus has that long to
+    have its run named, however many processes collect. If clocks differ by more, it may have less
+    time; a late run is written again.
     """
     if state.write_epoch != known or state.is_dropped:
         return Decision(False)
@@ -195,10 +196,10 @@ def decide_epoch(state: KeyedState, known: int, *, at_us: int, after_us: int) ->
 
 
 def decide_dropped(state: KeyedState) -> Decided:
-    """Decide that the log is gone; False if it is already.
+    """Decide to drop the log; False if it is dropped already.
 
     Raises:
-        UsageError: there are forks, which read what it has stored.
+        UsageError: forks read its stored objects.
     """
     if state.is_dropped:
         return Decision(False)
@@ -213,10 +214,10 @@ def decide_dropped(state: KeyedState) -> Decided:
 
 
 def check_living(state: KeyedState) -> None:
-    """Refuse a log that is not there.
+    """Refuse a log that does not exist.
 
     Raises:
-        NoSuchLog: it was never made, or was dropped.
+        NoSuchLog: it was never created, or was dropped.
     """
     if state.is_dropped:
         raise NoSuchLog(DROPPED)
@@ -225,7 +226,7 @@ def check_living(state: KeyedState) -> None:
 
 
 def no_checkpoint(name: str) -> NoSuchCheckpoint:
-    """Return the error of a checkpoint that is not there, and what to do."""
+    """Return the error for a checkpoint that does not exist, with the remedy."""
     return NoSuchCheckpoint(
         f"there is no checkpoint {name!r}: 'tidelog keyed checkpoint list' shows those that "
         "there are, and in Python log.checkpoints()"
@@ -233,10 +234,10 @@ def no_checkpoint(name: str) -> NoSuchCheckpoint:
 
 
 def check_readable(state: KeyedState, start: int) -> None:
-    """Refuse a start whose records were let go of.
+    """Refuse a start whose records were retired.
 
     Raises:
-        SequenceRetired: so it is. NoSuchLog: the log is gone.
+        SequenceRetired: they were retired. NoSuchLog: the log does not exist.
     """
     check_living(state)
     if 0 < start < state.retired:
@@ -252,7 +253,7 @@ def _is_late(state: KeyedState, runs: Sequence[Run]) -> bool:
 
 
 def with_vanished(state: KeyedState, diff: KeyedDiff) -> KeyedDiff:
-    """Return a change that says which objects nothing names after it."""
+    """Return a change together with the objects that no state names after it."""
     after = apply_diff(state, diff)
     gone = named_by(state) - named_by(after)
     return KeyedDiff(
@@ -266,6 +267,6 @@ def with_vanished(state: KeyedState, diff: KeyedDiff) -> KeyedDiff:
 
 
 def named_by(state: KeyedState) -> set[str]:
-    """Return all objects of runs that a state names, be it for a checkpoint."""
+    """Return all objects of runs that a state names, directly or for a checkpoint."""
     kept = (checkpoint.runs for checkpoint in state.checkpoints.values())
     return paths_of(state.runs).union(*(paths_of(runs) for runs in kept))

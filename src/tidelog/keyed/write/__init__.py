@@ -1,1 +1,1 @@
-"""How a keyed log is written: appends, and what of them is in memory."""
+"""Writing a keyed log: appends, and their records in memory."""

@@ -1,4 +1,4 @@
-"""Tables that are appended: their two columns, in batches that one append takes. Pure."""
+"""Appended tables: their two columns, in batches of one append each. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidelog.wal.format.key_set import KEY_BYTES_MAX
 BATCH_BYTES: Final = 8 * 1024 * 1024
 COLUMNS: Final = ["key", "value"]
 _TYPES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
-_CHUNK_BYTES: Final = 1024 * 1024  # Smaller ones are copied together: each would be a batch.
+_CHUNK_BYTES: Final = 1024 * 1024  # Smaller chunks are combined; otherwise each would be a batch.
 
 
 def columns_of(records: pa.Table | pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     """Return the keys and the values of a table of less than 2 GiB.
 
     Raises:
-        UsageError: it is no table of ``key`` and ``value``, both binary, without nulls.
+        UsageError: it is not a table of ``key`` and ``value``, both binary, without nulls.
     """
     _check_columns(records)
     keys, values = (one_chunk(records.column(name)).cast(pa.binary()) for name in COLUMNS)
@@ -31,13 +31,13 @@ def columns_of(records: pa.Table | pa.RecordBatch) -> tuple[pa.BinaryArray, pa.B
 
 
 def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray, pa.BinaryArray]]:
-    """Cut a table of any size into keys and values of about `BATCH_BYTES`, or one record.
+    """Divide a table of any size into keys and values of about `BATCH_BYTES`, or one record.
 
-    All is looked at first: of a table that will not do, nothing is appended.
+    The whole table is checked first, so an invalid table appends nothing.
 
     Raises:
-        UsageError: it is no table of ``key`` and ``value``, both binary, without nulls, or a key or
-            a value is too long, or there are no records.
+        UsageError: it is not a table of ``key`` and ``value``, both binary, without nulls, or a key
+            or a value is too long, or there are no records.
     """
     _check_columns(records)
     table = records if isinstance(records, pa.Table) else pa.Table.from_batches([records])
@@ -46,7 +46,7 @@ def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray,
     table = table.select(COLUMNS)
     for column in table.columns:
         if column.num_chunks * _CHUNK_BYTES > table.nbytes:
-            table = table.combine_chunks()  # Into some of less than 2 GiB.
+            table = table.combine_chunks()  # Into chunks of less than 2 GiB.
             break
     found = []
     for batch in table.to_batches():
@@ -64,10 +64,10 @@ def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray,
 
 
 def check_lengths(column: Any, most: int = KEY_BYTES_MAX, what: str = "key") -> None:
-    """Refuse what is too long.
+    """Refuse values that are too long.
 
     Raises:
-        UsageError: one is.
+        UsageError: a value is too long.
     """
     longest: int = pc.max(pc.binary_length(column)).as_py() or 0
     if longest > most:
@@ -94,10 +94,11 @@ def _check_columns(records: pa.Table | pa.RecordBatch) -> None:
 
 
 def _binary(column: Any, at: int, limit: int) -> pa.BinaryArray:
-    """Return some of a column, which may have more than Arrow lets be cast at once."""
+    """Return a slice of a column as binary; Arrow cannot cast a whole column past 2 GiB."""
     part: Any = column.slice(at, limit - at)
     if column.type in (pa.large_binary(), pa.large_string()):
-        part = part.take(pa.array(np.arange(limit - at)))  # Without what is before it.
+        # `take` copies only the slice, without the bytes before it.
+        part = part.take(pa.array(np.arange(limit - at)))
     binary: pa.BinaryArray = part.cast(pa.binary())
     return binary
 

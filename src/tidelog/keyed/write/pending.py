@@ -1,4 +1,4 @@
-"""What is appended and not settled: ordered, and perhaps not durable yet."""
+"""Pending appends: ordered, but not yet known to be durable or lost."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tidelog.wal.append.work import Placed
 
 @dataclass(slots=True, eq=False)
 class Ordered:
-    """Records that have a place in the log; it may be another one once they are durable.
+    """Records with a place in the log; the place may change until they are durable.
 
-    ``number`` counts them. ``is_awaited``: whoever appended them waits for that, and hears if it
-    comes to nothing.
+    ``number`` counts the appends. ``is_awaited``: the caller waits for the result, and so receives
+    an error.
     """
 
     placed: Placed
@@ -41,25 +41,26 @@ class Ordered:
         self._settled = asyncio.get_running_loop().create_future()
 
     async def settled(self) -> None:
-        """Wait until it is durable or failed, and until reads show it so."""
+        """Wait until the records are durable and visible to reads, or have failed."""
         await asyncio.shield(self._settled)
 
     @property
     def loss(self) -> BaseException | None:
-        """Return why it is not in the log, if that is known."""
+        """The reason why the records are not in the log, if known."""
         if not self.durable.done() or self.durable.cancelled():
             return None
         error = self.durable.exception()
         if isinstance(error, LogSealed):
-            return NoSuchLog(DROPPED, outcome=error.outcome)  # Nothing else seals a keyed log's.
+            # Only a drop seals the wal of a keyed log.
+            return NoSuchLog(DROPPED, outcome=error.outcome)
         return error
 
     def settle(self) -> None:
-        """Let all go on who wait for it."""
+        """Wake all waiters."""
         self._settled.set_result(None)
 
     def piece(self, position: int) -> LoosePiece:
-        """Return them as a piece of the log that begins at a position."""
+        """Return the records as a piece of the log that begins at a position."""
         count = len(self.values)
         columns: list[Any] = [
             self.keys,
@@ -76,11 +77,11 @@ class Ordered:
 
 @dataclass(slots=True, kw_only=True)
 class PendingAppends:
-    """The appends of one handle that are not settled, in their order.
+    """The appends of one handle that are not settled, in order.
 
-    ``settled`` takes each that has become durable, as a piece; ``failed`` hears of each that came
-    to nothing, or of which nothing is known. What of them nobody waited for is told by the next
-    flush, or at the end.
+    ``settled`` receives each durable append as a piece. ``failed`` receives each error, of a lost
+    or an unknown append. If no caller awaited an append, the next flush raises its error, or `end`
+    does.
     """
 
     settled: Callable[[LoosePiece], None]
@@ -90,7 +91,7 @@ class PendingAppends:
     _count: int = 0
 
     def add(self, one: Ordered) -> None:
-        """Take records that were just ordered."""
+        """Add records that were just ordered."""
         self._count += 1
         one.number = self._count
         self._held[one] = one.piece(one.placed.position)
@@ -102,16 +103,16 @@ class PendingAppends:
             self._held[one] = one.piece(position)
 
     def pieces(self) -> list[LoosePiece]:
-        """Return all that is ordered and not durable, where it was ordered."""
+        """Return all ordered records that are not durable yet, at their present places."""
         return [*self._held.values()]
 
     async def positions(self, appended: Sequence[Ordered]) -> list[int]:
-        """Wait until all of these are durable, and read so; return where they are.
+        """Wait until these records are durable and visible to reads; return their positions.
 
-        Whoever stops waiting leaves what comes of them to the next flush.
+        If the caller is cancelled, the next flush reports their errors.
 
         Raises:
-            What became of the first of them that is not in the log.
+            the error of the first append that is not in the log.
         """
         for one in appended:
             one.is_awaited = True
@@ -130,16 +131,16 @@ class PendingAppends:
         return [one.durable.result() for one in appended]
 
     async def flush(self) -> None:
-        """Wait until all that is here now is settled.
+        """Wait until all present appends are settled.
 
         Raises:
-            What became of the first that nobody waited for, and that is not in the log.
+            the error of the first append that no caller awaited and that is not in the log.
         """
         last, waited = self._count, list(self._held)
         for one in waited:
             await one.settled()
-        # Of two who flush at once the first takes the loss: the other saw it, too. What was ordered
-        # since is another flush's to tell.
+        # Two concurrent flushes both wait for a lost append, so both raise its error. A loss that
+        # was ordered after this flush began belongs to a later flush.
         seen = {one.number: one.loss for one in waited if one.loss and not one.is_awaited}
         lost = seen | {number: error for number, error in self._lost.items() if number <= last}
         for number in lost:
@@ -148,10 +149,10 @@ class PendingAppends:
             raise copy_of(lost[number])
 
     async def end(self) -> None:
-        """Wait until all is settled, and tell what nobody was told of.
+        """Wait until all appends are settled, and raise for unreported losses.
 
         Raises:
-            LocationError: not all is known to be in the log.
+            LocationError: some records may be missing from the log.
         """
         for one in list(self._held):
             await one.settled()
@@ -176,7 +177,7 @@ class PendingAppends:
 
     def _take(self, one: Ordered, durable: asyncio.Future[int]) -> None:
         piece = self._held.pop(one)
-        one.placed.on_moved(None)  # It has the records.
+        one.placed.on_moved(None)  # Drop the callback, because it holds the records.
         if durable.cancelled():
             return
         if (error := durable.exception()) is not None:
@@ -189,6 +190,6 @@ class PendingAppends:
         self.settled(piece)
 
     def _note(self, one: Ordered) -> None:
-        """Keep for the next flush what came to nothing, unless somebody hears of it."""
+        """Keep a loss for the next flush, unless a caller awaits it."""
         if not one.is_awaited and (error := one.loss) is not None:
             self._lost[one.number] = error
