@@ -1,1 +1,1 @@
-"""Keyed logs: every key is its own ordered log (docs/concepts/keyed-logs.md). Begin at `port`."""
+"""Keyed logs: each key has its own ordered log (docs/concepts/keyed-logs.md). Start at `port`."""

@@ -1,20 +1,23 @@
-"""The storage keys of OpenData's log, for those who have data in SlateDB, or take some there.
+"""The storage keys of OpenData's log, for data that moves from or to SlateDB.
 
-tidelog stores keys as a column and needs none of this. All storage keys here sort, byte by byte,
-as (segment, key, sequence) do.
+tidelog itself stores keys as a column and does not need this module. All storage keys here sort,
+byte by byte, in the order of (segment, key, sequence).
 
 Shape: ``03 01``, the segment (u32, big-endian), a tag; then, by tag:
-    ``10`` an entry: the key, escaped and ended, and the sequence less the segment's first, as a
-        number whose bytes sort as it does; ``40`` a key that the segment has: its bytes as they
-        are; ``20`` (segment 0) the block of sequences last handed out; ``30`` (segment 0) a
-        segment: its number (u32). Before that, as the RFC's first draft had it: ``01 01``, the
-        key's bytes, the sequence (u64): there, no key tells where it ends.
-    Escaped: ``00`` is ``01 01``, ``01`` is ``01 02``, all else stays; the end is ``00``. So no key
-        is a prefix of another one's entries. ``ff`` is not escaped, though a text of the RFC does
-        so: ``01 03`` sorts before ``61``, while ``ff`` sorts after it. It was to keep ``ff`` free
-        for the end of a range; that is found by adding one to the last byte instead.
-    Numbers: the upper half of the first byte is how many bytes follow, from 0 to 8; the number is
-        in all other bits, big-endian.
+    ``10``: an entry: the key, escaped and terminated, and the sequence relative to the segment's
+        first, as a number whose bytes sort like the number.
+    ``40``: a key of the segment, unescaped.
+    ``20`` (segment 0): the block of sequences last assigned.
+    ``30`` (segment 0): a segment: its number (u32).
+    The RFC's first draft used ``01 01``, the key's bytes, the sequence (u64). There, nothing marks
+        the end of the key.
+Escapes: ``00`` becomes ``01 01`` and ``01`` becomes ``01 02``; other bytes stay; the terminator is
+``00``. So no key is a prefix of another key's entries. ``ff`` is not escaped, although one text of
+the RFC escapes it: ``01 03`` sorts before ``61``, while ``ff`` sorts after it. That escape was
+meant to keep ``ff`` free for the end of a range. The end of a range is instead found by adding one
+to the last byte.
+Numbers: the upper half of the first byte is the number of further bytes, from 0 to 8; all other
+bits are the number, big-endian.
 Source: rfc-0001, "Key encoding"; OpenData's log as of its version 1.0.
 """
 
@@ -46,7 +49,7 @@ _NUMBER_MAX: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """What the storage key of an entry says; ``relative`` is its sequence less the segment's."""
+    """A decoded storage key of an entry; ``relative`` is its sequence minus the segment's first."""
 
     segment: int
     key: bytes
@@ -57,13 +60,13 @@ def encode_entry(segment: int, key: bytes, relative: int) -> bytes:
     """Return the storage key of a record.
 
     Raises:
-        UsageError: a number is not one of u32, or of u64.
+        UsageError: a number does not fit into u32 or u64.
     """
     return _head(segment, ENTRY) + escape_key(key) + encode_number(relative)
 
 
 def decode_entry(data: bytes) -> EntryKey:
-    """Return what the storage key of a record says. Raises: UsageError: it is none."""
+    """Decode the storage key of a record. Raises: UsageError: it is not one."""
     segment = _segment_of(data, ENTRY)
     key, at = unescape_key(data, _HEAD_BYTES)
     relative, at = decode_number(data, at)
@@ -83,44 +86,44 @@ def entry_prefix_range(segment: int, prefix: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_listing(segment: int, key: bytes) -> bytes:
-    """Return the storage key that says that a segment has a key."""
+    """Return the storage key that lists a key of a segment."""
     return _head(segment, LISTING) + key
 
 
 def decode_listing(data: bytes) -> tuple[int, bytes]:
-    """Return a segment and a key that it has. Raises: UsageError: it says no such thing."""
+    """Return a segment and a key that it has. Raises: UsageError: it is not a listing key."""
     return _segment_of(data, LISTING), data[_HEAD_BYTES:]
 
 
 def encode_segment(segment: int) -> bytes:
-    """Return the storage key under which a segment's first sequence and time are."""
+    """Return the storage key for the first sequence and time of a segment."""
     return _head(SYSTEM_SEGMENT, SEGMENT) + _u32(segment)
 
 
 def encode_sequence_block() -> bytes:
-    """Return the storage key of the block of sequences that was handed out last."""
+    """Return the storage key of the block of sequences that was assigned last."""
     return _head(SYSTEM_SEGMENT, SEQUENCE_BLOCK)
 
 
 def encode_draft(key: bytes, sequence: int) -> bytes:
-    """Return a record's storage key as the RFC's first draft had it."""
+    """Return a record's storage key in the format of the RFC's first draft."""
     return _DRAFT + key + _checked(sequence, _NUMBER_MAX).to_bytes(8, "big")
 
 
 def decode_draft(data: bytes) -> tuple[bytes, int]:
-    """Return the key and the sequence of `encode_draft`. Raises: UsageError: it is none."""
+    """Return the key and sequence of a draft key. Raises: UsageError: it is not a draft key."""
     if len(data) < 10 or data[:2] != _DRAFT:
         raise _no_key(data)
     return data[2:-8], int.from_bytes(data[-8:], "big")
 
 
 def escape_key(key: bytes) -> bytes:
-    """Return a key in bytes that sort as it does, and tell where it ends."""
+    """Return a key as bytes that sort in the same order and mark its end."""
     return _ESCAPED.sub(lambda found: bytes([1, found[0][0] + 1]), key) + b"\0"
 
 
 def unescape_key(data: bytes, at: int = 0) -> tuple[bytes, int]:
-    """Return the key that begins at a place, and where it ends. Raises: UsageError: none does."""
+    """Return the key at an offset, and its end. Raises: UsageError: it is not a key."""
     limit = data.find(b"\0", at)
     escaped = data[at:limit]
     if limit < 0 or any(found not in _BYTES for found in _ESCAPES.findall(escaped)):
@@ -129,7 +132,7 @@ def unescape_key(data: bytes, at: int = 0) -> tuple[bytes, int]:
 
 
 def encode_number(number: int) -> bytes:
-    """Return a number of u64 in bytes that sort as it does; small ones are short."""
+    """Return a u64 as bytes that sort like the number; small numbers are short."""
     more = (_checked(number, _NUMBER_MAX).bit_length() + 3) // 8
     return bytes([more << 4 | number >> 8 * more]) + (number % (1 << 8 * more)).to_bytes(
         more, "big"
@@ -137,12 +140,12 @@ def encode_number(number: int) -> bytes:
 
 
 def decode_number(data: bytes, at: int = 0) -> tuple[int, int]:
-    """Return the number at a place, and where it ends. Raises: UsageError: there is none."""
+    """Return the number at an offset, and its end. Raises: UsageError: it is not a number."""
     limit = at + 1 + (data[at] >> 4 if at < len(data) else 0)
     if at >= len(data) or limit > len(data):
         raise _no_key(data)
     number = int.from_bytes(bytes([data[at] & 15]) + data[at + 1 : limit], "big")
-    # Each number is spelled in one way: else two keys would be one.
+    # Each number has exactly one encoding; otherwise one key could have two encodings.
     if number > _NUMBER_MAX or encode_number(number) != data[at:limit]:
         raise _no_key(data)
     return number, limit

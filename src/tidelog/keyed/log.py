@@ -1,7 +1,7 @@
-"""A keyed log that is written: appends go to its wal, and are read from memory at once.
+"""A writable keyed log: appends go to its wal, and reads see them in memory immediately.
 
-One process writes at a time, and the newest that does ends the turn of the one before; any may
-read, compact and collect meanwhile.
+One process writes at a time; a newer writer fences the older one. Any process may read, compact and
+collect concurrently.
 Source: rfc-0001, "Write API"; design page 5, "Calls".
 """
 
@@ -61,13 +61,13 @@ OPENING_SLOTS: Final = 2  # A fence, and the first batch.
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class KeyedLog(KeyedReader, KeyedWrites):
-    """A handle for writing, and for reading.
+    """A handle for writing and reading.
 
-    ``visibility`` says whether reads show what is ordered (``memory``), or what is ``durable``.
-    While it writes, it compacts beside, as that becomes due, unless ``upkeep`` is False.
+    With ``visibility`` ``memory``, reads show ordered records; with ``durable``, only durable ones.
+    While it writes, it compacts in the background as needed, unless ``upkeep`` is False.
 
-    Units: what it has appended it knows; ``quiet_us`` after the last append that was acknowledged
-        it looks what is new all the same, for another may have taken the log over.
+    Units: the handle knows its own appends. After ``quiet_us`` without an acknowledged append it
+        reads the store again, because another process may have taken over the log.
     """
 
     wal: SlotLog
@@ -78,9 +78,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
     merger: RunMerger = field(default_factory=lambda: HERE)
     _pending: PendingAppends = field(init=False)
     _wrote: bool = False
-    _heard_us: int = 0  # When an append was acknowledged last: until then nobody else wrote.
-    _loose: int = 0  # Appends since the last upkeep: at most so many fragments.
-    _first_slot: int | None = None  # Where the log was when this handle began to write.
+    _heard_us: int = 0  # When the last append was acknowledged: until then no other process wrote.
+    _loose: int = 0  # Appends since the last upkeep; each made at most one fragment.
+    _first_slot: int | None = None  # The slot of the wal at which this handle began to write.
     _tending: asyncio.Task[int] | None = None
 
     def __post_init__(self) -> None:
@@ -120,7 +120,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 one = await self._place(keys, values, timestamp_us, timeout_us)
             except BusyError as error:
                 if durable:
-                    await self._pending.positions(placed)  # What is told as taken is durable.
+                    # The error reports these rows as taken, so they must be durable.
+                    await self._pending.positions(placed)
                 rows = sum(len(done.values) for done in placed)
                 raise LogFull(
                     "too much is waiting to be appended: append the rest of the table later",
@@ -172,9 +173,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
         raise ContentionError("others sealed or compacted first at every try: try again")
 
     async def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
-        """Bring loose fragments into runs; see `KeyedWrites`.
+        """Compact loose fragments into runs; see `KeyedWrites`.
 
-        Tasks of a session of Spark, if one is given, do the merges that are large.
+        With a Spark session, its tasks do the large merges.
         """
         self._check_open()
         merger = self.merger
@@ -194,7 +195,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         now_us = wall_us(self.standing.clock)
 
         def decide(state: KeyedState) -> Decision[KeyedDiff, int]:
-            # By the settings as they are then: somebody may just have said to keep more.
+            # Use the settings of that moment: another process may just have extended the retention.
             by = retention or state.retention
             return decide_retired(state, retired_by(state, by, now_us=now_us))
 
@@ -210,7 +211,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         )
 
     async def collect(self, *, after_us: int = AFTER_US) -> int:
-        """Delete what nothing names any more since ``after_us``; see `KeyedWrites`."""
+        """Delete objects that no state has named for ``after_us``; see `KeyedWrites`."""
         check_whole(after_us, "after_us")
         self._check_open()
         collector = KeyedCollector(
@@ -219,7 +220,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         return await collector.collect()
 
     async def scrub(self) -> KeyedScrubbed:
-        """Read all that is stored, checkpoints as well, and check it; see `KeyedScrubbed`.
+        """Read and check all stored data, including checkpoints; see `KeyedScrubbed`.
 
         Raises:
             NoSuchLog: the log is gone. LocationError: the store failed.
@@ -268,10 +269,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
         timestamp_us: int | None,
         timeout_us: int | None,
     ) -> Ordered:
-        """Have records ordered; at most ``timeout_us`` are spent on waiting for room.
+        """Place records in the wal's order; wait at most ``timeout_us`` for room.
 
         Raises:
-            BusyError: there was none. Otherwise see `KeyedWrites.append`.
+            BusyError: there was no room in time. Otherwise see `KeyedWrites.append`.
         """
         _check(keys)
         if timeout_us is not None:
@@ -299,13 +300,13 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 raise
         one = Ordered(placed, keys, values, time_us)
         if not self._wrote:
-            self.standing.tail.lag()  # Others may have appended up to now.
+            self.standing.tail.lag()  # Other processes may have appended before this first append.
         self._wrote = True
         self._pending.add(one)
         return one
 
     def _settled(self, piece: LoosePiece) -> None:
-        """Take what has become durable."""
+        """Take a batch of records that has become durable."""
         tail = self.standing.tail
         self._heard_us = self.standing.clock.monotonic_us()
         tail.add(piece)
@@ -318,21 +319,22 @@ class KeyedLog(KeyedReader, KeyedWrites):
             self._tending = asyncio.create_task(self._tend(), name="keyed upkeep")
 
     def _is_due(self, slots: int) -> bool:
-        """Say whether who ends is to look what is due: some one of those who append little each.
+        """Return True if a closing writer must check whether a compaction is due.
 
-        It is whoever's slots have one of a round number among them.
+        Many processes may each append little and close. To share the work, a closing writer checks
+        if its slots include a multiple of `LOOSE_MAX`.
         """
         if not self.upkeep or self._tending is not None or self._first_slot is None:
             return False
         return slots // LOOSE_MAX > self._first_slot // LOOSE_MAX
 
     def _failed(self, error: BaseException) -> None:
-        """Read as others do from now on: another may write, or what was sent may be there."""
+        """Stop trusting memory: another process may write, or a lost append may be stored."""
         self._wrote = False
         self.standing.tail.lag()
 
     async def _tend(self) -> int:
-        """Compact, and retire, what is due; a failure is of no matter here, and is met again."""
+        """Compact and retire as due. An error is ignored, because a later call meets it again."""
         try:
             written = await self.compact()
             await self.retire()
@@ -362,7 +364,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     @property
     def _is_quiet(self) -> bool:
-        """Say whether so long nothing told that nobody else appends."""
+        """True if nothing was heard of the log for so long that another process may write."""
         since_us = self.standing.clock.monotonic_us() - self.quiet_us
         known_us = max(self._heard_us, self.standing.refreshed_us or 0)
         return known_us <= since_us

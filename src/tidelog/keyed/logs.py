@@ -1,6 +1,6 @@
-"""The keyed logs of one location, by name: to be made, opened, forked, dropped.
+"""The keyed logs of a location, by name: create, open, fork and drop.
 
-A log's state decides whether it is there: its wal is made when it is opened first.
+The state of a log decides whether it exists. Its wal is created when the log is first opened.
 Source: design page 5, "Calls".
 """
 
@@ -45,7 +45,7 @@ TRIES = 5
 class KeyedLogs:
     """All keyed logs of a store.
 
-    ``writer`` is a name for people; by ``location_url`` other processes open the store.
+    ``writer`` is a name for people; other processes open the store by ``location_url``.
     """
 
     store: Store
@@ -57,11 +57,10 @@ class KeyedLogs:
     async def create(
         self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> KeyedLog:
-        """Make a keyed log, and open it.
+        """Create a keyed log, and open it.
 
         Raises:
-            UsageError: the name or the settings will not do. NameTaken: there is one already, or
-            was.
+            UsageError: the name or the settings are invalid. NameTaken: the name is or was in use.
         """
         standing = self._standing(name)
         _check_free(name)
@@ -85,10 +84,10 @@ class KeyedLogs:
         batching: Batching | None = None,
         upkeep: bool = True,
     ) -> KeyedLog:
-        """Open a keyed log; ``batching`` is how it is written, if it is.
+        """Open a keyed log; ``batching`` sets how it is written.
 
         Raises:
-            UsageError: the name or the settings will not do. NoSuchLog: there is none.
+            UsageError: the name or the settings are invalid. NoSuchLog: no such log.
         """
         standing = await self._living(name)
         return KeyedLog(
@@ -102,10 +101,10 @@ class KeyedLogs:
     async def reader(
         self, name: str, *, refresh_us: int = REFRESH_US, checkpoint: str | None = None
     ) -> KeyedReader:
-        """Open a keyed log to be read, as it goes on, or as it was at a checkpoint.
+        """Open a keyed log for reading: its newest records, or its contents at a checkpoint.
 
         Raises:
-            NoSuchLog: there is none. NoSuchCheckpoint: it has no such checkpoint.
+            NoSuchLog: no such log. NoSuchCheckpoint: it has no such checkpoint.
         """
         check_whole(refresh_us, "refresh_us")
         standing = await self._living(name)
@@ -117,10 +116,10 @@ class KeyedLogs:
         )
 
     async def standing(self, name: str) -> KeyedStanding:
-        """Return what is known of a keyed log; refresh it before it is used.
+        """Return a handle of a keyed log's state; refresh it before use.
 
         Raises:
-            UsageError: the name will not do. NoSuchLog: there is none.
+            UsageError: the name is invalid. NoSuchLog: no such log.
         """
         standing = await self._living(name)
         await self._wal(standing, None)
@@ -134,20 +133,20 @@ class KeyedLogs:
         return [name for name in names if await self.has(name)]
 
     async def has(self, name: str) -> bool:
-        """Say whether there is a keyed log of a name.
+        """Return True if a keyed log of this name exists.
 
         Raises:
-            UsageError: the name will not do.
+            UsageError: the name is invalid.
         """
         state = await self._standing(name).machine.refresh()
         return state.is_made and not state.is_dropped
 
     async def fork(self, source: str, name: str) -> KeyedLog:
-        """Make a keyed log that begins as another is now, and shares what it has stored.
+        """Create a keyed log with the present contents of another, sharing the stored objects.
 
         Raises:
-            UsageError: the name will not do. NameTaken: there is, or was, such a log. NoSuchLog:
-            there is no source. ContentionError: others changed the source meanwhile.
+            UsageError: the name is invalid. NameTaken: the name is or was in use. NoSuchLog: no
+                such source. ContentionError: the source kept changing.
         """
         target = self._standing(name)
         _check_free(name)
@@ -160,7 +159,8 @@ class KeyedLogs:
         for _ in range(TRIES):
             with suppress(PositionCollected):
                 is_made = await forks.make(target)
-                with suppress(LocationError, NoSuchLog):  # Else a collection does it.
+                # If this fails, a collection does it later.
+                with suppress(LocationError, NoSuchLog):
                     await forks.settle()
                 if not is_made:
                     raise taken
@@ -168,12 +168,12 @@ class KeyedLogs:
         raise ContentionError("the source was collected faster than it could be forked: try again")
 
     async def drop(self, name: str) -> None:
-        """Drop a keyed log, for good; its name stays taken.
+        """Drop a keyed log permanently; its name is never reused.
 
-        A drop of a log that was dropped deletes what a killed drop left of it.
+        Dropping a dropped log deletes the remains of a drop that was killed.
 
         Raises:
-            NoSuchLog: there is none. UsageError: forks read what it has stored.
+            NoSuchLog: no such log. UsageError: forks read its stored objects.
         """
         standing = self._standing(name)
         if (await standing.machine.refresh()).is_dropped:
@@ -185,7 +185,7 @@ class KeyedLogs:
         await self._clear(standing)
 
     async def _clear(self, standing: KeyedStanding) -> None:
-        """Delete what is left of a log that was dropped, and let go of what it was forked from."""
+        """Delete the remains of a dropped log, and release its hold on its fork source."""
         await Forks(source=standing, writer=self.writer).settle(gives_up=True)
         with suppress(NoSuchLog):
             await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
@@ -226,7 +226,7 @@ class KeyedLogs:
         return standing
 
     async def _wal(self, standing: KeyedStanding, batching: Batching | None) -> SlotLog:
-        """Open the wal of a log that was made; make it, if whoever made the log did not."""
+        """Open the wal of a log; create it if the log's creator died before it did."""
         opened = partial(
             open_log,
             standing.wal,
@@ -250,10 +250,10 @@ class KeyedLogs:
 
 
 def _check_free(name: str) -> None:
-    """Refuse names that the wals of forks have.
+    """Refuse names that are reserved for the wals of forks.
 
     Raises:
-        UsageError: it is one.
+        UsageError: the name is reserved.
     """
     if is_kept_for_forks(name):
         raise UsageError(f"{name!r} cannot be the name of a keyed log: choose one that no fork has")

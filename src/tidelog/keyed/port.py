@@ -1,10 +1,10 @@
-"""What a keyed log can do: the faces of one that is read, and of one that is written, too.
+"""The interfaces of a keyed log: one for reading, and one for reading and writing.
 
 Shape: records are read as tables of ``key`` (binary), ``sequence`` and ``timestamp_us`` (int64) and
-    ``value`` (binary), none empty. The records of a key come in the order of sequences (or in the
-    opposite one, newest first); those of different keys in no order that is promised.
-Units: a sequence is a position in the log that feeds it, from 1: it rises, and a key's have gaps.
-    ``start`` and ``limit`` are sequences ``[start, limit)``; start 0 is the oldest that is left.
+    ``value`` (binary), never null. The records of a key are in sequence order, or in reverse order
+    with newest first. Records of different keys are in no defined order.
+Units: a sequence is a position in the log, from 1; it rises, and the sequences of a key have gaps.
+    ``start`` and ``limit`` are sequences ``[start, limit)``; start 0 is the oldest kept record.
 Source: rfc-0001, "Write API", "Scan API", "Count API"; design page 5.
 """
 
@@ -29,16 +29,16 @@ from tidelog.keyed.values import (
 
 
 class KeyedScan(abc.ABC):
-    """Records as they are read; close it, or use it in ``async with``, if it is not drained."""
+    """Records, read on demand; unless it is read to the end, close it or use ``async with``."""
 
     @property
     @abc.abstractmethod
     def next_sequence(self) -> int:
-        """Return where to go on: all before it was given, or is not of what was asked for.
+        """The sequence from which to resume: all matching records before it were returned.
 
-        Of a scan that was drained it is the frontier that the scan is complete to, so that the
-        cursor of an idle key moves on; of one that was stopped (``rows``), the one after the last.
-        Newest first, it is the frontier as soon as the scan has begun.
+        After a complete scan, it is the frontier to which the scan is complete, so that the cursor
+        of an idle key advances. After a scan stopped by ``rows``, it is the sequence after the last
+        record. With newest first, it is the frontier as soon as the scan has begun.
         """
 
     @abc.abstractmethod
@@ -46,10 +46,10 @@ class KeyedScan(abc.ABC):
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """End it."""
+        """End the scan."""
 
     async def to_arrow(self) -> pa.Table:
-        """Return all of it as one table."""
+        """Return all records as one table."""
         found = [table async for table in self]
         return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
 
@@ -61,7 +61,7 @@ class KeyedScan(abc.ABC):
 
 
 class KeyedReads(abc.ABC):
-    """A keyed log that is read. What it shows is what there was when it was refreshed last."""
+    """A keyed log for reading. It shows the records known at its last refresh."""
 
     name: str
 
@@ -78,9 +78,9 @@ class KeyedReads(abc.ABC):
         """Read the records of a key; at most ``rows`` of them.
 
         Raises:
-            UsageError: it is no key, or no range. SequenceRetired: records from ``start`` on were
-            retired. CorruptionError: an object is missing, or is not what was written.
-            LocationError: the store failed. All but UsageError while it is read.
+            UsageError: the key or the range is invalid. SequenceRetired: records from ``start``
+                were retired. CorruptionError: an object is missing or was changed. LocationError:
+                the store failed. All but UsageError are raised during the read.
         """
 
     @abc.abstractmethod
@@ -116,15 +116,15 @@ class KeyedReads(abc.ABC):
         prefix: bytes | None = None,
         start: int | None = None,
     ) -> KeyedScan:
-        """Read the records of a key, of a prefix, or of all keys, and those to come as they come.
+        """Read the records of a key, a prefix, or all keys, and new records as they arrive.
 
-        Without ``start``, only those to come. All followers of a handle share what they ask the
-        store. Its ``next_sequence`` moves on with what others' keys get.
+        Without ``start``, only new records are read. All followers of a handle share their store
+        requests. ``next_sequence`` also advances past records of other keys.
         """
 
     @abc.abstractmethod
     async def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
-        """Return how many records a key has in a range; whole runs are counted without their data.
+        """Return the number of records of a key in a range; whole runs are counted by directory.
 
         Raises:
             See `scan`.
@@ -134,7 +134,7 @@ class KeyedReads(abc.ABC):
     async def count_approximate(
         self, key: bytes, start: int = 0, limit: int | None = None
     ) -> Count:
-        """Return about how many, with bounds, from directories alone; see `count`."""
+        """Return an approximate number with bounds, from directories alone; see `count`."""
 
     @abc.abstractmethod
     def keys(
@@ -144,33 +144,33 @@ class KeyedReads(abc.ABC):
         after: bytes | None = None,
         segments: tuple[int, int | None] | None = None,
     ) -> AsyncIterator[pa.Table]:
-        """Yield the keys that begin with a prefix, in order of their bytes, a page at a time.
+        """Yield the keys that begin with a prefix, in byte order, a page at a time.
 
-        ``after`` goes on where a page ended. ``segments`` asks for the keys that have records in
-        the segments of these ids, ``[first, last)``.
+        ``after`` resumes after the last key of a page. ``segments`` selects keys that have records
+        in the segments with ids ``[first, last)``.
 
-        Shape: ``key`` (binary), ``records``, ``min_sequence`` and ``max_sequence`` (int64): of what
-            is readable; each key once.
+        Shape: ``key`` (binary), ``records``, ``min_sequence`` and ``max_sequence`` (int64) of the
+            readable records; each key once.
         """
 
     @abc.abstractmethod
     async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
-        """Return the segments that have any of a range of sequences, in order."""
+        """Return the segments that overlap a range of sequences, in order."""
 
     @abc.abstractmethod
     async def sequence_at(self, when: int | datetime) -> int:
-        """Return the first sequence whose record has a time or a later one; else the next one.
+        """Return the first sequence whose record has this time or a later one; else the next one.
 
-        The time is in microseconds since 1970, or a datetime: one without a zone is in UTC.
+        The time is in microseconds since 1970, or a datetime; one without a zone is in UTC.
         """
 
     @abc.abstractmethod
     async def next_sequence(self) -> int:
-        """Return the sequence to come, as far as this handle shows: what is ordered, or durable."""
+        """Return the next sequence to be assigned, after the records that this handle shows."""
 
     @abc.abstractmethod
     async def refresh(self) -> int:
-        """Read what others have committed; return the sequence to come."""
+        """Read the commits of other processes; return the next sequence."""
 
     @abc.abstractmethod
     async def checkpoints(self) -> list[CheckpointInfo]:
@@ -178,19 +178,19 @@ class KeyedReads(abc.ABC):
 
     @abc.abstractmethod
     async def describe(self) -> KeyedInfo:
-        """Return what there is to know of it."""
+        """Return a description of the log."""
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """End what runs for this handle; all that was appended is answered first.
+        """Stop the background work of this handle; all appends are settled first.
 
         Raises:
-            LocationError: something that nobody waited for is not known to be in the log.
+            LocationError: an append that the caller did not await may be missing from the log.
         """
 
 
 class KeyedWrites(KeyedReads):
-    """A keyed log that is written, too: by one process at a time, and the newest one wins."""
+    """A keyed log for reading and writing; one process writes at a time, and the newest wins."""
 
     @abc.abstractmethod
     async def append(
@@ -201,18 +201,21 @@ class KeyedWrites(KeyedReads):
         timestamp_us: int | None = None,
         timeout_us: int | None = None,
     ) -> int:
-        """Append records (key, value), which stand together; return the sequence of the first.
+        """Append records (key, value), contiguously; return the sequence of the first.
 
-        With ``durable=False`` it returns once the queue accepts them (the first call of a handle,
-        once the log is open). Until it is durable, a sequence may be given again to other records,
-        if this process dies, or another takes the log over, or the store refuses records.
-        It waits for room, with ``timeout_us`` no longer than that.
+        With ``durable=False``, the call returns once the queue accepts the records; the first call
+        of a handle returns once the log is open. Until a record is durable, its sequence may be
+        assigned to another record: if this process dies, another process takes over the log, or the
+        store refuses it.
+
+        The call waits for room; ``timeout_us`` limits that wait.
 
         Raises:
-            UsageError: there are none, or one is no pair of bytes, or is too large. Nothing was
-            sent. LogFull: there was no room for ``timeout_us``; it has the records. Fenced: another
-            process took over. OutcomeUnknown: they were sent, and it is not known what became of
-            them. LocationError: the store refused them. All but OutcomeUnknown are NOT_APPLIED.
+            UsageError: no records, a record is not a pair of bytes, or it is too large. Nothing was
+                sent. LogFull: no room within ``timeout_us``; the error has the records. Fenced:
+                another process took over. OutcomeUnknown: the records were sent, and their outcome
+                is unknown. LocationError: the store refused them. All but OutcomeUnknown are
+                NOT_APPLIED.
         """
 
     @abc.abstractmethod
@@ -226,7 +229,8 @@ class KeyedWrites(KeyedReads):
     ) -> int:
         """Append a table of ``key`` and ``value`` (binary, no nulls), in its order; see `append`.
 
-        A large one is written as several batches, of which a failure may leave the first ones.
+        A large table is written as several batches; after a failure, the first batches may be
+        stored.
         """
 
     @abc.abstractmethod
@@ -240,26 +244,26 @@ class KeyedWrites(KeyedReads):
         """Append records if there is room for them now; see `append`.
 
         Raises:
-            LogFull: there is none; ``records`` are those that were given. Otherwise see `append`.
+            LogFull: there is no room; ``records`` are the given ones. Otherwise see `append`.
         """
 
     @abc.abstractmethod
     async def flush(self) -> int:
-        """Wait until all that was ordered so far is durable; return `durable_sequence`.
+        """Wait until all records ordered so far are durable; return `durable_sequence`.
 
         Raises:
-            Whatever became of what was ordered since the last flush, and is not in the log.
+            the error of the first record since the last flush that is not in the log.
         """
 
     @abc.abstractmethod
     async def durable_sequence(self) -> int:
-        """Return the sequence below which all is durable, as far as this handle knows."""
+        """Return the sequence below which all records are durable, as far as this handle knows."""
 
     @abc.abstractmethod
     def on_durable(self, told: Callable[[int], None]) -> Callable[[], None]:
-        """Have a function called with each new `durable_sequence`; return what ends that.
+        """Call a function with each new `durable_sequence`; return a function that ends this.
 
-        It is called in the event loop, never with a lower one than before.
+        It is called in the event loop, with rising values.
         """
 
     @abc.abstractmethod
@@ -268,33 +272,34 @@ class KeyedWrites(KeyedReads):
 
     @abc.abstractmethod
     async def compact(self, *, everything: bool = False) -> int:
-        """Bring loose fragments into runs, and each sealed segment into one; return runs written.
+        """Compact loose fragments into runs, and each sealed segment into one run.
 
-        Without ``everything``, only what is due. Any process may do it, at any time.
+        Return the number of runs written. Without ``everything``, only due work is done. Any
+        process may call this at any time.
         """
 
     @abc.abstractmethod
     async def retire(self, retention: Retention | None = None) -> int:
-        """Let go of the sealed segments that the retention does not keep; return how many."""
+        """Retire the sealed segments past the retention; return their number."""
 
     @abc.abstractmethod
     async def configure(
         self, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> None:
-        """Set when segments are sealed, or what is kept, for all processes from now on."""
+        """Set the sealing or the retention of the log, for all processes."""
 
     @abc.abstractmethod
     async def collect(self) -> int:
-        """Delete what nothing names any more; return how many objects that were."""
+        """Delete objects that no state names; return their number."""
 
     @abc.abstractmethod
     async def checkpoint(self, name: str) -> CheckpointInfo:
-        """Keep all that is readable now readable under a name, until it is dropped.
+        """Keep all records readable now under a name, until it is dropped.
 
         Raises:
-            NameTaken: there is such a checkpoint.
+            NameTaken: the checkpoint exists.
         """
 
     @abc.abstractmethod
     async def drop_checkpoint(self, name: str) -> None:
-        """Drop a checkpoint. Raises: NoSuchCheckpoint: there is none."""
+        """Drop a checkpoint. Raises: NoSuchCheckpoint: no such checkpoint."""

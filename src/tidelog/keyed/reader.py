@@ -1,4 +1,4 @@
-"""A keyed log that is read: its state, its runs, and what of its wal is loose.
+"""A readable keyed log: its state, its runs, and the loose fragments of its wal.
 
 Source: rfc-0001, "Scan API" and "Count API"; design page 5, "Calls".
 """
@@ -45,10 +45,10 @@ REFRESH_US = 1_000_000
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class KeyedReader(KeyedReads):
-    """A handle for reading; it shows what there was when it was refreshed last.
+    """A handle for reading; it shows the records known at its last refresh.
 
-    Units: it refreshes itself when it is asked ``refresh_us`` after that, or later. With
-    ``at_checkpoint``, it shows what a checkpoint keeps, always.
+    Units: a read refreshes the handle if the last refresh is at least ``refresh_us`` ago. With
+        ``at_checkpoint``, it always shows the contents of a checkpoint.
     """
 
     name: str
@@ -124,7 +124,8 @@ class KeyedReader(KeyedReads):
             feed=self._feed,
             wanted=wanted,
             scan=lambda reached: ViewScan(
-                # By what is known a follower could stand still: what follows it may be collected.
+                # Always read the newest state: after a collection, an older view could lack the
+                # fragments that follow, and the follower would never advance.
                 look=lambda _: self._look_now(True),
                 wanted=replace(wanted, start=reached),
                 clock=self.standing.clock,
@@ -175,7 +176,7 @@ class KeyedReader(KeyedReads):
         check_key(prefix)
         if segments is not None:
             check_segments(segments)
-        # The least key after a key is that key and a zero byte.
+        # The smallest key after a key is that key plus a zero byte.
         first = prefix if after is None else max(prefix, check_key(after) + b"\0")
         for attempt in range(TRIES):
             view = await self._look(attempt > 0)
@@ -203,7 +204,7 @@ class KeyedReader(KeyedReads):
         check_readable(view.state, start)
         known = segments_of(view.state)
         if known[-1].start >= view.next:
-            known.pop()  # Nothing has come to it yet.
+            known.pop()  # No record has arrived in it yet.
         return [
             one
             for one in known
@@ -260,12 +261,12 @@ class KeyedReader(KeyedReads):
         start: int = 0,
         limit: int | None = None,
     ) -> DataFrame:
-        """Return what is durable now of a key, a prefix or a range as a DataFrame.
+        """Return the durable records of a key, a prefix or a range as a DataFrame.
 
-        See `spark_view`, which tells the frontier, too.
+        See `spark_view`, which also returns the frontier.
 
         Raises:
-            See `scan`; UsageError: Spark's executors do not reach the location, too.
+            See `scan`; UsageError: Spark's executors cannot reach the location, too.
         """
         found = await self.spark_view(
             spark, key, prefix, first=first, last=last, start=start, limit=limit
@@ -283,13 +284,13 @@ class KeyedReader(KeyedReads):
         start: int = 0,
         limit: int | None = None,
     ) -> SparkView:
-        """Return `to_spark` as ``frame``, and ``next_sequence``, the frontier it is complete to.
+        """Return `to_spark` as ``frame``, and the frontier to which it is complete.
 
-        The frame stands for what there was when it was made, and can be read for an hour after that
-        was compacted or retired. Its rows come in no order that is promised: sort them.
+        The frame shows the records at the time of this call. It is readable for one hour after
+        these are compacted or retired. Its rows are in no defined order.
 
         Raises:
-            See `to_spark`. HandleError: it was closed.
+            See `to_spark`. HandleError: the handle is closed.
         """
         self._check_open()
         found: SparkView = await spark_keyed_room("frame").keyed_view(
@@ -319,7 +320,7 @@ class KeyedReader(KeyedReads):
         return ViewScan(look=self._look, wanted=wanted, clock=self.standing.clock)
 
     async def _refresh(self, fresh: bool) -> None:
-        """Look what is new; what is not older than ``refresh_us`` will do, unless fresh.
+        """Read the newest state, unless not ``fresh`` and the last is younger than ``refresh_us``.
 
         Raises:
             HandleError: this handle is closed. Otherwise see `KeyedStanding.refresh`.
@@ -336,11 +337,11 @@ class KeyedReader(KeyedReads):
         return self.standing.view()
 
     async def _stated(self) -> KeyedView:
-        """Return the view by which the log's state is told: anybody may change that."""
+        """Return the view that describes the log's state, which any process may change."""
         return await self._look(False)
 
     async def _look_now(self, fresh: bool) -> KeyedView:
-        """Return what is durable now."""
+        """Return the view of all records that are durable now."""
         return await self._look(True)
 
     async def _durable_end(self) -> int:
@@ -348,15 +349,15 @@ class KeyedReader(KeyedReads):
 
 
 def _within(view: KeyedView, limit: int | None) -> int:
-    """Return where a read ends: what came after the view is not in it."""
+    """Return the end of a read: records after the view are excluded."""
     return view.next if limit is None else min(limit, view.next)
 
 
 def _window(view: KeyedView, segments: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Return the sequences of the segments of these ids.
+    """Return the sequences of the segments with these ids.
 
     Raises:
-        NoSuchSegment: there is none of them. UsageError: the range goes the wrong way.
+        NoSuchSegment: no such segment. UsageError: the range is reversed.
     """
     first, last = segments
     check_sequences(first, last)

@@ -1,4 +1,4 @@
-"""What keyed logs are told and tell: settings, segments, counts, checkpoints. Pure.
+"""Values of keyed logs: settings, segments, counts, checkpoints. Pure.
 
 Source: rfc-0001, "Count API"; design page 5.
 """
@@ -24,10 +24,10 @@ KEYED_RECORDS: Final = _RECORDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealing:
-    """When a segment is sealed by itself: at a size, at an age, or (None, None) by call alone.
+    """The rules for sealing segments: at a size, at an age, or (None, None) only by a call.
 
-    Units: ``bytes`` that it has stored; ``age_us`` since its oldest record. It is sealed by what
-    compacts the log: the upkeep of whoever writes, once some appends have come, or `compact`.
+    Units: ``bytes`` of stored data; ``age_us`` since the oldest record. Segments are sealed by
+        compaction: the background upkeep of a writer, after some appends, or `compact`.
     """
 
     bytes: int | None = 1024 * 1024 * 1024
@@ -41,13 +41,13 @@ class Sealing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept at least; of each that is set, older sealed segments go whole.
+    """The least that is kept; older sealed segments are retired as a whole.
 
-    Units: records as young as ``age_us`` are kept, so a segment goes once it was sealed so long
-    ago, and no record of it is younger; the newest segments that have ``bytes`` stored together;
-    the newest ``segments``, the active one among them. The active segment never goes. A segment
-    goes once any of the settings lets it go, when the log is retired: by `retire`, or by the upkeep
-    of whoever writes.
+    Units: records younger than ``age_us`` are kept, so a segment is retired once it was sealed that
+        long ago and all its records are older. The newest segments with ``bytes`` of stored data in
+        total are kept. The newest ``segments``, including the active one, are kept. The active
+        segment is never retired. A segment is retired if any of the settings allows it, by `retire`
+        or by the upkeep of a writer.
     """
 
     age_us: int | None = None
@@ -68,8 +68,8 @@ class Retention:
 class Segment:
     """A window of sequences over all keys, ``[start, limit)``; the active one has no ``limit``.
 
-    ``records`` and ``bytes`` are those of its runs: what is not compacted yet is not in them.
-    ``first_us`` is the least time of its records as far as they are compacted, else None.
+    ``records`` and ``bytes`` are those of its runs, without records that are not compacted yet.
+    ``first_us`` is the least time of its compacted records, or None.
     """
 
     id: int
@@ -86,7 +86,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """How many records there are: at least ``least``, at most ``most``; ``value`` lies between."""
+    """A number of records between ``least`` and ``most``, inclusive; ``value`` is between them."""
 
     value: int
     least: int
@@ -99,7 +99,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """A named frontier, whose records stay readable: ``[oldest, next_sequence)``."""
+    """A named frontier whose records ``[oldest, next_sequence)`` stay readable."""
 
     name: str
     oldest: int
@@ -110,10 +110,10 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInfo:
-    """What there is to know of a keyed log.
+    """A description of a keyed log.
 
-    Units: ``oldest`` is the first sequence that is readable, ``next_sequence`` the one to come,
-    ``compacted`` the one up to which all is in runs; ``bytes`` are those of runs and directories.
+    Units: ``oldest`` is the first readable sequence, ``next_sequence`` the next to be assigned. All
+        records before ``compacted`` are in runs. ``bytes`` is the size of runs and directories.
     """
 
     name: str
@@ -136,10 +136,10 @@ def _check_from_one(value: object, what: str) -> None:
 
 
 def check_key(key: object) -> bytes:
-    """Return a key back, if it is one.
+    """Return the key if it is valid.
 
     Raises:
-        UsageError: it is no bytes, or too long. The empty key is a key.
+        UsageError: it is not bytes, or is too long. The empty key is valid.
     """
     key_checked(key)
     assert isinstance(key, bytes)
@@ -147,10 +147,10 @@ def check_key(key: object) -> bytes:
 
 
 def check_sequences(start: int, limit: int | None = None) -> None:
-    """Refuse what is no range of sequences ``[start, limit)``.
+    """Refuse values that are not a range of sequences ``[start, limit)``.
 
     Raises:
-        UsageError: one is no whole number from 0 to 2^63-1, or the range goes the wrong way.
+        UsageError: one is not a whole number from 0 to 2^63-1, or the range is reversed.
     """
     for name, value in (("start", start), ("limit", limit)):
         if value is None and name == "limit":
@@ -164,10 +164,10 @@ def check_sequences(start: int, limit: int | None = None) -> None:
 
 
 def check_rows(rows: int | None) -> None:
-    """Refuse what is no number of records.
+    """Refuse a value that is not a positive number of records, or None.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if rows is not None:
         _check_from_one(rows, "rows")
@@ -176,10 +176,10 @@ def check_rows(rows: int | None) -> None:
 
 
 def check_settings(sealing: object, retention: object) -> None:
-    """Refuse what is no setting.
+    """Refuse values that are not settings.
 
     Raises:
-        UsageError: one is something else.
+        UsageError: a value has another type.
     """
     if sealing is not None:
         check_kind(sealing, Sealing, "sealing is a tidelog.Sealing")
@@ -194,7 +194,7 @@ def check_retention(sealing: Sealing, retention: Retention) -> None:
         UsageError: segments are not sealed by age, or only after the retention.
     """
     age_us = retention.age_us
-    if age_us is None or (sealing.bytes, sealing.age_us) == (None, None):  # Sealed by call.
+    if age_us is None or (sealing.bytes, sealing.age_us) == (None, None):  # Sealed only by a call.
         return
     if sealing.age_us is None or sealing.age_us > age_us:
         raise UsageError(
@@ -206,10 +206,10 @@ def check_retention(sealing: Sealing, retention: Retention) -> None:
 
 
 def check_segments(segments: object) -> None:
-    """Refuse what is no range of ids of segments ``(first, last)``, of which last may be None.
+    """Refuse a value that is not a range of segment ids ``(first, last)``; last may be None.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if not isinstance(segments, tuple) or len(segments) != 2:
         raise UsageError(
@@ -219,10 +219,10 @@ def check_segments(segments: object) -> None:
 
 
 def check_keys(first: object, last: object | None) -> None:
-    """Refuse what is no range of keys ``[first, last)``.
+    """Refuse values that are not a range of keys ``[first, last)``.
 
     Raises:
-        UsageError: one is no key, or the range goes the wrong way.
+        UsageError: one is not a key, or the range is reversed.
     """
     check_key(first)
     if last is not None and check_key(last) < check_key(first):
@@ -234,7 +234,7 @@ def check_keys(first: object, last: object | None) -> None:
 
 
 def prefix_limit(prefix: bytes) -> bytes | None:
-    """Return the least key after all that begin with a prefix; None if there is none."""
+    """Return the least key after all keys that begin with a prefix; None if none exists."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
@@ -243,7 +243,7 @@ def records_table(records: Sequence[tuple[bytes, bytes]]) -> tuple[pa.BinaryArra
     """Return the keys and the values of pairs, as arrays.
 
     Raises:
-        UsageError: it is no list of pairs of bytes.
+        UsageError: the value is not a list of pairs of bytes.
     """
     given: object = records
     if isinstance(given, bytes | str) or not isinstance(given, Sequence):
@@ -251,7 +251,7 @@ def records_table(records: Sequence[tuple[bytes, bytes]]) -> tuple[pa.BinaryArra
     try:
         keys, values = zip(*records, strict=True) if records else ((), ())
         if not {*map(type, keys), *map(type, values)} <= {bytes}:
-            raise TypeError("one of them is something else")  # Arrow would take texts.
+            raise TypeError("one of them is something else")  # Arrow would accept texts.
         return pa.array(keys, pa.binary()), pa.array(values, pa.binary())
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise UsageError(

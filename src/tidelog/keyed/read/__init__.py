@@ -1,1 +1,1 @@
-"""How the records of a keyed log are read: runs, loose fragments, and views over both."""
+"""Reading a keyed log: runs, loose fragments, and views of both."""

@@ -1,7 +1,6 @@
-"""The one way from keyed logs to Spark, which no room up to `location` knows.
+"""The only import of `tidelog.spark.keyed` in the packages below `location`.
 
-Users hand a session of Spark to a log that they have; where there is a session, there is the room
-that works with it, too.
+Users pass a Spark session to a log. If a session exists, the package for it does too.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """A DataFrame, and the sequence that it is complete to: a later view goes on from there."""
+    """A DataFrame, and the sequence to which it is complete: a later view starts there."""
 
     frame: DataFrame
     next_sequence: int
 
 
 def spark_keyed_room(name: str) -> Any:
-    """Return a module of the room of keyed logs in Spark."""
+    """Import and return a module of `tidelog.spark.keyed`."""
     return import_module(f"tidelog.spark.keyed.{name}")

@@ -1,7 +1,7 @@
-"""Reading key directories, and keeping them: small ones whole, of large ones the pieces asked for.
+"""Read and cache key directories: small ones as a whole, large ones in pieces.
 
-Invariants: what is kept was checked, and has at most so many bytes; what leaves is what was not
-used for longest. Many who ask for one piece at once send one request.
+Invariants: cached pieces are checked, and their total size is bounded; the least recently used
+    piece is evicted. Concurrent callers of one piece share a request.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tidelog.lookahead import in_order
 from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls
 
-WHOLE_BYTES_MAX: Final = 1024 * 1024  # Of a directory: some 100,000 keys.
-WHOLE_GROUPS_MAX: Final = 16  # Large keys that compress well are few bytes in the store alone.
+WHOLE_BYTES_MAX: Final = 1024 * 1024  # The size of a directory of about 100,000 keys.
+# Large keys may compress well, so the stored size alone is no limit for memory.
+WHOLE_GROUPS_MAX: Final = 16
 CACHE_BYTES: Final = 256 * 1024 * 1024
 ENTRY_BYTES: Final = 512
-METADATA_RATIO: Final = 6  # About how many times as large a footer is once it is decoded.
+METADATA_RATIO: Final = 6  # The approximate ratio of a decoded footer to its stored size.
 _WHAT: Final = "a key directory"
 _AHEAD: Final = 4
 
@@ -52,10 +53,10 @@ _Name: TypeAlias = tuple[bytes, int]
 
 
 class DirectoryCache:
-    """What was read of directories and footers, up to a bound in bytes.
+    """A cache of directories and footers with a limit in bytes.
 
-    Readers of one loop may share one, whatever their stores: pieces are named by the checksum of
-    the directory.
+    Readers of one event loop may share a cache, even with different stores, because the checksum of
+    the directory is part of a piece's key.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
@@ -69,10 +70,10 @@ class DirectoryCache:
         return self._used_bytes
 
     async def get(self, part: RunPart, piece: int, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return a piece of a part's directory, or of what else is small; load it if not kept.
+        """Return a piece of a part's directory, or its footer; load it if it is not cached.
 
         Raises:
-            what ``load`` raises.
+            the errors of ``load``.
         """
         name = (part.directory_xxh3, piece)
         kept = self._kept.get(name)
@@ -99,7 +100,7 @@ def _cost(found: _Kept) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OpenDirectory:
-    """A directory of which the head was read, and either all keys or the footer."""
+    """An open directory: its head, and either all its keys or its footer."""
 
     head: DirectoryHead
     whole: KeyPiece | None
@@ -107,13 +108,13 @@ class OpenDirectory:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory in bytes."""
         footer = 0 if self.metadata is None else METADATA_RATIO * self.metadata.serialized_size
         return self.head.nbytes + footer + (0 if self.whole is None else self.whole.nbytes)
 
 
 class DirectoryReader:
-    """Answers from directories; see `DirectoryCache`."""
+    """Answers queries from directories; see `DirectoryCache`."""
 
     def __init__(self, store: Store, clock: Clock, cache: DirectoryCache) -> None:
         self._store = store
@@ -121,22 +122,22 @@ class DirectoryReader:
         self._cache = cache
 
     async def layout(self, part: RunPart) -> PartLayout:
-        """Return where the rows of a part lie. Raises: see `find`."""
+        """Return the layout of a part. Raises: see `find`."""
         return (await self.open(part)).head.layout
 
     async def find(self, part: RunPart, key: bytes) -> KeyRows | None:
-        """Return where a key's rows are in a part; None if it has none.
+        """Return the place of a key's rows in a part; None if the part does not have the key.
 
         Raises:
-            ObjectNotFound: the directory is not there. CorruptionError: it is not that of the
-            part. LocationError: the store failed.
+            ObjectNotFound: the directory is missing. CorruptionError: it belongs to another part,
+                or was changed. LocationError: the store failed.
         """
         if not part.first_key <= key <= part.last_key:
             return None
         return (await self._piece_with(part, key)).find(key)
 
     async def rows_from(self, part: RunPart, key: bytes | None) -> int:
-        """Return the first row of the keys from a key on; with None, the number of rows."""
+        """Return the first row at or after a key; with None, the number of rows."""
         if key is None or key > part.last_key:
             return part.rows
         if key <= part.first_key:
@@ -146,7 +147,7 @@ class DirectoryReader:
     async def pieces(
         self, part: RunPart, first: bytes, last: bytes | None
     ) -> AsyncGenerator[KeyPiece, None]:
-        """Yield pieces of the directory that have all keys ``[first, last)``, in order."""
+        """Yield pieces of the directory that include all keys ``[first, last)``, in order."""
         opened = await self.open(part)
         if opened.whole is not None:
             yield opened.whole
@@ -157,7 +158,7 @@ class DirectoryReader:
             for group in range(opened.head.group_of(first), limit):
                 yield group
 
-        # What goes by is not kept: a listing of all keys would drive out all that is asked for.
+        # Do not cache these pieces: a listing of all keys would evict all other pieces.
         load = partial(self._load_piece, part, opened)
         ahead = in_order(numbers(), load, size_of=lambda _: 0, at_once=_AHEAD)
         async with aclosing(ahead) as pieces:

@@ -1,8 +1,8 @@
-"""Followers of one handle, and the one poll that serves them all.
+"""The followers of one handle, and the poll that they share.
 
-Whatever keys are followed, and by however many, the store is asked for the next slot of the wal
-alone, and each fragment is fetched once. A follower is woken by what it follows only; one that has
-fallen far behind reads on by a scan.
+For any number of followers and keys, the poll requests only the next slot of the wal and fetches
+each fragment once. A follower is woken only by its own keys. A follower that is far behind catches
+up by a scan.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tidelog.wal.slot_protocol.reader import SlotReader
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
 TRIES: Final = 20
-LINGER_S: Final = 30.0  # For a follower who comes again, such as over HTTP.
+LINGER_S: Final = 30.0  # A follower may return soon, for example over HTTP.
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A follower that has all up to the end of the feed; ``woken`` is where to read on."""
+    """A waiting follower, at the end of the feed; ``woken`` is the sequence to read from."""
 
     wanted: KeyedWanted
     woken: asyncio.Future[int]
 
     def passed(self, feed: KeyedFeed) -> int:
-        """Return up to where there was nothing for it: what woke it, it was not given yet."""
+        """Return the sequence before which this follower has missed nothing."""
         if not self.woken.done():
             return feed.end
         return 0 if self.woken.cancelled() or self.woken.exception() else self.woken.result()
@@ -55,7 +55,7 @@ class _Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class KeyedFeed:
-    """What comes to a wal, as it comes, for followers.
+    """The new records of a wal, for followers.
 
     Units: the newest ``window_bytes`` of records are kept.
     """
@@ -65,7 +65,7 @@ class KeyedFeed:
     window_bytes: int = WINDOW_BYTES
     end: int = 0
     _window: deque[LoosePiece] = field(default_factory=deque)
-    _sizes: deque[int] = field(default_factory=deque)  # Of each in the window.
+    _sizes: deque[int] = field(default_factory=deque)  # The size of each piece in the window.
     _bytes: int = 0
     _by_key: dict[bytes, dict[_Waiting, None]] = field(default_factory=dict)
     _by_range: dict[_Waiting, None] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class KeyedFeed:
 
     @property
     def begin(self) -> int:
-        """Return from which sequence on all is in the window."""
+        """The first sequence of the window, which is complete after it."""
         return self._window[0].start if self._window else self.end
 
     def start(self, at: int) -> None:
-        """Begin to poll from a sequence on, unless it has begun.
+        """Start to poll from a sequence, unless the poll runs already.
 
         Raises:
             HandleError: the keyed log was closed. NoSuchLog: it was dropped.
@@ -91,18 +91,18 @@ class KeyedFeed:
             self._task = asyncio.create_task(self._run(), name="keyed feed")
 
     def join(self) -> None:
-        """Count a follower in."""
+        """Add a follower."""
         self._followers += 1
 
     def leave(self) -> None:
-        """Count a follower out; without any, the poll ends in a while."""
+        """Remove a follower; without followers, the poll ends some time later."""
         self._followers -= 1
         if not self._followers:
-            with suppress(RuntimeError):  # The loop itself ends.
+            with suppress(RuntimeError):  # The event loop is closing.
                 asyncio.get_running_loop().call_later(LINGER_S, self._end_if_idle)
 
     async def stop(self) -> None:
-        """End the poll, and all who wait."""
+        """End the poll and all followers."""
         task = self._task
         self._end(HandleError("the keyed log was closed: open it again"))
         if task is not None:
@@ -110,15 +110,15 @@ class KeyedFeed:
             await asyncio.wait({task})
 
     def pieces(self, start: int) -> list[LoosePiece]:
-        """Return what the window has from a sequence on."""
+        """Return the pieces of the window after a sequence."""
         found = [*takewhile(lambda piece: piece.limit > start, reversed(self._window))]
         return found[::-1]
 
     async def news(self, waiting: _Waiting, reached: int) -> int:
-        """Wait until there is something that may be wanted; return from where on to read.
+        """Wait for records that this follower may want; return the sequence to read from.
 
         Raises:
-            Whatever ended the poll.
+            the error that ended the poll.
         """
         if self._error is not None:
             raise self._error
@@ -135,7 +135,7 @@ class KeyedFeed:
                 self._by_key.pop(key, None)
 
     def push(self, piece: LoosePiece) -> None:
-        """Take what came to the wal; nothing, if it does not follow what is there."""
+        """Add new records of the wal; ignore records that are known or that leave a gap."""
         if piece.start > self.end or piece.limit <= self.end or piece.records is None:
             return
         self._window.append(piece)
@@ -159,7 +159,7 @@ class KeyedFeed:
         if not self._by_key and not self._by_range:
             return []
         keys = piece.places(piece.records)
-        # In one order each time, so that a run can be told again.
+        # In a fixed order, so that a simulated run is reproducible.
         found = [waiting for key in keys.any_of(self._by_key) for waiting in self._by_key[key]]
         ranges = (one for one in self._by_range if keys.has_any(one.wanted.first, one.wanted.last))
         return [*found, *ranges]
@@ -168,7 +168,7 @@ class KeyedFeed:
         for attempt in range(TRIES):
             try:
                 await self._poll()
-                self._end(NoSuchLog(DROPPED))  # Nothing else seals what feeds a keyed log.
+                self._end(NoSuchLog(DROPPED))  # Only a drop seals the wal of a keyed log.
                 return
             except LocationError as error:
                 if attempt + 1 == TRIES:
@@ -191,12 +191,12 @@ class KeyedFeed:
                 self.push(LoosePiece(start=self.end, limit=limit, records=records))
 
     def _end(self, error: TidelogError) -> None:
-        """Let nobody follow any more."""
+        """End all followers, and refuse new ones."""
         self._error = error
         self._tell(error)
 
     def _overtaken(self) -> None:
-        """Have all read on by runs: what was to be polled next is compacted, and collected."""
+        """Make all followers continue from runs: the next records were compacted and collected."""
         reached = self.end
         self._forget()
         for waiting in self._all_waiting():
@@ -204,12 +204,12 @@ class KeyedFeed:
                 waiting.woken.set_result(reached)
 
     def _fail(self, error: TidelogError) -> None:
-        """Tell those who wait that there is no poll any more."""
+        """Raise an error in all waiting followers; the poll has ended."""
         self._forget()
         self._tell(error)
 
     def _forget(self) -> None:
-        """Let go of all that was polled; whoever follows next begins another poll."""
+        """Discard the window; the next follower starts another poll."""
         self._task, self.end, self._bytes = None, 0, 0
         self._window.clear()
         self._sizes.clear()
@@ -225,7 +225,7 @@ class KeyedFeed:
 
 @dataclass(kw_only=True, eq=False)
 class Following(KeyedScan):
-    """Records that are wanted, and those to come; ``scan`` reads what is past."""
+    """Wanted records of the past and the future; ``scan`` reads the past ones."""
 
     feed: KeyedFeed
     wanted: KeyedWanted
@@ -263,7 +263,7 @@ class Following(KeyedScan):
     async def _followed(self) -> AsyncGenerator[pa.Table, None]:
         reached = self.reached = await self.begin() if self.reached is None else self.reached
         while True:
-            # Again and again: while it is read, the window moves on.
+            # Repeat, because the window advances during the scan.
             while reached < self.feed.begin or not self.feed.end:
                 past = self.scan(reached)
                 async with aclosing(past):
@@ -271,7 +271,8 @@ class Following(KeyedScan):
                         self.reached = past.next_sequence
                         yield table
                 reached = self.reached = past.next_sequence
-                # Who follows from later on than there is anything leaves no gap to others.
+                # A follower may start past the end of the log. The shared feed starts no later than
+                # the end, so that other followers have no gap.
                 self.feed.start(min(reached, past.seen))
             for piece in self.feed.pieces(reached):
                 table = self._of(piece, reached)

@@ -1,7 +1,7 @@
-"""Reading row groups of parts, by Arrow: what many rows are read by.
+"""Read row groups of parts with Arrow, for reads of many rows.
 
-A part's footer is read once, and kept. Row groups that follow each other are one request, and are
-checked by what the directory says of each before they are decoded.
+A part's footer is read once and cached. Consecutive row groups are read in one request. Each is
+checked against its checksum in the directory before it is decoded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tidelog.store.port import Store
 
 TABLE_ROWS: Final = 65_536
 TABLE_BYTES: Final = 8 * 1024 * 1024
-_FOOTER: Final = -2  # Where the cache has it, beside pieces of directories.
+_FOOTER: Final = -2  # The cache key of a footer, next to the pieces of directories.
 _WHAT: Final = "a part of a run"
-_AHEAD: Final = 3  # One that waits to be read, and two that are decoded.
+_AHEAD: Final = 3  # One table that waits for the reader, and two that are being decoded.
 _AHEAD_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -47,7 +47,7 @@ class _PartFooter:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Row groups ``[first, limit)``, and how many bytes they have decoded."""
+    """Row groups ``[first, limit)``, and their decoded size in bytes."""
 
     first: int
     limit: int
@@ -55,7 +55,7 @@ class _Groups:
 
 
 class GroupReader:
-    """Reads whole row groups, a few requests ahead of whoever reads them."""
+    """Reads whole row groups, a few requests ahead of the reader."""
 
     def __init__(self, store: Store, clock: Clock, cache: DirectoryCache) -> None:
         self._store = store
@@ -68,8 +68,8 @@ class GroupReader:
         """Yield rows of a part in tables of bounded size: in order, or the last table first.
 
         Raises:
-            ObjectNotFound: the part is not there. CorruptionError: a row group is not what was
-            written. LocationError: the store failed.
+            ObjectNotFound: the part is missing. CorruptionError: a row group was changed.
+                LocationError: the store failed.
         """
         if not rows.rows:
             return
@@ -135,7 +135,7 @@ def _decode(
 
 
 def _groups_of(layout: PartLayout, rows: PartRows, *, newest_first: bool) -> list[_Groups]:
-    """Return the row groups that have some rows, a few together, in the order of reading."""
+    """Return the row groups with some of the rows, a few together, in reading order."""
     first, last = layout.group_of(rows.first), layout.group_of(rows.limit - 1)
     found = list[_Groups]()
     begin, size = first, 0

@@ -1,6 +1,6 @@
-"""Where keys are among records: an index of a column of keys, itself of columns. Pure.
+"""Key places: an index of a column of keys, stored as columns itself. Pure.
 
-A dict of all keys would take some three hundred bytes of memory for each, and seconds of a million.
+A dict of all keys would take about 300 bytes of memory per key, and seconds for a million keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.keyed.format.records import one_chunk
 
 @dataclass(frozen=True, slots=True)
 class KeyPlaces(Sequence[bytes]):
-    """The distinct keys in order; the rows ``order[starts[n] : starts[n + 1]]`` have the nth."""
+    """The distinct keys in order; the nth has the rows ``order[starts[n] : starts[n + 1]]``."""
 
     keys: pa.BinaryArray
     starts: np.ndarray[Any, Any]
@@ -59,12 +59,12 @@ class KeyPlaces(Sequence[bytes]):
         return self.order[self.starts[at] : self.starts[at + 1]]
 
     def any_of(self, keys: Collection[bytes]) -> list[bytes]:
-        """Return those of some keys that are here, in order; the fewer of both are looked up."""
+        """Return the given keys that occur here, in order; looks up the smaller of the two sets."""
         if len(keys) > len(self):
             return [key for key in self[:] if key in keys]
         return [key for key in sorted(keys) if len(self.rows_of(key))]
 
     def has_any(self, first: bytes, last: bytes | None) -> bool:
-        """Say whether any of the keys ``[first, last)`` is here."""
+        """Return True if any of the keys ``[first, last)`` occurs here."""
         at = bisect_left(self, first)
         return at < len(self) and (last is None or self[at] < last)

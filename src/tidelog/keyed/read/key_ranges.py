@@ -1,4 +1,4 @@
-"""Ranges of keys, cut to what is read at once, by how many records directories say each key has."""
+"""Ranges of keys that are small enough to read at once, by the record counts of directories."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pyarrow as pa
 async def key_ranges(
     pages: AsyncGenerator[pa.Table, None], first: bytes, last: bytes | None, rows: int
 ) -> AsyncGenerator[tuple[bytes, bytes | None, bool], None]:
-    """Yield ranges of keys that follow each other, each with about so many records at most.
+    """Yield consecutive ranges of keys, each with at most about ``rows`` records.
 
-    ``pages`` are the keys ``[first, last)`` in order, each once, with how many ``records`` it has.
-
-    Shape: the first key, the key after the last one (None: all), and whether it is one key alone
-        that has more.
+    ``pages`` are the keys ``[first, last)`` in order, each once, with their number of ``records``.
+    Shape: the first key, the key after the last one (None: no limit), and whether the range is a
+        single key with more records.
     """
     begin, held = first, 0
     async with aclosing(pages):

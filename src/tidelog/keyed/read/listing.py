@@ -1,7 +1,7 @@
-"""Keys: those of all sources, merged in the order of their bytes, a page at a time.
+"""Key listings: the keys of all sources, merged in byte order, a page at a time.
 
-Each source gives its keys in order. Of the pages at hand the least last key bounds what is known of
-all: up to it, keys are gathered by columns, and each is given once.
+Each source yields its keys in order. The least last key of the current pages limits the keys that
+are known for all sources. The keys up to that limit are merged by columns, each once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.keyed.read.sources import KEY_ROWS, Source, added_up
 async def merged_keys(
     sources: Sequence[Source], first: bytes, last: bytes | None, start: int, limit: int | None
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield the keys ``[first, last)`` that any of the sources has, as `KEY_ROWS`, each once."""
+    """Yield the keys ``[first, last)`` of all sources, as `KEY_ROWS`, each once."""
     async with AsyncExitStack() as stack:
         streams = [
             _Stream(await stack.enter_async_context(aclosing(one.keys(first, last, start, limit))))
@@ -28,7 +28,7 @@ async def merged_keys(
         for one in streams:
             await one.fill()
         while at_hand := [one for one in streams if one.page is not None]:
-            # Of what has no more to come all is known: a thousand small runs are one page.
+            # A source without further pages sets no limit, so a thousand small runs give one page.
             bound = min((one.last for one in at_hand if one.has_more), default=None)
             yield _together([one.take(bound) for one in at_hand])
             for one in at_hand:
@@ -36,7 +36,7 @@ async def merged_keys(
 
 
 class _Stream:
-    """The keys of one source, of which a page is at hand; None once there are no more."""
+    """The keys of one source, with its current page; None after the last page."""
 
     def __init__(self, pages: AsyncGenerator[pa.Table, None]) -> None:
         self._pages = pages
@@ -52,7 +52,7 @@ class _Stream:
 
     @property
     def has_more(self) -> bool:
-        """Say whether there are keys after those at hand."""
+        """True if the source has keys after the current page."""
         return self._ahead is not None
 
     async def fill(self) -> None:
@@ -72,7 +72,7 @@ class _Stream:
         return None
 
     def take(self, bound: bytes | None) -> pa.Table:
-        """Take the keys up to a bound, or all, out of the page."""
+        """Take the keys up to a limit, or all, from the page."""
         assert self.page is not None
         count = self.page.num_rows
         if bound is not None:

@@ -1,4 +1,4 @@
-"""Reading a few rows of a part, page by page: two requests for a key of a hundred records."""
+"""Read a few rows of a part by page: two requests for a key of a hundred records."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from tidelog.store.wrappers.cached import Cached
 T = TypeVar("T")
 
 _WHAT: Final = "a page of a run"
-_INLINE_BYTES: Final = 128 * 1024  # Decoded sooner than a thread has begun.
+_INLINE_BYTES: Final = 128 * 1024  # Decoding this much takes less time than starting a thread.
 _TIMESTAMPS, _SEQUENCES, _VALUES = (PAGED.index(name) for name in (TIMESTAMP, SEQUENCE, VALUE))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """Bytes of a part, by where they are."""
+    """Fetched bytes of a part, with their places."""
 
     spans: Sequence[tuple[Span, bytes]]
 
     def page(self, place: PagePlace) -> bytes:
-        """Return what is in a page, decompressed."""
+        """Return the decompressed contents of a page."""
         for span, data in self.spans:
             if span.start <= place.span.start and place.span.limit <= span.limit:
                 at = place.span.start - span.start
@@ -54,18 +54,18 @@ class _Fetched:
 
 
 class PageReader:
-    """Reads pages of parts, each checked by its header and its checksum."""
+    """Reads pages of parts; each page's header and checksum are checked."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     async def read(self, part: RunPart, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
-        """Return rows of a part that are all of one key.
+        """Return rows of a part that all have the same key.
 
         Raises:
-            ObjectNotFound: the part is not there. CorruptionError: a page is not what was written.
-            LocationError: the store failed.
+            ObjectNotFound: the part is missing. CorruptionError: a page was changed. LocationError:
+                the store failed.
         """
         decode = partial(_records, layout=layout, rows=rows, key=key)
         return await self._with_pages(part, layout, rows, range(len(PAGED)), decode)
@@ -99,7 +99,7 @@ class PageReader:
         columns: Sequence[int],
         decode: Callable[[_Fetched], T],
     ) -> T:
-        """Return what ``decode`` makes of pages, read again if a copy was damaged."""
+        """Return the result of ``decode``; if a cached copy is damaged, read the pages again."""
         spans = [
             place.span
             for column in columns

@@ -1,9 +1,8 @@
-"""The face of runs to those who read keyed logs: what one part holds of keys and sequences.
+"""The interface of runs for readers of keyed logs: keys and sequences of one part.
 
-A few rows are read by their pages, many by their row groups: with the same result.
-
-Invariants: nothing is answered from bytes that were not checked; records come in the order of
-(key, sequence), and newest first in the reverse of it.
+A few rows are read by pages and many by row groups, with the same result.
+Invariants: every byte is checked before use. Records come in the order of (key, sequence), or with
+    newest first in reverse order.
 """
 
 from __future__ import annotations
@@ -43,16 +42,17 @@ from tidelog.store.port import Store
 
 ReaderChoice = Literal["auto", "pages", "groups"]
 
-PAGED_ROWS_MAX: Final = 2_048  # Of more rows, a row group is decoded sooner than its pages.
-GROUPS_AT_ONCE: Final = 8  # Row groups of one key: 64 MiB at the most, unless values are larger.
+# For more rows, decoding a row group is faster than decoding its pages.
+PAGED_ROWS_MAX: Final = 2_048
+GROUPS_AT_ONCE: Final = 8  # The row groups of one key: at most 64 MiB, unless values are larger.
 _TIMES_AHEAD: Final = 8
 
 
 class RunPartReader:
-    """Reads parts of runs; see `RunPart`. What it learns of directories is kept in the cache.
+    """Reads parts of runs; see `RunPart`. Directories are cached.
 
-    Raises: of all that read:
-        ObjectNotFound: an object is not there. CorruptionError: one is not what was written.
+    All reads raise:
+        ObjectNotFound: an object is missing. CorruptionError: an object was changed.
         LocationError: the store failed.
     """
 
@@ -62,7 +62,7 @@ class RunPartReader:
         self._groups = GroupReader(store, clock, cache)
 
     async def find(self, part: RunPart, key: bytes) -> KeyRows | None:
-        """Return where a key's records are in a part; None if it has none."""
+        """Return the place of a key's records in a part; None if the part does not have the key."""
         return await self._directories.find(part, key)
 
     async def read_key(
@@ -77,11 +77,11 @@ class RunPartReader:
         newest_first: bool = False,
         reader: ReaderChoice = "auto",
     ) -> pa.Table:
-        """Return a key's records of the sequences ``[start, limit)``; of many, the first ones.
+        """Return a key's records of the sequences ``[start, limit)``, at most ``rows_max``.
 
-        With ``groups_max`` they are those of as many row groups: fewer, but some.
-
-        Shape: `KEYED_RECORDS`, in the order of sequences, or with ``newest_first`` in the reverse.
+        With ``groups_max``, the records are limited to that many row groups; there is at least one
+        if the key has any.
+        Shape: `KEYED_RECORDS`, in sequence order, or with ``newest_first`` in reverse order.
         """
         found = await self._found(part, key, start, limit)
         if found is None or rows_max == 0:
@@ -105,7 +105,7 @@ class RunPartReader:
         return table if rows_max is None else table.slice(0, rows_max)
 
     async def rows_at_once(self, part: RunPart) -> int:
-        """Return about how many rows are so many bytes as are read of a key at once."""
+        """Return the approximate number of rows of a key that are read at once."""
         return GROUPS_AT_ONCE * part.rows // (await self._directories.layout(part)).groups
 
     async def scan_keys(
@@ -130,10 +130,10 @@ class RunPartReader:
                     yield found
 
     async def count_key(self, part: RunPart, key: bytes, start: int, limit: int) -> int:
-        """Return how many records a key has of the sequences ``[start, limit)``.
+        """Return the number of records of a key with the sequences ``[start, limit)``.
 
-        Where they are all of the key's records, nothing of the part is read; else, of the column
-        of sequences, one page at each end.
+        If these are all of the key's records, the directory alone gives the number. Otherwise, one
+        page of sequences is read at each end.
         """
         found = await self._found(part, key, start, limit)
         if found is None:
@@ -145,7 +145,7 @@ class RunPartReader:
         return max(last - first, 0)
 
     async def bound_key(self, part: RunPart, key: bytes, start: int, limit: int) -> tuple[int, int]:
-        """Return at least and at most how many records those are; by the directory alone."""
+        """Return the least and the greatest possible number, by the directory alone."""
         found = await self._found(part, key, start, limit)
         if found is None:
             return 0, 0
@@ -153,9 +153,9 @@ class RunPartReader:
         return _bounds(edges, found, start, limit)
 
     async def first_at(self, part: RunPart, time_us: int) -> int | None:
-        """Return the least sequence whose record has a time or a later one; None if none has.
+        """Return the least sequence whose record has this time or a later one; None without one.
 
-        The two columns are read whole, unless the part's times tell it.
+        Both columns are read completely, unless the descriptor's times decide.
         """
         if time_us > part.last_us:
             return None
@@ -179,12 +179,12 @@ class RunPartReader:
     async def keys(
         self, part: RunPart, first: bytes, last: bytes | None, *, after: bytes | None = None
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the keys ``[first, last)``, and after ``after``, in order, by the directory alone.
+        """Yield the keys ``[first, last)`` and past ``after``, in order, by the directory alone.
 
         Shape: ``key`` (binary), ``rows``, ``min_sequence``, ``max_sequence`` (int64).
         """
         if after is not None and after >= first:
-            first = after + b"\0"  # The next key that there can be.
+            first = after + b"\0"  # The smallest possible key after it.
         if first > part.last_key or (last is not None and last <= max(first, part.first_key)):
             return
         async with aclosing(self._directories.pieces(part, first, last)) as pieces:
@@ -193,7 +193,7 @@ class RunPartReader:
                     yield table
 
     async def _found(self, part: RunPart, key: bytes, start: int, limit: int) -> KeyRows | None:
-        """Return where a key's rows are, if some may be of the sequences ``[start, limit)``."""
+        """Return the place of a key's rows, if some may have the sequences ``[start, limit)``."""
         if not part.may_hold(start, limit):
             return None
         found = await self._directories.find(part, key)
@@ -204,7 +204,7 @@ class RunPartReader:
     async def _exact(
         self, part: RunPart, layout: PartLayout, least: int, most: int, sequence: int
     ) -> int:
-        """Return the first row from a sequence on, which is one from ``least`` to ``most``."""
+        """Return the first row at or after a sequence; it is between ``least`` and ``most``."""
         if least == most:
             return least
         found = await self._pages.sequences(part, layout, PartRows(least, most))
@@ -215,7 +215,7 @@ class RunPartReader:
 def _first_groups(
     layout: PartLayout, rows: PartRows, groups: int, *, newest_first: bool
 ) -> PartRows:
-    """Return the first of some rows, or the last, that are in so many row groups."""
+    """Return the first rows, or the last with ``newest_first``, within ``groups`` row groups."""
     places = layout.group_rows
     if newest_first:
         last = int(np.searchsorted(places, rows.limit, side="left"))
@@ -226,7 +226,8 @@ def _first_groups(
 
 
 def _bounds(edges: Edges, found: KeyRows, start: int, limit: int) -> tuple[int, int]:
-    # Its first record is one of them, or its last is: the directory has their sequences.
+    # The directory has the sequences of the key's first and last record. Each that is in the range
+    # proves one record.
     known = {found.min_sequence, found.max_sequence}
     least = max(edges.limit_least - edges.first_most, sum(start <= one < limit for one in known))
     most = min(edges.limit_most - edges.first_least, limit - start)
@@ -237,12 +238,12 @@ def _listed(piece: KeyPiece, first: bytes, last: bytes | None) -> list[pa.Table]
     begin = piece.index_of(first)
     limit = len(piece) if last is None else piece.index_of(last)
     table = piece.table.select([KEY, ROWS, MIN_SEQUENCE, MAX_SEQUENCE])
-    # What is read whole, as it is stored in few bytes, may be many keys.
+    # A small directory that is read as a whole may still have many keys.
     return [one for one in groups_of(table.slice(begin, limit - begin)) if one.num_rows]
 
 
 def _of_sequences(table: pa.Table, start: int, limit: int) -> pa.Table:
-    """Return what records of one key are of the sequences ``[start, limit)``."""
+    """Return the records of one key with the sequences ``[start, limit)``."""
     first, end = np.searchsorted(int64_of(table.column(SEQUENCE)), [start, limit]).tolist()
     return table.slice(first, max(end - first, 0))
 
@@ -254,7 +255,7 @@ def _filtered(table: pa.Table, start: int, limit: int) -> pa.Table:
 
 
 def _check_keys(table: pa.Table, key: bytes, part: RunPart) -> None:
-    """Check that the part has the key's records where its directory says so."""
+    """Check that the part has the key's records at the place in its directory."""
     if table.num_rows and {table.column(KEY)[row].as_py() for row in (0, -1)} != {key}:
         raise CorruptionError(
             "a part has other keys than its directory says: restore both", path=part.path

@@ -1,6 +1,6 @@
-"""Loose records: what of the wal is not compacted, a window at a time, as keyed records. Pure.
+"""Loose records: the part of the wal that is not compacted, in windows, as keyed records. Pure.
 
-Shape: tables of `KEYED_RECORDS`, in the order of sequences.
+Shape: tables of `KEYED_RECORDS`, in sequence order.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.stream_set import may_hold
 
-LOOKUPS: Final = 4  # By so many looks at all keys, an index has cost no more than they.
+LOOKUPS: Final = 4  # After this many scans of all keys, an index would have been as cheap.
 
 
 @dataclass(slots=True, eq=False)
 class LoosePiece:
-    """The window ``[start, limit)`` of the wal; its records, where they are in memory.
+    """The window ``[start, limit)`` of the wal, with its records if they are in memory.
 
-    ``fragment`` is where they are stored, if that is known; of what this process appends, it is
-    not. ``marks`` are known of what was fetched.
+    ``fragment`` is the stored object, if known; it is not known for this process's own appends.
+    ``marks`` are known after the records were fetched.
     """
 
     start: int
@@ -39,19 +39,19 @@ class LoosePiece:
 
     @property
     def nbytes(self) -> int:
-        """Return about how many bytes it has: in memory, or stored."""
+        """The approximate size in bytes: in memory, or as stored."""
         if self.records is not None:
             return int(self.records.nbytes)
         return self.fragment.num_bytes if self.fragment is not None else 0
 
     def may_hold(self, key: bytes) -> bool:
-        """Say whether it may hold records of a key; if not, it need not be read."""
+        """Return False only if no record has this key, so that the piece need not be read."""
         if self.records is None and self.fragment is not None:
             return may_hold(self.fragment.keys, key)
         return True
 
     def of_key(self, records: pa.Table, key: bytes) -> pa.Table:
-        """Return the records of one key, of all of the piece's; by an index, once it pays."""
+        """Return the records of one key; an index is built once it pays."""
         if self._places is None and self._lookups < LOOKUPS:
             self._lookups += 1
             return records.filter(pc.equal(records.column("key"), pa.scalar(key, pa.binary())))
@@ -59,11 +59,11 @@ class LoosePiece:
         return records.take(pa.array(found)) if len(found) else records.slice(0, 0)
 
     def forget_records(self) -> None:
-        """Let go of what is in memory."""
+        """Drop the records from memory."""
         self.records = self._places = None
 
     def places(self, records: pa.Table) -> KeyPlaces:
-        """Return where which keys are in all of the piece's records: an index that is made once."""
+        """Return the index of the keys of all the piece's records; it is built once."""
         if self._places is None:
             self._places = KeyPlaces.of(records.column("key"))
         return self._places
@@ -78,7 +78,7 @@ def keyed_records(found: pa.Table) -> pa.Table:
 
 
 def in_range(records: pa.Table, start: int, limit: int | None) -> pa.Table:
-    """Return those of some records, in the order of sequences, that are in ``[start, limit)``."""
+    """Return the records with the sequences ``[start, limit)``; the records must be in order."""
     sequences: Any = records.column("sequence").to_numpy()
     first = int(np.searchsorted(sequences, start))
     last = len(sequences) if limit is None else int(np.searchsorted(sequences, limit))

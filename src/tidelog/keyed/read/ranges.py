@@ -1,4 +1,4 @@
-"""Ranges of objects, checked as they come, and asked for in few requests."""
+"""Byte ranges of objects, checked on arrival, and fetched in few requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tidelog.store.wrappers.cached import Cached
 
 T = TypeVar("T")
 
-WASTE_BYTES: Final = 40 * 1024  # At some 80 MB/s half a millisecond; a request takes twenty-five.
+# At about 80 MB/s this takes half a millisecond; a request takes 25 ms.
+WASTE_BYTES: Final = 40 * 1024
 AT_ONCE: Final = 8
 _FOREIGN: Final = (pa.ArrowException, ValueError, LookupError, TypeError, OSError)
 
@@ -26,11 +27,11 @@ _FOREIGN: Final = (pa.ArrowException, ValueError, LookupError, TypeError, OSErro
 async def get_checked(
     store: Store, path: str, span: Span, check: Callable[[bytes], Awaitable[T]]
 ) -> T:
-    """Return what ``check`` makes of some bytes of an object, read again if a copy was damaged.
+    """Return the result of ``check`` on a byte range; if a cached copy is damaged, read it again.
 
     Raises:
-        ObjectNotFound: there is none. LocationError: the store failed. CorruptionError: by
-            ``check``, or the object is shorter than it was.
+        ObjectNotFound: the object is missing. LocationError: the store failed. CorruptionError:
+            ``check`` failed, or the object is too short.
     """
     try:
         return await check(await _get(store, path, span))
@@ -42,7 +43,7 @@ async def get_checked(
 
 
 async def get_spans(store: Store, path: str, spans: Sequence[Span]) -> list[tuple[Span, bytes]]:
-    """Return bytes that hold all of some spans, in few requests; see `join_spans`.
+    """Return bytes that include all of some spans, in few requests; see `join_spans`.
 
     Raises:
         ObjectNotFound, LocationError, CorruptionError: see `get_checked`.
@@ -64,9 +65,9 @@ async def _get(store: Store, path: str, span: Span) -> bytes:
 
 
 def join_spans(spans: Sequence[Span], waste_bytes: int = WASTE_BYTES) -> list[Span]:
-    """Return fewer spans that hold all of some, and at most so many bytes besides.
+    """Merge spans into fewer ones, with at most ``waste_bytes`` of unwanted bytes.
 
-    The smallest gaps are filled first; a quarter of what is wanted may be wasted in any case.
+    The smallest gaps are filled first. A quarter of the wanted bytes may be wasted in addition.
     """
     ordered = sorted(spans)
     if not ordered:
@@ -93,10 +94,10 @@ def join_spans(spans: Sequence[Span], waste_bytes: int = WASTE_BYTES) -> list[Sp
 
 @contextmanager
 def told_as_damage(path: str, what: str) -> Iterator[None]:
-    """Tell what a library says of stored bytes as an error that names the object.
+    """Convert a library's error about stored bytes into an error that names the object.
 
     Raises:
-        CorruptionError: a library refused them.
+        CorruptionError: the library refused the bytes.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""Scans: sources one after the other, some ahead of the reader, and on after a compaction.
+"""Scans: they read one source after another, with read-ahead, and survive compactions.
 
-A scan shows what there was when it began. If an object of it was compacted away and collected
-meanwhile, it goes on by what there is now: of one key, after the last record that was given; of
-several, at the source that it stood at, unless some of that was given. It leaves no gap: where what
-it had still to read was retired, it says so.
+A scan shows the records at its beginning. If an object was compacted and collected concurrently,
+the scan continues with the newest view. A scan of one key continues after the last record returned.
+A scan of several keys continues at the current source, unless some of its records were returned. A
+scan never leaves a gap: if unread records were retired, it raises an error.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.lookahead import in_order
 
 T = TypeVar("T")
-Look: TypeAlias = Callable[[bool], Awaitable[KeyedView]]  # True: what there is now is asked.
+# With True, it must read the newest state.
+Look: TypeAlias = Callable[[bool], Awaitable[KeyedView]]
 TRIES: Final = 5
-# A weak reference: a loop that is left drops its generator at once, and with it its tasks.
+# A weak reference: if a caller leaves its loop, the generator and its tasks end at once.
 Tables: TypeAlias = weakref.ref[AsyncGenerator[pa.Table, None]]
-CHUNK_ROWS: Final = 65_536  # Of one key are read at once.
+CHUNK_ROWS: Final = 65_536  # The rows of one key that are read at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedWanted:
-    """What is asked for: a key, or (None) the keys ``[first, last)``; which sequences, how many."""
+    """A query: a key, or (None) the keys ``[first, last)``; the sequences, and how many records."""
 
     key: bytes | None = None
     first: bytes = b""
@@ -49,9 +50,9 @@ class KeyedWanted:
 
 @dataclass(kw_only=True, eq=False)
 class ViewScan(KeyedScan):
-    """A scan over views; ``look`` returns the newest one, and is asked when the scan begins.
+    """A scan over views; ``look`` returns the newest view, and is called when the scan begins.
 
-    ``seen`` is the sequence to come after all that the newest of its views has, of whatever keys.
+    ``seen`` is the next sequence after the newest view, whatever the keys.
     """
 
     look: Look
@@ -82,7 +83,7 @@ class ViewScan(KeyedScan):
             await tables.aclose()
 
     async def _rest(self) -> AsyncGenerator[pa.Table, None]:
-        """Yield nothing after a scan that was drained."""
+        """Yield nothing after a complete scan."""
         if not self._is_drained:
             raise HandleError(
                 "a loop left this scan before its end: begin another", start=self.next_sequence
@@ -104,10 +105,10 @@ class ViewScan(KeyedScan):
         for attempt in range(TRIES):
             view = await self.look(attempt > 0)
             self.seen = view.next
-            # Where it goes on from somewhere, what was retired meanwhile would be a gap.
+            # After a continuation, records that were retired in the meantime would be a gap.
             check_readable(view.state, start if start > begun else wanted.start)
             if limit is None or limit > view.next:
-                limit = max(start, view.next)  # What comes later is of another scan.
+                limit = max(start, view.next)  # Later records belong to another scan.
             if wanted.newest_first and attempt == 0:
                 self._frontier = limit
             run = _Run(self, view, max(start, view.oldest), limit)
@@ -146,7 +147,7 @@ class ViewScan(KeyedScan):
 
 @dataclass(slots=True)
 class _Run:
-    """One pass over one view; ``[start, limit)`` is what it has still to give."""
+    """One pass over one view; ``[start, limit)`` are the sequences still to return."""
 
     scan: ViewScan
     view: KeyedView
@@ -221,7 +222,7 @@ class _Run:
     async def _first_of(self, one: Source, count: int) -> pa.Table:
         """Return the first records of a source by sequence, whatever their keys.
 
-        Whoever goes on after the last of them misses none.
+        A caller that continues after the last of them misses none.
         """
         held: list[pa.Table] = []
         async with aclosing(self._all_of(one, False)) as found:
@@ -257,7 +258,7 @@ class _Run:
 
 
 async def with_views(look: Look, clock: Clock, work: Callable[[KeyedView], Awaitable[T]]) -> T:
-    """Return what work over a view comes to; over a newer one where objects have gone meanwhile."""
+    """Return the result of ``work`` on a view; if objects were deleted, repeat on a newer view."""
     for attempt in range(TRIES - 1):
         try:
             return await work(await look(attempt > 0))

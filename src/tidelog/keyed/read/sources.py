@@ -1,7 +1,7 @@
-"""Sources of records: a run, or a loose piece; each has a window of sequences of its own.
+"""Sources of records: a run or a loose piece, each with its own window of sequences.
 
-What a key has in one of them comes in the order of sequences, or newest first. So whoever reads
-goes from one source to the next, and merges nothing.
+The records of a key in a source are in sequence order, or newest first. A reader therefore goes
+from source to source, and merges nothing.
 Source: rfc-0001, "Append-Only Scan Optimization".
 """
 
@@ -41,12 +41,12 @@ class Source(Protocol):
     def upper(self) -> int: ...
     @property
     def weight(self) -> int:
-        """Return about how many bytes it has."""
+        """The approximate size in bytes."""
         ...
 
     @property
     def in_parts(self) -> bool:
-        """Say whether `of_key` may return fewer records than there are, and than were asked for."""
+        """True if `of_key` may return fewer records than exist and were requested."""
         ...
 
     def may_hold(self, key: bytes) -> bool: ...
@@ -54,7 +54,7 @@ class Source(Protocol):
     async def of_key(
         self, key: bytes, start: int, limit: int | None, *, rows: int | None, newest_first: bool
     ) -> pa.Table:
-        """Return the first records of a key in a range, at most so many; none if there are none."""
+        """Return the first records of a key in a range, at most ``rows``; empty if none remain."""
         ...
 
     def of_range(
@@ -66,20 +66,20 @@ class Source(Protocol):
     async def count(self, key: bytes, start: int, limit: int | None) -> int: ...
 
     async def bound(self, key: bytes, start: int, limit: int | None) -> tuple[int, int]:
-        """Return the least and the most that a count can be, of what is cheap to know."""
+        """Return the least and the greatest possible count, without expensive reads."""
         ...
 
     def keys(
         self, first: bytes, last: bytes | None, start: int, limit: int | None
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the keys ``[first, last)`` that it has, in order, as `KEY_ROWS`.
+        """Yield the keys ``[first, last)`` of this source, in order, as `KEY_ROWS`.
 
-        ``[start, limit)`` is the window of segments, over whose ends no run reaches.
+        ``[start, limit)`` is a window of whole segments, so no run crosses its ends.
         """
         ...
 
     async def first_at(self, time_us: int) -> int | None:
-        """Return the least sequence whose record has a time or a later one; None if none has."""
+        """Return the least sequence whose record has this time or a later one; None without one."""
         ...
 
 
@@ -127,7 +127,7 @@ class RunSource:
             if table.num_rows:
                 found.append(table)
                 if rows is not None:
-                    break  # There may be more of it in this part, which comes before others.
+                    break  # This part may have more of the key, and precedes the other parts.
         return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
 
     async def of_range(
@@ -146,9 +146,9 @@ class RunSource:
     async def _newest(
         self, first: bytes, last: bytes | None, start: int, limit: int | None
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield records key by key, of each the newest first, by what directories say of each.
+        """Yield records key by key, newest first, in ranges sized by the directories.
 
-        Some keys are read together, and a key of many records by itself, some at once.
+        Small keys are read together; a large key is read alone, a bounded number of rows at a time.
         """
         rows = [await self.reader.rows_at_once(part) for part in self.run.parts]
         at_once = max(1, min([ROWS_AT_ONCE, *rows]))
@@ -204,7 +204,7 @@ class RunSource:
             found = self.reader.keys(part, first, last)
             async with aclosing(found):
                 async for table in found:
-                    # A key may go on in the next part, so the last one waits for that.
+                    # The last key may continue in the next part, so hold it back.
                     together = pa.concat_tables(
                         [held, table.rename_columns(KEY_ROWS.names).cast(KEY_ROWS)]
                     )
@@ -220,11 +220,11 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True)
 class PieceSource:
-    """A loose piece as a source; ``fetch`` has its records, perhaps from memory."""
+    """A loose piece as a source; ``fetch`` returns its records, from memory if possible."""
 
     piece: LoosePiece
     fetch: Callable[[LoosePiece], Awaitable[pa.Table]]
-    since: int  # What is before is compacted, or retired.
+    since: int  # Earlier records are compacted or retired.
 
     @property
     def lower(self) -> int:
@@ -290,7 +290,7 @@ class PieceSource:
 
 
 def key_rows_of(records: pa.Table) -> pa.Table:
-    """Return what keys records have, in order of the keys, as `KEY_ROWS`."""
+    """Return the keys of records, in order, as `KEY_ROWS`."""
     grouped: Any = records.group_by("key").aggregate(
         [("sequence", "count"), ("sequence", "min"), ("sequence", "max")]
     )
@@ -300,7 +300,7 @@ def key_rows_of(records: pa.Table) -> pa.Table:
 
 
 def added_up(rows: pa.Table) -> pa.Table:
-    """Return rows of `KEY_ROWS`, each key once, in order."""
+    """Return rows of `KEY_ROWS` with each key once, in order."""
     grouped: Any = rows.group_by("key").aggregate(
         [("records", "sum"), ("min_sequence", "min"), ("max_sequence", "max")]
     )
@@ -322,7 +322,7 @@ def with_keys(records: pa.Table, first: bytes, last: bytes | None) -> pa.Table:
 
 
 def reversed_rows(records: pa.Table) -> pa.Table:
-    """Return records in the opposite order."""
+    """Return records in reverse order."""
     count = records.num_rows
     return records if count < 2 else records.take(pa.array(range(count - 1, -1, -1)))
 

@@ -1,7 +1,7 @@
-"""What a handle knows of a keyed log: its state, its tail, and the view that both make.
+"""A handle's knowledge of a keyed log: its state, its tail, and the view of both.
 
-Invariants: a view has no holes: the state is read before the wal, and again where the wal was
-    collected past it meanwhile.
+Invariants: a view has no gaps. The state is read before the wal, and again if the wal was collected
+    past the state concurrently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class KeyedStanding:
     store: Store
     consensus: Consensus
     clock: Clock
-    location_url: str = ""  # By which other processes open the store, where its own will not do.
+    # The URL by which other processes open the store, if the store's own is not suitable.
+    location_url: str = ""
     machine: Machine[KeyedState, KeyedDiff] = field(init=False)
     parts: RunPartReader = field(init=False)
     refreshed_us: int | None = None
@@ -66,31 +67,31 @@ class KeyedStanding:
 
     @property
     def tail(self) -> LooseTail:
-        """Return what is not compacted, as it is known; of a log whose state was read once."""
+        """The known loose records; only valid after the state was read once."""
         if self._tail is None:
             self._tail = LooseTail(store=self.wal, clock=self.clock)
         return self._tail
 
     @property
     def wal_name(self) -> str:
-        """Return the name of the log that feeds it, among those of keyed logs."""
+        """The name of the log's wal, among those of keyed logs."""
         return self.state.wal or self.name
 
     @property
     def wal(self) -> Within:
-        """Return the folder of the log that feeds it; that of a log that is there stays so."""
+        """The folder of the log's wal; it never changes once the log exists."""
         return Within(self.store, f"{WALS}{self.wal_name}")
 
     def beside(self, name: str) -> KeyedStanding:
-        """Return another log of the same place, of which nothing was read yet."""
+        """Return a handle's view of another log of the same location; nothing is read yet."""
         return KeyedStanding(
             name=name, store=self.store, consensus=self.consensus, clock=self.clock
         )
 
     async def refresh(self, *, unless_since_us: int | None = None) -> None:
-        """Read what others have committed, unless that was done since a time.
+        """Read the commits of other processes, unless this was done after ``unless_since_us``.
 
-        Many who ask at once share what is read: all that counts is that it began after they asked.
+        Concurrent callers share a read, if it began after they called.
 
         Raises:
             NoSuchLog: the log is gone. CorruptionError, LocationError: it cannot be read.
@@ -98,7 +99,7 @@ class KeyedStanding:
         asked = self._begun
         async with self._lock:
             tail, known_us = self._tail, self.refreshed_us
-            # What was appended here while the tail was behind is in no view until it is not.
+            # While the tail is behind, this process's own appends are in no view, so read again.
             if tail is not None and not tail.is_behind:
                 if (
                     known_us is not None
@@ -115,7 +116,8 @@ class KeyedStanding:
                 check_living(state)
                 await self.tail.refresh(state.compacted)
                 if self.tail.oldest > state.compacted:
-                    self.tail.lag()  # It may have a gap, until the state is as new.
+                    # The tail may have a gap after this state, so read the state again.
+                    self.tail.lag()
                 if not self.tail.is_behind:
                     self.refreshed_us, self._done = begun_us, begun
                     return
@@ -124,7 +126,7 @@ class KeyedStanding:
         )
 
     def view(self, pending: Sequence[LoosePiece] = ()) -> KeyedView:
-        """Return what is readable, and (``pending``) what is ordered and follows it."""
+        """Return a view of all readable records, followed by the ordered ones of ``pending``."""
         state, compacted = self.state, self.state.compacted
         runs: list[Source] = [
             RunSource(run, self.parts) for run in state.runs if run.upper > state.retired
@@ -133,25 +135,26 @@ class KeyedStanding:
         following = compacted
         for piece in self.tail.pieces:
             if piece.start > following:
-                break  # What is between is in runs, and the state that names them is on its way.
+                break  # The records in between are in runs, which the next state names.
             if piece.limit > compacted:
                 pieces.append(piece)
                 following = piece.limit
         for piece in pending:
             if piece.limit <= following:
-                continue  # It was read from the store before its writer was told of it.
+                # A refresh read these records from the store before the writer received its answer.
+                continue
             if piece.start != following:
-                break  # It is being placed anew.
+                break  # These records are being placed again.
             pieces.append(piece)
             following = piece.limit
         loose = [PieceSource(piece, self.tail.records, compacted) for piece in pieces]
         return KeyedView(state=state, sources=(*runs, *loose), next=following)
 
     def view_at(self, checkpoint: str) -> KeyedView:
-        """Return what a checkpoint keeps.
+        """Return a view of a checkpoint.
 
         Raises:
-            NoSuchCheckpoint: there is none of the name.
+            NoSuchCheckpoint: no such checkpoint.
         """
         found = self.state.checkpoints.get(checkpoint)
         if found is None:

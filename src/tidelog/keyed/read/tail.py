@@ -1,7 +1,8 @@
-"""The tail: what of the wal is not compacted, as far as this process knows it.
+"""The tail: the loose records of the wal, as this process knows them.
 
-What it appends itself is in memory; of the rest it knows the fragments, and keeps some that it has
-read. Memory is bounded: what is over that is read again from the store.
+The records that this process appends are in memory. For the others, it knows the fragments and
+caches some of those that it has read. Memory is bounded; other records are read from the store
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class LooseTail:
-    """Pieces of the wal at the root of ``store``, which follow each other.
+    """Consecutive pieces of the wal at the root of ``store``.
 
     Units: up to ``memory_bytes`` of records that were read or appended are kept.
     """
@@ -54,7 +55,7 @@ class LooseTail:
         self.reader = SlotReader(store=self.store, clock=self.clock)
 
     async def refresh(self, compacted: int) -> None:
-        """Learn of what others have appended; forget what is compacted.
+        """Read which fragments other processes have appended; drop those that are compacted.
 
         Raises:
             NoSuchLog: the wal is gone. CorruptionError, LocationError: it cannot be read.
@@ -79,9 +80,9 @@ class LooseTail:
                 await load_past(self.store, end.manifest, error)
                 continue
             if self._reached(compacted) >= start:
-                break  # Or meanwhile something of what was known was let go of.
+                break  # Otherwise, known pieces were dropped during the request: read again.
         past = [plain(one) for one in end.fragments if overlaps(one, start, None)]
-        # Meanwhile this process may have appended, and know more.
+        # This process may have appended during the request, and know more.
         start = max(start, self._reached(compacted))
         for one in [*named, *past]:
             if one.limit > start:
@@ -93,12 +94,12 @@ class LooseTail:
         self.oldest = end.manifest.oldest
 
     def lag(self) -> None:
-        """Have the next look refresh, as others may have written what is not known here."""
+        """Force the next read to refresh, because other processes may have written."""
         self.is_behind = True
         self._cuts += 1
 
     def forget(self, compacted: int) -> None:
-        """Let go of what is compacted."""
+        """Drop the pieces that are compacted."""
         self.next = max(self.next, compacted)
         kept = [piece for piece in self.pieces if piece.limit > compacted]
         for piece in self.pieces:
@@ -107,11 +108,11 @@ class LooseTail:
         self.pieces = kept
 
     def add(self, piece: LoosePiece) -> None:
-        """Take what this process has appended, and is durable."""
+        """Add records that this process has appended and that are durable."""
         if piece.start > self.next or self.is_behind:
-            self.is_behind = True  # Something before it is not known: a refresh finds both.
+            self.is_behind = True  # A gap: an earlier piece is not known. A refresh finds both.
             if self._ahead is not None:
-                self._ahead.append(piece)  # One is under way, and may have read less far.
+                self._ahead.append(piece)  # A refresh is under way, and may not read this far.
             return
         if piece.limit <= self.next:
             return
@@ -123,8 +124,8 @@ class LooseTail:
         """Return the records of a piece, from memory or from the store.
 
         Raises:
-            ObjectNotFound: it was compacted and collected meanwhile. CorruptionError: it is not
-            what was written. LocationError: the store failed.
+            ObjectNotFound: it was compacted and collected concurrently. CorruptionError: it was
+                changed. LocationError: the store failed.
         """
         if piece.records is not None:
             with suppress(KeyError):
@@ -132,15 +133,15 @@ class LooseTail:
             return piece.records
         if piece.fragment is None:
             raise ObjectNotFound("records that were in memory are not there any more: read again")
-        # Of many who want it at once, one fetches it.
+        # Concurrent callers share one fetch.
         fetch = partial(self._fetch, piece, piece.fragment)
         return await self._calls.wait(piece, self._calls.join(piece, fetch))
 
     async def _fetch(self, piece: LoosePiece, fragment: Fragment) -> pa.Table:
         found = await self.reader.records.fetch(fragment)
         records = await self.clock.offload(partial(keyed_records, found))
-        # Its first records may be another piece's: of several appends in one fragment, some may be
-        # known from memory.
+        # One fragment may hold several appends. Its first records may belong to another piece,
+        # which this process knows from memory.
         records = in_range(records, piece.start, piece.limit)
         piece.marks = await self.clock.offload(partial(marks_in, found))
         if piece.records is None:
@@ -152,7 +153,7 @@ class LooseTail:
         return max(compacted, self.pieces[-1].limit if self.pieces else compacted)
 
     def _keep(self, piece: LoosePiece) -> None:
-        """Keep a piece's records; let go of others, or of all, where that is too much."""
+        """Keep a piece's records in memory; past the limit, drop other records, or all."""
         self._drop(piece)
         self._kept[piece] = piece.nbytes
         self._kept_bytes += self._kept[piece]
@@ -168,13 +169,13 @@ class LooseTail:
             self._forget_own()
 
     def _drop(self, piece: LoosePiece) -> None:
-        """Count a piece out of what is kept."""
+        """Remove a piece from the memory count."""
         self._kept_bytes -= self._kept.pop(piece, 0)
 
     def _forget_own(self) -> None:
-        """Let go of what was appended here, of which nobody has said where it is stored.
+        """Drop this process's own appends whose fragments are not known.
 
-        What is known ends before it from then on, until a refresh finds it in the store.
+        The tail then ends before them, until a refresh finds them in the store.
         """
         at = next(n for n, one in enumerate(self.pieces) if one.fragment is None)
         self.next, self.is_behind = self.pieces[at].start, True

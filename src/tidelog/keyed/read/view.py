@@ -1,4 +1,4 @@
-"""A view: what is readable of a keyed log at one moment, as sources that follow each other."""
+"""A view: the readable records of a keyed log at one moment, as consecutive sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.keyed.states.state import KeyedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedView:
-    """Sources in the order of sequences, and the sequence to come after them."""
+    """Sources in sequence order, and the next sequence after them."""
 
     state: KeyedState
     sources: tuple[Source, ...]
@@ -21,6 +21,6 @@ class KeyedView:
         return self.state.retired
 
     def between(self, start: int, limit: int | None) -> list[Source]:
-        """Return those that have any of the sequences ``[start, limit)``."""
+        """Return the sources that overlap the sequences ``[start, limit)``."""
         upper = self.next if limit is None else min(limit, self.next)
         return [one for one in self.sources if one.upper > start and one.lower < upper]

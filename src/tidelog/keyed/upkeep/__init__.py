@@ -1,1 +1,1 @@
-"""How a keyed log is kept small: compaction, retention, collection."""
+"""Keeping a keyed log small: compaction, retention and collection."""

@@ -1,9 +1,10 @@
-"""Collection: what is compacted, merged or retired long enough is deleted, and what nobody names.
+"""Collection: delete data that was compacted, merged or retired long ago, and unnamed objects.
 
-The wal is erased up to where all was in runs ``after_us`` ago, by a cursor of its own; so who reads
-by a state that is not older finds what that names. Objects of runs that were written and never
-named are found by a listing, and told from those that are being written by the write epoch in their
-path; it rises at most once in ``after_us``, so that who writes a run, or a batch, has that long.
+The wal is erased up to the point that runs covered ``after_us`` ago, by means of a cursor. A reader
+with a state younger than that therefore finds everything that its state names. A listing finds the
+objects of runs that were written but never named. The write epoch in their path distinguishes them
+from runs under construction. It rises at most once per ``after_us``, so that the writer of a run or
+a batch has that much time.
 Source: design page 5; anchors (1.8); persist, "Garbage Collection".
 """
 
@@ -34,9 +35,9 @@ AFTER_US = 3_600_000_000
 
 @dataclass(slots=True, kw_only=True)
 class KeyedCollector:
-    """Deletes what one keyed log needs no more.
+    """Deletes the unneeded objects of one keyed log.
 
-    Units: what is needed no more since ``after_us`` microseconds goes.
+    Units: an object is deleted once it has not been needed for ``after_us`` microseconds.
     """
 
     standing: KeyedStanding
@@ -45,7 +46,7 @@ class KeyedCollector:
     after_us: int = AFTER_US
 
     async def collect(self) -> int:
-        """Do it; return how many objects of runs, and of states, were deleted.
+        """Collect; return the number of objects of runs and of states that were deleted.
 
         Raises:
             NoSuchLog: the log is gone. LocationError: the store failed; collect again.
@@ -55,7 +56,7 @@ class KeyedCollector:
         machine = self.standing.machine
         deleted = await machine.collect(after_us=self.after_us)
         if machine.history.erased > machine.history.rolled_up:
-            # Older records and rollups have the first and last keys of the runs that were deleted.
+            # Older records and rollups contain the first and last keys of the deleted runs.
             deleted += await machine.settle(after_us=self.after_us)
         else:
             # A killed collector may have raised the floor without deleting the records below it.
@@ -71,24 +72,26 @@ class KeyedCollector:
         try:
             cursor = await self.wal.load_cursor(CURSOR)
         except NoSuchCursor:
-            # Others who collect may have made it meanwhile, and collected.
+            # Another collector may have created the cursor, and collected, concurrently.
             with suppress(CursorMoved, PositionCollected):
                 await self.wal.create_cursor(CURSOR, self.standing.tail.oldest)
             cursor = await self.wal.load_cursor(CURSOR)
         if position > cursor.position:
-            with suppress(CursorMoved, PositionCollected):  # Others collect as well, and further.
+            # Another collector has moved it concurrently, and further.
+            with suppress(CursorMoved, PositionCollected):
                 await self.wal.save_cursor(cursor, position)
-        # All of it may go at once: that is how a log looks that is compacted.
+        # In a compacted log, nearly the whole wal may be deletable, so set no limit on its share.
         await self.wal.collect(keep=Keep(share_max=1.0), grace_us=0)
 
     async def _sweep(self) -> int:
-        """Delete runs' objects that are named by nothing, nor can be; have others be so later."""
+        """Delete run objects that no state can name; raise the epoch for the young unnamed ones."""
         standing = self.standing
         prefix = f"{prefix_of(standing.name)}/run/"
         listed = [entry.key async for entry in standing.store.list(prefix)]
         if not listed:
             return 0
-        # In this order: what was named since it was listed is known to be.
+        # List first, then read the state: it then includes every listed object that was named
+        # meanwhile.
         await standing.refresh()
         named = named_by(standing.state) | {
             path for gone in standing.machine.history.gone for path in gone.paths
@@ -106,7 +109,7 @@ class KeyedCollector:
         return len(dead)
 
     async def _leave_origin(self) -> None:
-        """Let go of the log that this one was forked from, once nothing of it is named here."""
+        """Release the fork's source, once this log names none of its objects."""
         standing = self.standing
         origin = standing.state.origin
         if origin is None:
@@ -122,10 +125,10 @@ class KeyedCollector:
 
 
 def needed_from(state: KeyedState, before_us: int) -> int:
-    """Return the position up to which all was in runs at a time, or was retired.
+    """Return the position before which all records were in runs at a time, or were retired.
 
-    Runs are written oldest first: where one was there, so were those before it, even if whoever
-    wrote them had a clock that was years ahead.
+    Runs are written oldest first. If a run existed at that time, so did all runs before it, even if
+    their writer's clock was years ahead.
     """
     told = (run.upper for run in state.runs if run.at_us <= before_us)
     return max((state.retired, *told))
@@ -136,4 +139,4 @@ def _epoch_of(path: str, prefix: str) -> int:
     try:
         return int(told, 16)
     except ValueError:
-        return 2**63  # Not one of ours: it stays.
+        return 2**63  # A foreign object: keep it.

@@ -1,8 +1,8 @@
-"""Compaction: loose records become runs, and runs that follow each other one.
+"""Compaction: loose records become runs, and adjacent runs are merged into one.
 
-A run's objects are written first, and named by one decision after; whoever dies between leaves what
-is swept. Two who compact the same write it twice, and one is named. Compaction is oldest first, and
-all that is before ``compacted`` is in runs: never is a newer window compacted before an older one.
+A run's objects are written first, and one decision then names them. If the compactor dies in
+between, a sweep deletes them. Two processes may write the same window, and one of the runs is
+named. Compaction is strictly oldest first, so all records before ``compacted`` are in runs.
 Source: rfc-0001, "Append-Only Scan Optimization"; anchors (1.8, trap #482).
 """
 
@@ -47,7 +47,7 @@ TRIES: Final = 10
 
 
 class RunMerger(Protocol):
-    """What writes the parts of a merge: this process, or tasks elsewhere."""
+    """Writes the parts of a merge, in this process or in remote tasks."""
 
     async def merge(
         self, standing: KeyedStanding, job: RunMergeJob, run: Run
@@ -58,7 +58,7 @@ class RunMerger(Protocol):
 
 @dataclass(slots=True)
 class HereMerger:
-    """Merges in this process."""
+    """Merges runs in this process."""
 
     async def merge(
         self, standing: KeyedStanding, job: RunMergeJob, run: Run
@@ -72,19 +72,19 @@ HERE: Final = HereMerger()
 
 @dataclass(slots=True, kw_only=True)
 class Compactor:
-    """Compacts one keyed log, as a handle knows it."""
+    """Compacts one keyed log in the state of a handle."""
 
     standing: KeyedStanding
     merger: RunMerger = field(default_factory=lambda: HERE)
     _refused: bool = field(init=False, default=False)
 
     async def compact(self, *, everything: bool = False) -> int:
-        """Do what is due, or all that can be done; return how many runs were written.
+        """Do all due work, or all possible work; return the number of runs written.
 
         Raises:
-            NoSuchLog: the log is gone. CorruptionError: something is not what was written.
-            LocationError: the store failed; what is named is whole. ContentionError: what was
-            written came too late at every try; what was named before stays.
+            NoSuchLog: the log is gone. CorruptionError: an object was changed. LocationError: the
+                store failed; all named objects are intact. ContentionError: the runs written were
+                too late at every try; the named runs are unchanged.
         """
         written = missed = late = 0
         for _ in range(ROUNDS_MAX):
@@ -97,7 +97,7 @@ class Compactor:
                 merged = await self._merge(everything)
                 written += merged
             except ObjectNotFound as error:
-                # Others have done the same, and collected what it was made of.
+                # Another process has done the same work, and collected its inputs.
                 if (missed := missed + 1) == TRIES:
                     raise CorruptionError(
                         "an object that the keyed log names is missing", why=error
@@ -109,7 +109,8 @@ class Compactor:
                 continue
             if not self._refused:
                 break
-            # Others did the same, which the next look shows, or sealed or collected meanwhile.
+            # Another process did the same work, which the next refresh shows, or sealed or
+            # collected.
             if (late := late + 1) == TRIES:
                 raise ContentionError(
                     "others sealed, compacted or collected while runs were written, at every try: "
@@ -137,7 +138,7 @@ class Compactor:
             await standing.machine.commit(lambda state: decide_sealed(state, limit, now_us))
 
     async def _first_us_loose(self, start: int) -> int:
-        """Return the least time of the first loose records from a sequence on; 0 if none are."""
+        """Return the least time of the first loose piece with records from ``start``; else 0."""
         tail = self.standing.tail
         for piece in list(tail.pieces):
             if piece.limit > start:
@@ -150,11 +151,11 @@ class Compactor:
     async def _compact_loose(self, everything: bool) -> int:
         standing, written = self.standing, 0
         windows = windows_to_compact(standing.state, loose_of(standing), everything=everything)
-        # As they were planned with: the tail may let go of some meanwhile.
+        # Keep the pieces of the plan, because the tail may drop some concurrently.
         pieces = list(standing.tail.pieces)
         for start, limit in windows:
             if standing.state.compacted != start:
-                break  # Others are at it.
+                break  # Another process compacts concurrently.
             run = await self._run_of(pieces, start, limit)
             sinks = self._marks(pieces, start, run.upper)
             if not await self._named(run, partial(decide_compacted, runs=[run], sinks=sinks)):
@@ -164,9 +165,9 @@ class Compactor:
         return written
 
     async def _run_of(self, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
-        """Write the run of a window of loose records, or of as much as is sorted at once.
+        """Write the run of a window of loose records, or of the part that can be sorted at once.
 
-        How large fragments are once they are read is known only then.
+        The decoded size of a fragment is known only after it is read.
         """
         standing, within = self.standing, []
         reached = start
@@ -193,7 +194,7 @@ class Compactor:
 
     @staticmethod
     def _marks(pieces: Sequence[LoosePiece], start: int, limit: int) -> dict[str, SinkMark]:
-        """Return the marks of a window, all of which was fetched."""
+        """Return the marks of a window whose pieces were all read."""
         found: dict[str, SinkMark] = {}
         for piece in pieces:
             if piece.start < limit and piece.limit > start:
@@ -209,7 +210,7 @@ class Compactor:
         return written
 
     async def _named(self, run: Run, decide: Callable[[KeyedState], Decided]) -> bool:
-        """Have a run that was written be named; else delete it, if it surely never will be."""
+        """Commit a decision that names a written run; delete the run if it can never be named."""
         try:
             if await self.standing.machine.commit(decide):
                 return True
@@ -226,7 +227,7 @@ class Compactor:
 
 
 def new_run(standing: KeyedStanding, lower: int, upper: int, at_us: int) -> Run:
-    """Return a run that is to be written."""
+    """Return the description of a run to be written."""
     return Run(
         id=standing.clock.unique(),
         epoch=standing.state.write_epoch,
@@ -237,7 +238,7 @@ def new_run(standing: KeyedStanding, lower: int, upper: int, at_us: int) -> Run:
 
 
 def part_path(name: str, run: Run, number: str) -> str:
-    """Return where a part of a run lies."""
+    """Return the path of a part of a run."""
     return f"{prefix_of(name)}/run/{run.epoch:08x}/{run.id}-{number}.parquet"
 
 
@@ -268,14 +269,14 @@ async def write_parts(
 
 
 async def _store(standing: KeyedStanding, encoded: EncodedPart) -> RunPart:
-    """Store a part: its directory last, though nothing names either yet."""
+    """Store a part; its directory comes last, although no state names either yet."""
     await standing.store.put(encoded.part.path, encoded.data)
     await standing.store.put(encoded.part.directory, encoded.directory)
     return encoded.part
 
 
 def loose_of(standing: KeyedStanding) -> list[Loose]:
-    """Return what is loose, as it is planned with."""
+    """Return the loose windows, in the form that planning needs."""
     compacted = standing.state.compacted
     return [
         Loose(max(piece.start, compacted), piece.limit, piece.nbytes)

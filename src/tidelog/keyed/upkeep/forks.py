@@ -1,9 +1,9 @@
-"""Forks: making one, and letting go of what was held for those that are not, or need it no more.
+"""Forks: make a fork, and release the holds of attempts that failed or no longer need them.
 
-A try to make a fork holds the source's runs by a checkpoint, then its loose records by a pin of the
-source's wal, of which it makes a wal of its own; last the fork's state begins with both. Whoever
-dies between leaves what the source's next `settle` finds: by then the try is voided in the fork's
-state, unless that has begun with it.
+An attempt first holds the source's runs by a checkpoint, and then its loose records by a pin of the
+source's wal, from which it makes a wal of its own. Finally, the fork's state begins with both. If
+the forker dies between these steps, the source's next `settle` cleans up. It first voids the
+attempt in the fork's state, unless the fork has begun with it.
 Source: docs/decisions/0025; design page 5.
 """
 
@@ -38,12 +38,13 @@ from tidelog.wal.gc.pin_objects import held_pins
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.slot_log import SlotLog
 
-GIVE_UP_US: Final = 3_600_000_000  # Whoever takes longer than this over a fork begins anew.
+# An attempt that takes longer is given up, and the forker must start again.
+GIVE_UP_US: Final = 3_600_000_000
 _WAL_OF_TRY: Final = re.compile(r"fork_[0-9a-f]{16}")
 
 
 def is_kept_for_forks(name: str) -> bool:
-    """Say whether the wals of forks are called so, and no log may be."""
+    """Return True if the name is reserved for the wal of a fork."""
     return _WAL_OF_TRY.fullmatch(name) is not None
 
 
@@ -55,12 +56,12 @@ class Forks:
     writer: str
 
     async def make(self, target: KeyedStanding) -> bool:
-        """Have a log begin as the source is now; False, if it has begun otherwise meanwhile.
+        """Create ``target`` with the present contents of the source; False if it exists already.
 
         Raises:
-            PositionCollected: the source was collected meanwhile: try again. NoSuchLog: there is no
-            source any more. ContentionError: others gave it up. LocationError: the store failed;
-            after an OutcomeUnknown the fork may be there.
+            PositionCollected: the source was collected concurrently: try again. NoSuchLog: the
+                source is gone. ContentionError: another process gave up this attempt.
+                LocationError: the store failed; after an OutcomeUnknown the fork may exist.
         """
         source, clock = self.source, self.source.clock
         await source.refresh()
@@ -90,8 +91,8 @@ class Forks:
                 )
             )
         except TidelogError:
-            # Where it is not known whether it has begun, that shows now; and who made it otherwise
-            # may just have erased what was made here.
+            # If the outcome is unknown, the fork's state now shows it. Another process that created
+            # the log otherwise may also have just erased this attempt.
             with suppress(TidelogError):
                 await self._settle(target, name, gives_up=True)
                 if target.state.is_made:
@@ -104,7 +105,7 @@ class Forks:
             name=source.wal_name, store=source.wal, clock=source.clock, writer=self.writer
         )
         bounds = await wal.bounds()
-        # The newest record is always there, and a fork of a log that has records shares some.
+        # The newest record is always kept, so a fork of a non-empty log shares some records.
         start = min(point.compacted, bounds.next - 1) if bounds.next > bounds.oldest else 0
         made = await Fork(
             store=source.wal,
@@ -117,12 +118,12 @@ class Forks:
             raise PositionCollected("the source went on before it was forked", log=source.name)
 
     async def settle(self, *, gives_up: bool = False) -> None:
-        """Let go of all that is held for what is no fork, or needs it no more.
+        """Release the holds of failed attempts, and of forks that no longer need them.
 
-        Tries that are under way are given up after an hour, or at once, if it is said.
+        Attempts under way are given up after one hour, or immediately if ``gives_up`` is True.
 
         Raises:
-            LocationError: the store failed; what is held, still is.
+            LocationError: the store failed; nothing else is released.
         """
         source = self.source
         pins = await self._pins()
@@ -133,20 +134,20 @@ class Forks:
             one = state.checkpoints[name]
             is_old = one.made_us <= now_us - GIVE_UP_US
             await self._settle(source.beside(one.fork), name, gives_up=gives_up or is_old)
-        # A try has its checkpoint before its pin; and a fork that is there has let go of its pin
-        # before its checkpoint goes. So what was pinned, had no checkpoint then, and is pinned
-        # still, was left by somebody who was late and died.
+        # An attempt makes its checkpoint before its pin, and an existing fork releases its pin
+        # before its checkpoint. So a wal that was pinned first, has no checkpoint in the state read
+        # after, and is still pinned now, belongs to a forker that was late and died.
         if lost := pins - {wal_of_try(name) for name in tries}:
             for wal in sorted(lost & await self._pins()):
                 await self._erase(wal)
 
     async def _pins(self) -> set[str]:
-        """Return the wals of tries that the source's wal holds something for."""
+        """Return the wals of attempts for which the source's wal has a pin."""
         held = [found.pin.name for found in await held_pins(self.source.wal)]
         return {wal for wal in held if is_kept_for_forks(wal)}
 
     async def _settle(self, target: KeyedStanding, name: str, *, gives_up: bool) -> None:
-        """Let go of what one try holds, unless it is the fork and needs it, or may yet be."""
+        """Release the holds of one attempt, unless it is or may become a fork that needs them."""
         source = self.source
         origin = ForkOrigin(log=source.name, checkpoint=name)
         state = await target.machine.refresh()
@@ -163,7 +164,7 @@ class Forks:
         await source.machine.commit(partial(decide_let_go, checkpoint=name))
 
     async def _erase(self, wal: str) -> None:
-        """Delete the wal of a try that is no fork, and let go of what it was to share."""
+        """Delete the wal of a failed attempt, and release its pin in the source's wal."""
         source = self.source
         folder = Within(source.store, f"{WALS}{wal}")
         with suppress(NoSuchLog):
@@ -174,5 +175,5 @@ class Forks:
             )
 
     async def holds(self, wal: str) -> bool:
-        """Say whether the source's wal holds what a fork's shares with it."""
+        """Return True if the source's wal has a pin for a fork's wal."""
         return bool(await held_pins(self.source.wal, prefix=pins_named(wal)))

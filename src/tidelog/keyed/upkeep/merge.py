@@ -1,8 +1,9 @@
-"""Merging runs: by ranges of keys, of which each is read whole, sorted, and written.
+"""Merging runs by key ranges: each range is read, sorted and written as a whole.
 
-How many records a key has is known from directories, so ranges are cut to what is sorted at once; a
-key that has more than that is a range of its own, and comes run by run, for runs follow each other.
-How large records are is known only once they are read: a range that is too large is cut again.
+The directories give the number of records of each key, so ranges are sized to be sorted in memory.
+A key with more records is a range of its own and is read run by run, which is already in order. The
+size of records is known only after they are read, so a range that turns out too large is divided
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tidelog.keyed.states.run import Run
 
 RANGE_ROWS: Final = 500_000
 RANGE_BYTES: Final = 96 * 1024 * 1024
-CUTS: Final = 8  # A range of more than four times the bytes is read again in so many.
+# A range of more than four times `RANGE_BYTES` is divided into this many, and read again.
+CUTS: Final = 8
 
 
 async def merged_records(
@@ -39,7 +41,7 @@ async def merged_records(
     sources = [RunSource(run, parts) for run in runs]
     rows = sum(run.records for run in runs)
     size = sum(part.num_bytes for run in runs for part in run.parts)
-    # Compressed, values take a fraction of what they do in memory.
+    # Stored values are compressed, to a fraction of their size in memory.
     at_once = min(RANGE_ROWS, max(1, RANGE_BYTES * max(1, rows) // max(1, 8 * size)))
     found = _by_ranges(sources, clock, first, last, at_once)
     async with aclosing(found):
@@ -54,7 +56,7 @@ async def _by_ranges(
     ranges = key_ranges(merged_keys(sources, first, last, 0, None), first, last, rows)
     async with aclosing(ranges):
         async for begin, end, is_large in ranges:
-            # The records of one key in a run come before those in the next.
+            # The records of one key in a run precede those in the next run.
             found = (
                 _in_turn(sources, begin, end)
                 if is_large
@@ -68,7 +70,7 @@ async def _by_ranges(
 async def _sorted(
     sources: Sequence[RunSource], clock: Clock, begin: bytes, end: bytes | None, rows: int
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield the records of a range in order, as one table if they are not too many bytes."""
+    """Yield the records of a range in order, as one table unless they are too large."""
     tables: list[pa.Table] = []
     size = 0
     found = _in_turn(sources, begin, end)

@@ -1,8 +1,8 @@
-"""What is due to be done for a keyed log: seals, runs to be written, merges, retirement. Pure.
+"""Plans for a keyed log: due seals, runs to write, merges and retirement. Pure.
 
-Loose fragments cost a request each, for every key; so they become a run once there are some. The
-runs of the active segment are merged by eight as they grow, so that a record is rewritten once for
-each eightfold of its segment; a sealed segment becomes one run.
+Loose fragments cost a request each for every key that is read, so a few of them become a run. The
+runs of the active segment are merged by eight as they grow, so a record is rewritten once for each
+eightfold growth of its segment. A sealed segment becomes one run.
 Source: design page 5, "Shape"; anchors (1.8, 5.2).
 """
 
@@ -18,15 +18,15 @@ from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.values import Retention, Segment
 
-LOOSE_MAX: Final = 16  # Fragments that may be loose before they become a run.
+LOOSE_MAX: Final = 16  # The number of loose fragments that become a run.
 LOOSE_BYTES_MAX: Final = 64 * 1024 * 1024
 FAN_IN: Final = 8
-RUN_BYTES_MAX: Final = 128 * 1024 * 1024  # Of loose records that are sorted at once.
+RUN_BYTES_MAX: Final = 128 * 1024 * 1024  # The size of loose records that are sorted at once.
 
 
 @dataclass(frozen=True, slots=True)
 class Loose:
-    """A window of positions that is not compacted: a fragment, or what is left of one."""
+    """A window of positions that is not compacted: a fragment, or the rest of one."""
 
     start: int
     limit: int
@@ -35,7 +35,7 @@ class Loose:
 
 @dataclass(frozen=True, slots=True)
 class RunMergeJob:
-    """Runs that follow each other, and are to become one."""
+    """Adjacent runs to merge into one."""
 
     runs: tuple[Run, ...]
 
@@ -51,9 +51,9 @@ class RunMergeJob:
 def windows_to_compact(
     state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
 ) -> list[tuple[int, int]]:
-    """Return the windows of which runs are due, oldest first; none reaches over a seal.
+    """Return the windows to write as runs, oldest first; none crosses a seal.
 
-    Each is as much as is sorted at once, or a fragment, or ends where a segment does.
+    A window is as large as can be sorted at once, or a single fragment, or ends with a segment.
     """
     total = sum(one.bytes for one in loose)
     is_sealed = any(seal.limit > state.compacted for seal in state.seals)
@@ -74,7 +74,7 @@ def windows_to_compact(
 def seal_due(
     state: KeyedState, loose: Sequence[Loose], *, bytes_compacted: int, first_us: int, now_us: int
 ) -> bool:
-    """Say whether the active segment is to be sealed, by its size or its age."""
+    """Return True if the active segment must be sealed, by its size or its age."""
     sealing = state.sealing
     size = bytes_compacted + sum(one.bytes for one in loose if one.limit > state.active_start)
     if sealing.bytes is not None and size >= sealing.bytes:
@@ -83,7 +83,7 @@ def seal_due(
 
 
 def merges_due(state: KeyedState, *, everything: bool = False) -> list[RunMergeJob]:
-    """Return the merges that are due, oldest first, of which none shares a run with another."""
+    """Return the merges that are due, oldest first; they share no runs."""
     found: list[RunMergeJob] = []
     for runs, is_sealed in _by_segment(state):
         if is_sealed or everything:
@@ -97,12 +97,12 @@ def merges_due(state: KeyedState, *, everything: bool = False) -> list[RunMergeJ
 def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
     """Return the sequence before which a retention keeps nothing: the end of a sealed segment.
 
-    What is not compacted yet stays: it is compacted first.
+    Records that are not compacted are kept, because they must be compacted first.
     """
     limits = [seal.limit for seal in state.seals if seal.limit <= state.compacted]
     retired = state.retired
     if retention.segments is not None:
-        # The active segment is one of those that are kept.
+        # The active segment counts among the kept segments.
         surplus = len(state.seals) + 1 - retention.segments
         if surplus > 0 and limits:
             retired = max(retired, limits[min(surplus, len(limits)) - 1])
@@ -118,16 +118,16 @@ def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
 
 
 def _told_us(segment: Segment, now_us: int) -> int:
-    """Return when a segment was sealed at the earliest, also if whose clock was behind sealed it.
+    """Return the earliest possible time of a segment's seal, even if the sealer's clock was behind.
 
-    Times of records may be anything that was given: those that are still to come tell nothing.
+    Callers may give any time to a record, so times in the future are ignored.
     """
     last_us = segment.last_us or 0
     return max(segment.sealed_us or 0, last_us if last_us <= now_us else 0)
 
 
 def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
-    """Return the runs of each segment, and whether it is sealed."""
+    """Return the runs of each segment, and whether the segment is sealed and compacted."""
     found: list[tuple[list[Run], bool]] = []
     limits = [*(seal.limit for seal in state.seals), None]
     at = 0
@@ -143,7 +143,7 @@ def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
 
 
 def _growing(runs: Sequence[Run]) -> RunMergeJob | None:
-    """Return the oldest eight or more neighbours of about one size, if there are so many."""
+    """Return the oldest eight adjacent runs of similar size, if so many exist."""
     levels = [_level(run) for run in runs]
     for level in sorted(set(levels)):
         same = [n for n, one in enumerate(levels) if one <= level]
@@ -158,5 +158,5 @@ def _growing(runs: Sequence[Run]) -> RunMergeJob | None:
 
 
 def _level(run: Run) -> int:
-    """Return in which power of eight a run's records lie."""
+    """Return the size level of a run: log base eight of its records, rounded down."""
     return (max(1, run.records).bit_length() - 1) // 3

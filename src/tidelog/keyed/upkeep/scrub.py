@@ -1,7 +1,7 @@
-"""Scrubbing: all that a keyed log has stored is read, and held against what is said of it.
+"""Scrubbing: read all stored data of a keyed log, and compare it with its descriptions.
 
-Readers check each piece as they read it, by checksums; a scrub reads what nobody has asked for yet,
-and counts: the records of each part against its directory and the state, run by run, and the wal.
+Readers check the checksum of each piece that they read. A scrub also reads the other pieces. It
+counts the records of each part against its directory and the state, run by run, and scrubs the wal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tidelog.wal.log import Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedScrubbed:
-    """What a scrub has read, and what is wrong.
+    """The result of a scrub: counts, and the problems found.
 
-    Units: ``records`` and ``keys`` as stored in runs, a key once for each part that has it;
-    ``wal_records`` those of the log that feeds it; ``bytes`` of runs and directories.
+    Units: ``records`` and ``keys`` as stored in runs, with a key counted once per part;
+        ``wal_records`` those of the wal; ``bytes`` of runs and directories.
     """
 
     runs: int = 0
@@ -41,7 +41,7 @@ class KeyedScrubbed:
         return not self.problems
 
     def plus(self, part: RunPart, problems: tuple[str, ...]) -> KeyedScrubbed:
-        """Return what it is with one part more."""
+        """Return the result with one more part."""
         return replace(
             self,
             parts=self.parts + 1,
@@ -53,7 +53,7 @@ class KeyedScrubbed:
 
 
 async def scrub_keyed(standing: KeyedStanding, wal: Log) -> KeyedScrubbed:
-    """Read all that is stored, checkpoints as well, and check it.
+    """Read and check all stored data, including checkpoints.
 
     Raises:
         NoSuchLog: the log is gone. LocationError: the store failed.
@@ -80,7 +80,7 @@ async def scrub_keyed(standing: KeyedStanding, wal: Log) -> KeyedScrubbed:
 
 
 async def _problems(standing: KeyedStanding, run: Run, part: RunPart) -> tuple[str, ...]:
-    """Return what is wrong with a part."""
+    """Return the problems of a part."""
     try:
         listed = await _listed(standing, part)
         rows, least, greatest = await _read(standing, part)
