@@ -165,7 +165,7 @@ class Reading:
                 return rows
         except SequenceRetired as error:
             # A scan that records were retired under is refused where it would go on.
-            begun = int(error.facts["start"])
+            begun = int(str(error.facts["start"]))
             demand(begun >= question.start, "another start was refused", begun=begun)
             self._demand_retired(begun)
         return None

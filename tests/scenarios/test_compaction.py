@@ -274,6 +274,7 @@ async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
         """Consensus that tells the size of each record."""
 
         head, scan = staticmethod(inner.head), staticmethod(inner.scan)
+        sweep = staticmethod(inner.sweep)
         truncate, list_keys = staticmethod(inner.truncate), staticmethod(inner.list_keys)
 
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:

@@ -150,7 +150,7 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
 
         def __init__(self, inner: Consensus) -> None:
             self._inner, self.losses = inner, 0
-            self.head, self.scan = inner.head, inner.scan
+            self.head, self.scan, self.sweep = inner.head, inner.scan, inner.sweep
             self.truncate, self.list_keys = inner.truncate, inner.list_keys
 
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:

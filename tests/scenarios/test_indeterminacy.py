@@ -35,7 +35,7 @@ class Doubtful:
         self.late: list[Sent] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.head, self.scan = inner.head, inner.scan
+        self.head, self.scan, self.sweep = inner.head, inner.scan, inner.sweep
         self.truncate, self.list_keys = inner.truncate, inner.list_keys
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
