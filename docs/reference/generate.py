@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+@cache
 def pages() -> dict[str, str]:
     """Return the text of each page by its path below docs/."""
     return {

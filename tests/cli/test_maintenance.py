@@ -1,4 +1,4 @@
-"""``tidelog compact``, ``collect``, ``collection retain``: what cron and an operator do."""
+"""``tidelog compact``, ``collect``, ``collection retain``: the work of docs/guides/maintenance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``tidelog source skip``: the error that stops a source names the remedy, and that works."""
+"""``tidelog source skip``: the error that stops a source names the remedy, and that works.
+
+The page is docs/guides/follow-a-folder.md.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _SHOWN_LOCATION = re.compile(r"file:///data/[a-z/]+")
-_SHELL = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```(?:sh)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
