@@ -1,4 +1,4 @@
-"""``tidelog compact``, ``collect``, ``collection retain``: the work of docs/guides/maintenance.md."""
+"""``tidelog compact``, ``collect``, ``collection retain``: docs/guides/maintenance.md."""
 
 from __future__ import annotations
 

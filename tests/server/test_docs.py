@@ -1,4 +1,4 @@
-"""docs/reference/http.md as it stands there: its lines of curl, its Python, its list of metrics."""
+"""docs/reference/http.md: its lines of curl, its Python, its statuses and limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from kit.doc_blocks import ROOT, block_with
 from kit.served import served
 from tidelog.cli.main import main
 from tidelog.http_api.failures import BY_CLASS, BY_KIND, HttpFailure
-from tidelog.server.exposition import ServerMetrics
 from tidelog.server.limits import ServerLimits
 
 PAGE = "docs/reference/http.md"
@@ -159,18 +158,6 @@ def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixtu
         port = str(other.port)
         assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 2
     assert "cannot listen on" in capsys.readouterr().err
-
-
-def test_the_page_lists_the_metrics_that_there_are() -> None:
-    """No more, and no fewer."""
-    text = ServerMetrics().text().decode()
-    kinds = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
-    there = {name for name, _ in kinds if not name.endswith("_created")}
-    table = (ROOT / PAGE).read_text().partition("## Metrics")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    shown = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-
-    assert sorted(shown) == sorted(there)
 
 
 def test_the_page_has_each_status_and_limit() -> None:

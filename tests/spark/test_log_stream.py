@@ -190,6 +190,10 @@ def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(
         "events": spark.readStream.schema("flight string").json(str(tmp_path / "in")),
         "checkpoint": str(check),
     }
+    shown = run_block(
+        "docs/guides/spark-logs.md", "readStream", location=tmp_path, spark=spark, **names
+    )
+    assert shown["orders"].columns == shown["stream"].columns
     run_block("docs/guides/spark-logs.md", "foreachBatch", location=tmp_path, **names)
     (check / "commits" / "0").unlink()
     run_block("docs/guides/spark-logs.md", "foreachBatch", location=tmp_path, **names)

@@ -1,0 +1,86 @@
+"""The pages that are made from the code: nothing of the code is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from functools import cache
+from types import ModuleType
+
+from kit.doc_pages import ROOT
+from tidelog import errors
+from tidelog.errors import TidelogError
+from tidelog.metrics import METRICS
+from tidelog.server.exposition import ServerMetrics
+from tidelog.spark.options import OPTIONS
+
+
+@cache
+def generator() -> ModuleType:
+    """Load the hook as MkDocs does, by its path."""
+    path = ROOT / "docs/reference/generate.py"
+    spec = importlib.util.spec_from_file_location("generate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(page: str) -> str:
+    pages: dict[str, str] = generator().pages()
+    return pages[page]
+
+
+def test_each_error_has_a_fault_and_a_remedy() -> None:
+    """A user who meets an error looks for its name, and needs the next step."""
+    page = made("reference/errors.md")
+    kinds = [
+        each
+        for each in vars(errors).values()
+        if inspect.isclass(each) and issubclass(each, TidelogError) and each is not TidelogError
+    ]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+ \| [^|]+ \| [123]) \|$", page, re.MULTILINE))
+
+    assert sorted(rows) == sorted(kind.__name__ for kind in kinds)
+    assert rows["StoreRefused"].endswith("| 3")
+    assert rows["NoSuchLog"].endswith("| 2")
+
+
+def test_each_metric_is_listed() -> None:
+    """An alarm that names a metric which does not exist never fires."""
+    page = made("reference/metrics.md")
+    text = ServerMetrics().text().decode()
+    names = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    own = {name for name in names if not name.startswith("tidelog_") and "_created" not in name}
+
+    missing = [name for name in (*own, *METRICS) if f"| `{name}` |" not in page]
+    assert len(own) > 8
+    assert missing == []
+
+
+def test_each_option_of_spark_is_listed_with_its_kind() -> None:
+    """`load` refuses an option of another kind."""
+    sections = made("reference/spark-options.md").split("\n## ")[1:]
+    listed = {
+        section.partition("\n")[0]: re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+        for section in sections
+    }
+
+    assert listed == {kind: list(options) for kind, options in OPTIONS.items()}
+
+
+def test_each_command_has_a_purpose_and_its_options() -> None:
+    """A command without a line in the reference is found by nobody."""
+    index = made("reference/cli/index.md")
+    rows = re.findall(
+        r"^\| \[`([^`]+)`\]\(([\w-]+\.md)(#[\w-]+)?\) \| (.+) \|$", index, re.MULTILINE
+    )
+    pages = {page: made(f"reference/cli/{page}") for _, page, _, _ in rows}
+
+    assert {"source create", "log cursor move", "keyed scan", "ingest"} <= {row[0] for row in rows}
+    assert [name for name, _, _, purpose in rows if len(purpose) < 10] == []
+    assert [name for name, page, _, _ in rows if f"# tidelog {name}\n" not in pages[page]] == []
+    assert "| `--envelope none\\|upsert` | none: append each row" in pages["source.md"]
+    assert "[default: none]" in pages["source.md"]
