@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from cli.conftest import Cli
-from kit.doc_pages import ROOT, RUN, SHOWN, Block, Page, blocks, pages
+from cli.test_readme import PAGES
+from kit.doc_blocks import ROOT
+from kit.doc_tours import Tour, blocks_of
 
-BLOCKS = {page: list(blocks(page, (ROOT / page).read_text())) for page in pages()}
+BLOCKS = {
+    page: blocks_of(page)
+    for page in sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+}
+RUN = ("sh", "python")
+SHOWN = ("text", "json", "toml")
 COMMAND = re.compile(r"^(?:tidelog|pip|curl|make|export|spark-submit) ", re.MULTILINE)
 
 
-def is_run_here(block: Block) -> bool:
-    return block.language in RUN and block.mark not in ("run by", "not run")
-
-
 @pytest.fixture
-def page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Page:
-    """A run in an empty folder, with the location ``lake`` below it."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, with the location ``lake`` below it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("TIDELOG_LOCATION", str(tmp_path / "lake"))
-    cli = Cli(tmp_path, capsys)
-
-    def tidelog(words: list[str], given: bytes | None) -> str:
-        said = cli.run(*words, given=given)
-        assert said.status == 0, f"tidelog {' '.join(words)}: {said.err}"
-        return said.out
-
-    return Page(tmp_path, tidelog, {})
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, found in BLOCKS.items() if any(map(is_run_here, found))]
+    "page",
+    [
+        page
+        for page, found in BLOCKS.items()
+        if page not in PAGES and any(block.is_run for block in found)
+    ],
 )
-def test_the_blocks_of_a_page_run(name: str, page: Page) -> None:
+def test_the_blocks_of_a_page_run(page: str, folder: Path) -> None:
     """A reader copies them one after the other, into an empty folder."""
-    for block in filter(is_run_here, BLOCKS[name]):
-        page.run(block)
+    Tour().run(page)
+
+    assert any(folder.iterdir()) or page == "docs/start/install.md"
 
 
 def test_each_block_has_a_language() -> None:
     """A block without one has no highlighting, and could hide a command from these tests."""
     strange = [
-        f"{block.page}: ```{block.language}: {block.text.splitlines()[0]}"
-        for found in BLOCKS.values()
+        f"{page}: ```{block.language}: {block.text.splitlines()[0]}"
+        for page, found in BLOCKS.items()
         for block in found
         if block.language not in (*RUN, *SHOWN)
         or (block.language in SHOWN and COMMAND.search(block.text))
@@ -60,17 +62,31 @@ def test_each_block_has_a_language() -> None:
 
 def test_a_block_that_is_left_to_a_test_is_named_there() -> None:
     """The test may be moved, or may lose the page."""
-    for found in BLOCKS.values():
+    for page, found in BLOCKS.items():
         for block in found:
             if block.mark == "run by":
-                assert block.page in (ROOT / block.said).read_text(), (block.page, block.said)
+                assert page in (ROOT / block.said).read_text(), (page, block.said)
 
 
-def test_a_block_that_does_not_run_is_found() -> None:
-    """The canary: of three blocks, one is for reading, and one has a marker."""
-    text = "```text\na\n```\n<!-- not run: a cluster -->\n```sh\nb\n```\n```python\n1 / 0\n```\n"
-    found = list(blocks("page.md", text))
+def test_a_block_that_fails_is_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary: of four blocks, one is for reading, one has a marker, and two fail."""
+    monkeypatch.setattr("kit.doc_tours.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    marked = "```text\na\n```\n<!-- not run: a cluster -->\n```sh\nfalse\n```\n"
+    for block, error in (("python\n1 / 0", ZeroDivisionError), ("sh\nfalse", AssertionError)):
+        page.write_text(f"{marked}```{block}\n```\n")
 
-    assert [block.language for block in found if is_run_here(block)] == ["python"]
-    with pytest.raises(ZeroDivisionError):
-        Page(Path(), lambda words, given: "", {}).run(found[2])
+        assert [block.is_run for block in blocks_of("page.md")] == [False, False, True]
+        with pytest.raises(error):
+            Tour().run("page.md")
+
+
+def test_a_block_that_does_not_run_gives_a_reason() -> None:
+    """The list of these blocks is the honest part of the claim that pages run."""
+    reasons = [
+        block.said for found in BLOCKS.values() for block in found if block.mark == "not run"
+    ]
+
+    assert [reason for reason in reasons if len(reason.split()) < 3] == []

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from types import ModuleType
 
-from kit.doc_pages import ROOT
+from kit.doc_blocks import ROOT
 from tidelog import errors
 from tidelog.errors import TidelogError
 from tidelog.metrics import METRICS

@@ -1,4 +1,11 @@
-"""The commands and the Python of a page, run in order, with the output that the page shows."""
+"""The commands and the Python of a page, run in order, with the output that the page shows.
+
+Commands of tidelog run in this process, all others in bash. A comment before a block changes that:
+
+- ``<!-- first: COMMANDS -->`` runs hidden commands before the block;
+- ``<!-- run by tests/x.py -->`` leaves the block to a test that names the page;
+- ``<!-- not run: REASON -->`` leaves it out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +26,12 @@ from unittest.mock import patch
 from kit.doc_blocks import ROOT
 from tidelog.cli.main import main
 
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(
+    r"(?:^<!-- (?P<mark>first|run by|not run):? (?P<said>[^\n]*?) -->\n)?"
+    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_DATA = "file:///data"  # The folder of the locations that pages show.
 _HEREDOC = re.compile(r"<<END\n.*?^END$", re.MULTILINE | re.DOTALL)
 # The tests run in an environment that is installed, and Spark's tests run Spark.
 _ELSEWHERE = re.compile(r"^(pip|make|python3 -m venv) |--engine spark|--master")
@@ -46,24 +58,37 @@ class Block:
 
     language: str
     text: str
+    mark: str = ""
+    said: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """Return True if the block runs with its page."""
+        return self.language in ("sh", "python") and self.mark not in ("run by", "not run")
 
     def commands(self) -> list[str]:
         """Return the commands, each with its here-document, without comments."""
-        bodies: list[str] = []
+        return commands_of(self.text)
 
-        def stow(found: re.Match[str]) -> str:
-            bodies.append(found.group())
-            return f"<<{len(bodies) - 1}>>"
 
-        joined = _HEREDOC.sub(stow, self.text).replace("\\\n", " ")
-        lines = (re.sub(r"(^|\s+)#.*", "", line) for line in joined.splitlines())
-        whole = (re.sub(r"<<(\d+)>>", lambda at: bodies[int(at[1])], line) for line in lines)
-        return [line for line in whole if line and not _ELSEWHERE.search(line)]
+def commands_of(text: str) -> list[str]:
+    """Return the commands of a text, as `Block.commands` does."""
+    bodies: list[str] = []
+
+    def stow(found: re.Match[str]) -> str:
+        bodies.append(found.group())
+        return f"<<{len(bodies) - 1}>>"
+
+    joined = _HEREDOC.sub(stow, text).replace("\\\n", " ")
+    lines = (re.sub(r"(^|\s+)#.*", "", line) for line in joined.splitlines())
+    whole = (re.sub(r"<<(\d+)>>", lambda at: bodies[int(at[1])], line) for line in lines)
+    return [line for line in whole if line and not _ELSEWHERE.search(line)]
 
 
 def blocks_of(page: str) -> list[Block]:
     """Return the fenced blocks of a page, in order."""
-    return [Block(*found) for found in _FENCED.findall((ROOT / page).read_text())]
+    found = (block.groupdict("") for block in _FENCED.finditer((ROOT / page).read_text()))
+    return [Block(**block) for block in found]
 
 
 class Tour:
@@ -78,10 +103,14 @@ class Tour:
         """Run a page; each block of ``text`` must equal the output of the block before it."""
         output: str | None = None
         for block in blocks_of(page):
+            if block.mark == "first":
+                "".join(map(run_line, commands_of(block.said)))
             if block.language == "text":
                 if output is not None:
                     assert block.text == output, f"{page} shows:\n{block.text}not:\n{output}"
                     self.compared_count += 1
+                output = None
+            elif not block.is_run:
                 output = None
             elif block.language == "sh":
                 output = "".join(map(run_line, block.commands()))
@@ -90,27 +119,31 @@ class Tour:
 
     def _print(self, block: Block, page: str) -> str:
         with redirect_stdout(StringIO()) as printed:
-            exec(compile(block.text, page, "exec"), self.names)
+            text = block.text.replace(_DATA, f"file://{Path.cwd()}")
+            exec(compile(text, page, "exec"), self.names)
         return printed.getvalue()
 
 
 def run_line(line: str) -> str:
     """Run a line of shell; return the output of its commands, as a terminal shows it."""
-    if "<<END" in line or not re.match(r"export |(.* \| )?tidelog ", line):
+    if "<<END" in line:
         subprocess.run(["bash", "-c", line], check=True)
         return ""
     return "".join(run_command(command) for command in line.split(" && "))
 
 
 def run_command(command: str) -> str:
-    """Run a command, with tidelog in this process; all but ingestion reports are returned."""
+    """Run a command; return its output, except the reports of an ingestion."""
     before, piped, rest = command.rpartition(" | ")
     words = shlex.split(rest)
     if words[0] == "export":
         name, _, value = words[1].partition("=")
         os.environ[name] = value.replace("$PWD", str(Path.cwd()))
         return ""
-    assert words[0] == "tidelog", command
+    if words[0] != "tidelog":
+        done = subprocess.run(["bash", "-c", command], check=False, capture_output=True)
+        assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+        return done.stdout.decode()
     if "follow" in words[1:4]:
         return follow(words[1:])
     typed = subprocess.run(["bash", "-c", before], check=True, capture_output=True).stdout
@@ -121,7 +154,7 @@ def run_command(command: str) -> str:
         given.open() as file,
         patch.multiple(sys, stdin=file if piped else sys.stdin, stdout=out, stderr=err),
     ):
-        status = main(words[1:])
+        status = main([os.path.expandvars(word) for word in words[1:]])
     given.unlink()
     assert status == 0, f"{command}: {err.getvalue()}"
     return "" if words[1] == "ingest" else out.text() + footer(err.getvalue())

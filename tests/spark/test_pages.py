@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import tidelog
-from kit.doc_pages import ROOT, blocks
+from kit.doc_tours import blocks_of
 
 PAGE = "docs/guides/spark.md"
 
@@ -31,7 +31,7 @@ def test_the_guide_reads_contents_changes_and_snapshots(
         stock.compare_and_append(pa.table({"n": [1, 2], "_time": [0, 0], "_diff": [1, 1]}), 0, 1)
 
     names: dict[str, Any] = {"spark": spark, "url": url}
-    for block in blocks(PAGE, (ROOT / PAGE).read_text()):
+    for block in blocks_of(PAGE):
         exec(compile(block.text, PAGE, "exec"), names)
 
     assert [row["flight"] for row in names["flights"].collect()] == [1]
