@@ -91,8 +91,8 @@ def adopt_record(box: Box, seqno: int, data: bytes, *, write_id: str) -> Box:
 def follows(newer: Box, older: Box) -> bool:
     """Return True if ``newer`` can be a later version of ``older``.
 
-    The store was set back to an older version if the newest seqno fell, or if another write now has
-    the seqno of a known record.
+    It cannot if its newest seqno is lower, or if another write has the seqno of the older box's
+    newest record. The store was then set back to an earlier version.
     """
     writer = newer.wrote(older.head_seqno)
     return newer.head_seqno >= older.head_seqno and writer in (
@@ -105,6 +105,7 @@ def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
     """Return the older half of the records if the box is too large, else an empty tuple."""
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
         return ()
+    # Half, so that only one in many appends writes a spill.
     return box.records[: len(box.records) // 2]
 
 

@@ -98,7 +98,7 @@ async def found_location(place: ConsensusPlace, *, location: str, clock: Clock) 
 
 
 async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
-    """Check that a database can serve as consensus, if the place is one; create SQLite's file.
+    """Check that the place of consensus is usable, if it is a database; create SQLite's file.
 
     Raises:
         LocationError: the database cannot be used; the message has the remedy.

@@ -1,10 +1,10 @@
 """Consensus on the object store: one object per key, replaced by a conditional put.
 
-A compare-and-set takes one round trip and no clock. A lost answer can always be resolved. A put is
-conditional on the version of the object that this process saw. While the object still has that
-version, sending the same body again is safe: at most one copy can land. Once the object has another
-version, no copy under way can still land. The write ids in the object then show whether ours
-landed.
+A compare-and-set takes one round trip and no clock. A lost answer can be resolved for this reason:
+a put is conditional on the version of the object that this process saw. While the object still has
+that version, sending the same body again is safe, because at most one copy can land. Once the
+object has another version, no copy under way can still land. The write ids in the object then show
+whether ours landed.
 
 Source: persist, "Consensus"; style.md, "Errors".
 """

@@ -4,8 +4,9 @@ The location's marker decides where consensus is, and it is replaced by a condit
 fences each key, copies it, and then switches the marker. These rules keep a process from writing to
 the old place after the switch:
 
-- A process that finds a fence as the newest record reads the marker. While the move is under way
-  it waits. If the marker does not change for ``patience_us``, the process gives the move up.
+- A process that finds a fence as the newest record reads the marker. While the move is under way,
+  it waits before it writes after the fence. If the marker does not change for ``patience_us``, the
+  process gives the move up.
 - A process that writes the first record of a key reads the marker directly after the write. If no
   move has begun by then, the key existed before any move listed the keys, so the move copies it.
 - A process reads the marker before it writes the second record of a key. From then on, every

@@ -170,7 +170,7 @@ class Machine(Generic[S, D]):
                     jobs, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
                     try:
                         await self._commit(jobs)
-                    except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    except Exception as error:  # noqa: BLE001 - the callers get it
                         _fail(jobs, error)
         except BaseException as error:
             _fail([*jobs, *self._waiting], error)
@@ -213,7 +213,7 @@ class Machine(Generic[S, D]):
             except TidelogError as error:
                 answers.append((job, None, error))
                 continue
-            except Exception as error:  # noqa: BLE001 - whoever brought the command is told
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 # An unforeseen error does not depend on the state, so a newer state would not help.
                 _fail([job], error)
                 continue

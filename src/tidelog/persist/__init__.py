@@ -1,4 +1,5 @@
 """Shards: durable, definite time-varying collections.
 
-Nouns: `schema`, `part`, `state`, `transition`. Agents: `writer`, `reader`, `shard`.
+Types and decisions: `states`, `format`. Agents: `write`, `read`, `handle`, `upkeep`. `transactions`
+writes several shards at one time.
 """

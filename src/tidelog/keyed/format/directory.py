@@ -1,8 +1,8 @@
 """The key directory of a part: its keys, and the places of their records. Pure.
 
 This small object shows whether a part has a key, and the key's rows, their number and their
-sequences. Its footer also has the places of the part's pages and row groups, so that a reader of
-the part needs no request for the part's own footer.
+sequences. Its footer also has the places of the part's pages and row groups. A reader of the part
+therefore needs no request for the part's own footer.
 
 Shape: Parquet of `DIRECTORY`, sorted by key, with a row group for each `GROUP_KEYS` keys, or for
     fewer keys of `GROUP_BYTES`. Its metadata has `HEAD`: base64 of a msgpack array, see

@@ -1,7 +1,7 @@
 """Select the rows of a part that can match a query of a key, by its directory alone. Pure.
 
 The rows of a key are in sequence order. If a key has more rows than a stride, the layout has the
-first sequence of each of its strides, except the stride in which the key begins.
+first sequence of each stride of the key. The stride in which the key begins is the exception.
 """
 
 from __future__ import annotations

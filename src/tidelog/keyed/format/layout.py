@@ -45,12 +45,12 @@ class PartLayout:
 
     Shape: for n row groups, ``group_rows`` has n + 1 rows: the start of each group, and the end of
         the last. ``group_places`` has the same in bytes, ``group_sizes`` the decoded bytes of each
-        group, and ``group_xxh3`` a 64-bit checksum of each. For each column of `PAGED`,
-        ``chunk_places`` has the start of its pages in each row group, ``page_bytes`` the size of
-        each page including its header, and ``page_counts`` the rows of each page. A row group is
-        divided into *strides* of ``page_rows`` rows; the last one is shorter. ``first_sequences``
-        has the sequence of each stride's first row if that row's key has more rows than a stride,
-        else 0.
+        group, and ``group_xxh3`` a 64-bit checksum of each. The next three have an entry for each
+        column of `PAGED`. ``chunk_places`` is the start of its pages in each row group.
+        ``page_bytes`` is the size of each page including its header, and ``page_counts`` the rows
+        of each page. A row group is divided into *strides* of ``page_rows`` rows; the last one is
+        shorter. ``first_sequences`` has the sequence of each stride's first row if that row's key
+        has more rows than a stride, else 0.
     """
 
     page_rows: int

@@ -90,8 +90,8 @@ class KeyedCollector:
         listed = [entry.key async for entry in standing.store.list(prefix)]
         if not listed:
             return 0
-        # List first, then read the state: it then includes every listed object that was named
-        # meanwhile.
+        # List first, then read the state. The state then includes each listed object that another
+        # process has named since.
         await standing.refresh()
         named = named_by(standing.state) | {
             path for gone in standing.machine.history.gone for path in gone.paths

@@ -1,9 +1,9 @@
 """Forks: make a fork, and release the holds of attempts that failed or no longer need them.
 
-An attempt first holds the source's runs by a checkpoint, and then its loose records by a pin of the
-source's wal, from which it makes a wal of its own. Finally, the fork's state begins with both. If
-the forker dies between these steps, the source's next `settle` cleans up. It first voids the
-attempt in the fork's state, unless the fork has begun with it.
+An attempt first holds the source's runs by a checkpoint. It then holds the loose records by a pin
+of the source's wal, and makes a wal of its own from them. Finally, the fork's state begins with
+both. If the forker dies between these steps, the source's next `settle` cleans up. It first voids
+the attempt in the fork's state, unless the fork has begun with it.
 Source: docs/decisions/0025; design page 5.
 """
 
@@ -135,8 +135,8 @@ class Forks:
             is_old = one.made_us <= now_us - GIVE_UP_US
             await self._settle(source.beside(one.fork), name, gives_up=gives_up or is_old)
         # An attempt makes its checkpoint before its pin, and an existing fork releases its pin
-        # before its checkpoint. So a wal that was pinned first, has no checkpoint in the state read
-        # after, and is still pinned now, belongs to a forker that was late and died.
+        # before its checkpoint. The pins were read before the checkpoints. So a pin without a
+        # checkpoint, if it still exists now, was left by a forker that was late and died.
         if lost := pins - {wal_of_try(name) for name in tries}:
             for wal in sorted(lost & await self._pins()):
                 await self._erase(wal)

@@ -27,7 +27,7 @@ _Is: TypeAlias = Callable[[pa.DataType], bool]
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Return a table with the wanted columns, in order, cast without loss.
 
-    Floats are rounded to the nearest value of the wanted type.
+    Numbers with a fraction are rounded to the nearest value of the wanted type.
 
     Raises:
         UsageError: a column is missing or duplicated, or has values that the wanted type cannot

@@ -137,8 +137,8 @@ class Beats:
     def overdue(self, holds: Holds, *, monotonic_us: int, now_us: int) -> list[tuple[str, int]]:
         """Return the holds that may be ended, each with its current beat.
 
-        These are the holds whose beat did not change for their whole lease by our clock, and the
-        holds that are over by both their own clock and ours, by more than clocks may differ.
+        A hold may be ended if its beat did not change for its whole lease by our clock. It may also
+        be ended if its own clock and ours agree that it is over, by more than clocks may differ.
         """
         leased = {name: hold for name, hold in holds.items() if hold.lease_us}
         self._seen = {n: seen for n, seen in self._seen.items() if n in leased}

@@ -203,8 +203,8 @@ def decide_watch(
     """Decide to end the leases that are over, and to record new beats of the other leases.
 
     A lease is over if its owner has not renewed it for its whole length since a collector recorded
-    its beat, or if ``overdue`` contains its name and current beat. The result is the number of
-    leases that end.
+    its beat. It is also over if ``overdue`` contains its name and current beat. The result is the
+    number of leases that end.
     """
     over, seen = [], {}
     for name, hold in state.holds.items():

@@ -102,7 +102,7 @@ _UNREGISTERED: Final = Registered()
 class State:
     """The state of a shard.
 
-    Shape: ``schema`` is the newest schema, empty until the first write or hold; ``retired`` are the
+    Shape: ``schema`` is the newest schema, empty until the shard is created; ``retired`` are the
         schemas before it. The id of a schema is its index among all of them, from 0. ``sightings``
         are of leases, by the name of the hold.
     """

@@ -141,8 +141,8 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
         [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
         lower=request.lower,
         upper=request.upper,
-        # Since may already be past the last time of a batch, and more of its updates may expire
-        # later. So record since itself.
+        # A merge with an expiry records since itself, even if that is past the batch's times. A
+        # full merge is then due again only after since has advanced.
         since=request.advanced_to if request.is_expired is None else request.since,
         runs=written.runs,
     )

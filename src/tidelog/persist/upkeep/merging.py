@@ -3,10 +3,10 @@
 A merge does not change the contents. Times at or below ``since`` are no longer distinct, so they
 are advanced to it, and updates that then cancel are dropped. V is the same before and after.
 
-Batches are merged by size. There are then few of them (less than ``2 * FANOUT`` of a size), and a
-row is rewritten about once for each time that its batch grows by a factor of ``FANOUT``. Batches
-before since are also merged, whatever their size, if many of their updates were taken back. A batch
-never covers more than a share of the times after since, so that since soon passes it.
+Batches are merged by size. Few batches of a size then remain (less than ``2 * FANOUT``). A row is
+rewritten about once for each time that its batch grows by a factor of ``FANOUT``. Batches before
+since are also merged, whatever their size, if many of their updates were taken back. A batch never
+covers more than a share of the times after since, so that since soon passes it.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -168,9 +168,9 @@ def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ..
             for number, group in enumerate(groups):
                 count = sum(level_of(b) == level for b in group)
                 is_cut = number + 1 < len(groups)
-                # Batches are appended only at the end. So a group grows no further if a larger
-                # batch or a cut follows it, and it is merged now (before a cut only if its batches
-                # are small). The last group waits until it has `FANOUT` batches of its level.
+                # Batches are appended only at the end. So a group that a larger batch or a cut
+                # follows grows no further, and is merged now. Before a cut, this holds only if its
+                # batches are small. The last group waits for `FANOUT` batches of its level.
                 if (
                     (is_followed and len(group) > 1)
                     or count >= FANOUT
@@ -189,6 +189,8 @@ def _cut(batches: Sequence[Batch], state: State) -> list[list[Batch]]:
     rows = 0
     for batch in batches:
         upper = state.upper if batch.upper is None else batch.upper
+        # Since has passed an old batch already, and a small one is not worth an object of its own.
+        # Both are merged whatever times the group then covers.
         is_old = upper <= since + 1
         is_small = rows + batch.rows <= SMALL_ROWS
         if groups[-1] and not (is_old or is_small) and _reaches(groups[-1], upper, since) > span:

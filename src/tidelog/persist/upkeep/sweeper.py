@@ -31,8 +31,8 @@ async def usage_of_shard(shard: Shard) -> ShardUsage:
     """
     prefix = f"shard/{shard.id}/"
     listed = [(entry.key, entry.size_bytes) async for entry in shard.store.list(prefix)]
-    # List first, then read the state: it then includes every listed object that was named
-    # meanwhile.
+    # List first, then read the state. The state then includes each listed object that another
+    # process has named since.
     state = await shard.refresh()
     return tell_apart(listed, state, shard.machine.history)
 
