@@ -38,3 +38,10 @@ def run_block(page: str, words: str, *, location: Path, **names: Any) -> dict[st
     shown = _SHOWN_LOCATION.sub(f"file://{location}", block_with(page, words))
     exec(compile(shown, page, "exec"), names)
     return names
+
+
+def blocks_of_section(page: str, heading: str, language: str) -> str:
+    """Return the blocks of one language below a heading of the second level, joined."""
+    text = (ROOT / page).read_text()
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return "".join(re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))

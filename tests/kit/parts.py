@@ -40,6 +40,7 @@ REST = {
     "store/test_wrapped_sim.py": "simulation on wrapped stores",
     "test_demo.py": "the demo, whose ingester is killed",
     "test_iterators.py": "loops left early, of each kind",
+    "test_wheel.py": "the wheel, in an environment of its own",
     "wal/read/test_damaged_tree.py": "each object of a log's tree damaged",
     "wal/test_slot_damage.py": "each byte of a slot damaged",
 }
