@@ -266,7 +266,7 @@ class KeyedReader(KeyedReads):
         See `spark_view`, which also returns the frontier.
 
         Raises:
-            See `scan`; UsageError: Spark's executors cannot reach the location, too.
+            See `scan`. Also UsageError: Spark's executors cannot reach the location.
         """
         found = await self.spark_view(
             spark, key, prefix, first=first, last=last, start=start, limit=limit
@@ -320,7 +320,7 @@ class KeyedReader(KeyedReads):
         return ViewScan(look=self._look, wanted=wanted, clock=self.standing.clock)
 
     async def _refresh(self, fresh: bool) -> None:
-        """Read the newest state, unless not ``fresh`` and the last is younger than ``refresh_us``.
+        """Read the newest state; unless ``fresh``, reuse one younger than ``refresh_us``.
 
         Raises:
             HandleError: this handle is closed. Otherwise see `KeyedStanding.refresh`.

@@ -107,8 +107,8 @@ def plan_collection(
     reason to collect: they wait until the floor rises, and are then deleted in one request.
     """
     reached = [one for one in history.rollups if seqno_since is None or one.seqno <= seqno_since]
-    # A reader may need each state since `seqno_since`. The newest rollup that is not past it, and
-    # the records after that rollup, are enough for all of them.
+    # Readers may need the states since `seqno_since`. The newest rollup at or before it, with the
+    # records after that rollup, gives all of them.
     floor = max(history.floor, reached[-1].seqno if reached else 0)
     due = _due(history, seqno_since, before_us)
     if floor == history.floor and not (due and eager):

@@ -1,4 +1,4 @@
-"""The only import of `tidelog.spark.keyed` in the packages below `location`.
+"""The only module of `keyed` that imports `tidelog.spark`.
 
 Users pass a Spark session to a log. If a session exists, the package for it does too.
 """

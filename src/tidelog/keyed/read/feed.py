@@ -75,7 +75,7 @@ class KeyedFeed:
 
     @property
     def begin(self) -> int:
-        """The first sequence of the window, which is complete after it."""
+        """The first sequence of the window; the window has all records since then."""
         return self._window[0].start if self._window else self.end
 
     def start(self, at: int) -> None:
@@ -110,7 +110,7 @@ class KeyedFeed:
             await asyncio.wait({task})
 
     def pieces(self, start: int) -> list[LoosePiece]:
-        """Return the pieces of the window after a sequence."""
+        """Return the pieces of the window with records at or after a sequence."""
         found = [*takewhile(lambda piece: piece.limit > start, reversed(self._window))]
         return found[::-1]
 

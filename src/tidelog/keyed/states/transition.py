@@ -80,7 +80,11 @@ def decide_compacted(
 
 
 def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
-    """Decide to replace adjacent runs by one; False if they no longer exist."""
+    """Decide to replace adjacent runs by one; False if they no longer exist.
+
+    Raises:
+        InvariantError: the runs are not adjacent, or the merged run has another window.
+    """
     check_living(state)
     places = [n for n, one in enumerate(state.runs) if one.id in ids]
     found = [state.runs[n] for n in places]
@@ -109,7 +113,7 @@ def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDi
 
 
 def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
-    """Decide to retire all segments up to a sequence; the result is their number."""
+    """Decide to retire the segments that end at or before a sequence; return their number."""
     check_living(state)
     limits = [seal.limit for seal in state.seals if seal.limit <= retired]
     if not limits or limits[-1] <= state.retired:

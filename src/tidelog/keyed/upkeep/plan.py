@@ -143,7 +143,7 @@ def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
 
 
 def _growing(runs: Sequence[Run]) -> RunMergeJob | None:
-    """Return the oldest eight adjacent runs of similar size, if so many exist."""
+    """Return eight adjacent runs of at most one size level, smallest level first; else None."""
     levels = [_level(run) for run in runs]
     for level in sorted(set(levels)):
         same = [n for n, one in enumerate(levels) if one <= level]

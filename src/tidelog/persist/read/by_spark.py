@@ -1,4 +1,4 @@
-"""The only import of `tidelog.spark` in the packages below `location`.
+"""The only module of `persist` that imports `tidelog.spark`.
 
 Users pass a Spark session to objects of a shard. If a session exists, the package for it does too.
 """

@@ -31,7 +31,7 @@ from tidelog.persist.format.updates import consolidate
 from tidelog.persist.read.opened import OpenPart, PartOpener
 
 PIECE_ROWS: Final = 65_536
-# The bytes of open parts in memory; the others are kept in files.
+# The limit for the bytes of open parts in memory; further parts are kept in files.
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 AHEAD_MAX: Final = 8
 DECODES: Final = 3  # One piece that waits for the reader, and two that are being decoded.

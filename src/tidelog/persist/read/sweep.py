@@ -34,7 +34,7 @@ from tidelog.persist.format.updates import merge
 from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
 from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, Wanted
 
-REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The decoded rows that belong to a later piece.
+REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The limit for rows decoded too early.
 
 
 async def pieces_by_key(

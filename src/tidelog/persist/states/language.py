@@ -76,7 +76,7 @@ _DIFF_FIELDS: Final = decoders_of(_DIFF)
 
 @dataclass(frozen=True, slots=True)
 class ShardLanguage:
-    """The rules of shards' states; with ``shard``, parts below another shard's path are refused."""
+    """The rules of shards' states; with ``shard``, a change must not name another shard's parts."""
 
     shard: str = ""
 

@@ -1,8 +1,8 @@
 """Compaction: due merges are planned, read and written, and then replace their inputs.
 
 Any number of processes may compact. The one that commits second finds that its inputs are gone, and
-deletes the parts that it wrote. It deletes nothing else, and only after a read has proven that no
-state names them. `Machine.collect` deletes the inputs of merges later.
+deletes the parts that it wrote. A compactor deletes nothing else, and these only after a read has
+proven that no state names them. `Machine.collect` deletes the inputs of merges later.
 Source: persist, "Compaction".
 """
 

@@ -1,9 +1,9 @@
 """The rows of a merge: many parts in, one run of parts out, in bounded memory.
 
-Rows without a key and without negative diffs are copied as written, part after part. Otherwise SQL
-consolidates equal rows, in key order: all at once if the parts are small, otherwise by ranges of
-the first column (`merge_ranges`). If such ranges would be large, parts are copied to files on this
-machine, and DuckDB consolidates all of them with spilling.
+If the shard has no key and all diffs are 1, rows are copied as written, part after part. Otherwise
+SQL consolidates equal rows, in key order: all at once if the parts are small, otherwise by ranges
+of the first column (`merge_ranges`). If such ranges would be large, parts are copied to files on
+this machine, and DuckDB consolidates all of them with spilling.
 Source: persist, "Compaction".
 """
 
@@ -106,7 +106,7 @@ class RowMerger:
                     async for table in merged:
                         yield table
                 return
-            self.restated = RowSum.zero()  # The parts are read again below, which counts it again.
+            self.restated = RowSum.zero()  # The parts are read and counted again below.
         async with (self._in_memory if is_small else self._in_files)(parts) as rows:
             made = summed(
                 rows,

@@ -168,8 +168,8 @@ def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ..
             for number, group in enumerate(groups):
                 count = sum(level_of(b) == level for b in group)
                 is_cut = number + 1 < len(groups)
-                # Batches are appended only at the end. So a group that a larger batch or a cut
-                # follows grows no further, and is merged now. Before a cut, this holds only if its
+                # Batches are appended only at the end. So a group grows no further if a larger
+                # batch comes after it, or a cut. It is merged now; before a cut, only if its
                 # batches are small. The last group waits for `FANOUT` batches of its level.
                 if (
                     (is_followed and len(group) > 1)
