@@ -85,7 +85,9 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    # Python-Markdown leaves a bar in code alone, and would show a backslash before it.
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part[:1] == "`" else part.replace("|", "&#124;") for part in parts)
 
 
 # The command line

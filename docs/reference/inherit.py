@@ -1,18 +1,30 @@
-"""An extension of griffe: blocking methods have the docstrings of the awaited ones."""
+"""An extension of griffe: docstrings in the form that its parser reads.
+
+Methods of the blocking classes have the docstrings of the awaited ones. Each error of ``Raises:``
+becomes one line, because the parser drops a line that continues another without an indent.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from typing import Any
 
 import griffe
 
 from tidelog.portal import Blocking
 
+_RAISED = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*: ")
+
 
 class Inherit(griffe.Extension):
     """Copy the docstring of each awaited method to the blocking method that calls it."""
+
+    def on_object(self, *, obj: griffe.Object, **options: Any) -> None:
+        """Prepare the docstring of one object."""
+        if obj.docstring is not None:
+            obj.docstring.value = joined(obj.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, **options: Any) -> None:
         """Document the methods of one class."""
@@ -28,4 +40,21 @@ def _copy(cls: griffe.Class, awaited: type) -> None:
     for name, member in cls.functions.items():
         text = inspect.getdoc(getattr(awaited, name, None))
         if text and not name.startswith("_") and member.docstring is None:
-            member.docstring = griffe.Docstring(text, parent=member)
+            member.docstring = griffe.Docstring(
+                joined(text), parent=member, parser="google", parser_options={"warnings": False}
+            )
+
+
+def joined(text: str) -> str:
+    """Return a docstring with each error of ``Raises:`` on a line of its own."""
+    lines: list[str] = []
+    is_raises = False
+    for line in inspect.cleandoc(text).splitlines():
+        if not line.startswith(" "):
+            is_raises = line == "Raises:"
+            lines.append(line)
+        elif is_raises and not _RAISED.match(line.strip()) and lines[-1] != "Raises:":
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(lines)

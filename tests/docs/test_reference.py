@@ -17,10 +17,10 @@ from tidelog.spark.options import OPTIONS
 
 
 @cache
-def generator() -> ModuleType:
-    """Load the hook as MkDocs does, by its path."""
-    path = ROOT / "docs/reference/generate.py"
-    spec = importlib.util.spec_from_file_location("generate", path)
+def loaded(name: str) -> ModuleType:
+    """Load a hook as MkDocs does, by its path."""
+    path = ROOT / f"docs/reference/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,7 +29,7 @@ def generator() -> ModuleType:
 
 
 def made(page: str) -> str:
-    pages: dict[str, str] = generator().pages()
+    pages: dict[str, str] = loaded("generate").pages()
     return pages[page]
 
 
@@ -82,5 +82,17 @@ def test_each_command_has_a_purpose_and_its_options() -> None:
     assert {"source create", "log cursor move", "keyed scan", "ingest"} <= {row[0] for row in rows}
     assert [name for name, _, _, purpose in rows if len(purpose) < 10] == []
     assert [name for name, page, _, _ in rows if f"# tidelog {name}\n" not in pages[page]] == []
-    assert "| `--envelope none\\|upsert` | none: append each row" in pages["source.md"]
+    assert "| `--envelope none|upsert` | none: append each row" in pages["source.md"]
     assert "[default: none]" in pages["source.md"]
+
+
+def test_an_error_that_spans_lines_keeps_them() -> None:
+    """The parser of docstrings drops a line that continues another without an indent."""
+    text = (
+        "Append.\n\nRaises:\n    UsageError: one is over 64 MiB\n    or empty.\n    Fenced: no.\n"
+    )
+
+    assert loaded("inherit").joined(text).splitlines()[3:] == [
+        "    UsageError: one is over 64 MiB or empty.",
+        "    Fenced: no.",
+    ]

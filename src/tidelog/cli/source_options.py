@@ -48,7 +48,7 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="json|json-array|csv|parquet",
-        help="json, unless told, is JSON lines, or json-array where the first file is one; csv: "
+        help="json (the default) is JSON lines, or json-array if the first file is one; csv: "
         "see docs/guides/ingest-csv.md. For sources other than files: rows (the default), or json "
         "or csv in the column 'body'.",
     ),
