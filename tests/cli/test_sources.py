@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import subprocess
+from pathlib import Path
 
 import pytest
 
 from cli.conftest import Cli
-from kit.doc_blocks import ROOT
-
-COMMANDS = re.compile(r"^(?:tidelog .*\n)+", re.MULTILINE)
+from kit.doc_tours import Tour
 
 
 def test_a_generator_is_made_and_read(cli: Cli) -> None:
@@ -84,16 +80,14 @@ def test_what_lateness_holds_back_comes_in_at_the_end(cli: Cli) -> None:
     assert "--lateness goes with --time-column" in refused.complaint
 
 
-def test_what_docs_show_of_sources_runs(cli: Cli) -> None:
-    """As it stands there, one line after the other."""
-    blocks = COMMANDS.findall((ROOT / "docs" / "sources.md").read_text())
-    lines = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
-    assert len(lines) >= 6
+def test_the_page_of_sources_ingests_each_row(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log and the generator of the page make 1,000 rows each: the generator has 1,000 keys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDELOG_LOCATION", cli.location)
+    Tour().run("docs/guides/sources.md")
 
-    for command in (part for line in lines for part in line.split(" && ")):
-        before, piped, rest = command.rpartition(" | ")
-        typed = subprocess.run(["bash", "-c", before], check=True, capture_output=True).stdout
-        cli.done(*shlex.split(rest)[1:], given=typed if piped else None)
     assert len(cli.done("read", "numbers", "--json").objects) == 1_000
     assert len(cli.done("read", "pairs", "--json").objects) == 1_000
 

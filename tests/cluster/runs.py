@@ -20,7 +20,9 @@ from tidelog.spark.java import find_launcher
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS_MAX: Final = 1_000
 PLAIN_PYTHON: Final = str(plain_python())  # This very Python, without its packages.
-_SUBMIT: Final = re.compile(r"^## spark-submit\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SUBMIT: Final = re.compile(
+    r"^## spark-submit\n<!--[^\n]*-->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 # As an operator of a busy cluster has it: a task that seems slow is run twice.
 BUSY: Final = {"spark.speculation": "true", "spark.speculation.interval": "50ms"}
 
@@ -70,7 +72,7 @@ def ingest_arguments(
 
 def run_submit_lines(cluster: StandaloneCluster, url: str, folder: Path) -> str:
     """Run what the documents show for spark-submit; return what it printed."""
-    found = _SUBMIT.search((ROOT / "docs" / "cluster.md").read_text())
+    found = _SUBMIT.search((ROOT / "docs/guides/cluster.md").read_text())
     assert found is not None
     lines = found[1].replace("spark://HOST:7077", cluster.master).replace("airborne", NAME)
     lines = lines.replace("s3://bucket/lake", shlex.quote(url))
