@@ -107,7 +107,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
         (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
-        (("read", "days", "--limit", "-1"), "'--limit': it is less than 0; see"),
+        (("read", "days", "--limit", "-1"), "'--limit': '-1' is less than 0; see"),
         (
             ("collection", "drop", "days"),
             "no such command 'drop'; to drop its source as well: tidelog source drop",

@@ -407,7 +407,7 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["scrub", "there", "--from", "99"], "has not come to that position"),
         (["collect", "there", "--keep-from", "99"], "has not come to that position"),
         (["collect", "there", "--keep-since", "soon"], "not a time"),
-        (["collect", "there", "--share-max", "abc"], "'--share-max': it is not a number"),
+        (["collect", "there", "--share-max", "abc"], "'--share-max': 'abc' is not a number"),
         (["follow", "there", "--new", "--from", "3"], "exclude"),
         (["seal", "there", "--successor", "a/b"], "cannot be the name of a log"),
         (["seal", "classic"], "cannot be sealed"),
