@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -17,6 +18,10 @@ from tidelog.collection.catalog.retention import (
     retention_text,
 )
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.hold_all import place_hold, release_hold
+from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.source.binding import Binding
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
 from tidelog.persist.states.state import State
@@ -150,6 +155,33 @@ async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
     plan = plan_retention(states, 5_000)
     assert (plan.since, plan.kept, plan.holders, plan.gives_up) == (0, 6_000, ("audit",), True)
     assert plan_retention([State()], 5) == RetentionPlan(0, None)
+
+
+async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_path: Path) -> None:
+    """The tick ends with the retention that it began with; see docs/guides/retention.md."""
+    location = await fed(tmp_path, 6, retain="2s")
+    shards = (await location.collection("c")).all_shards
+    await place_hold(shards, "keep", None)
+
+    compute = Ingester._compute
+
+    async def retain_then(ingester: Ingester, binding: Binding) -> Computed:
+        computed = await compute(ingester, binding)
+        await location.retain("c", None)
+        return computed
+
+    for day in range(6, 12):
+        row = {"k": day % KEYS, "v": day, "at": 1_000 * day}
+        (tmp_path / "in" / f"{day:03}.jsonl").write_text(f"{json.dumps(row)}\n")
+    ingester = await location.ingester("c")
+    with patch.object(Ingester, "_compute", retain_then):
+        await run_once(ingester)
+    await location.retain("c", None)
+    await release_hold((await location.collection("c")).all_shards, "keep")
+    await feed(location, tmp_path, 12)
+
+    for day in range(3, 13):
+        assert await contents(location, day) == wanted(day)
 
 
 async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:
