@@ -1,1 +1,1 @@
-"""Objects by key: the port, its implementations, and the wrappers around them."""
+"""Objects by key: the port, its implementations, and wrappers around them."""

@@ -1,14 +1,14 @@
-"""Create and replace objects on condition, and know afterwards whether it happened.
+"""Conditional creation and replacement of objects, with a known outcome.
 
-The one place for the trap that a conditional put meets its own write: the put lands, its answer is
-lost, it is sent again, and is refused because it landed. The remedy is to read back and compare.
-Only two things are answers: that the put was done, and what stands under the key. Everything else
-that a put or a look meets (no connection, a conflict of writes, a refusal in the middle, a body cut
-short) leaves the outcome to be read back, and is tried again.
+This module handles the case that a conditional put meets its own result. The put is stored, its
+answer is lost, it is sent again, and the store refuses it because the first try succeeded. The
+remedy is to read back and compare. Only two results decide: the put was answered as done, or a read
+shows the object under the key. Every other result leaves the outcome open: no connection, a
+conflict of writes, a refusal during the retries, or a body cut short. Then the put is tried again.
 
-Invariants, which the caller promises: each body is unique (it carries a write id), so that equal
-bodies are the same write, also where an e_tag is a hash of the body; none is the beginning of
-another; and nobody deletes an object while its writer may still be in doubt.
+Invariants, which the caller guarantees: each body is unique (it carries a write id), so equal
+bodies are the same write, even if an e_tag is a hash of the body. No body is a prefix of another
+one. No process deletes an object while its writer may still be in doubt.
 Source: icechunk's note on conditional updates; wal3, "Interacting with Object Storage".
 """
 
@@ -38,10 +38,13 @@ from tidelog.store.port import Object, Store
 class Resend:
     """How long a put is sent again.
 
-    Units: attempts, the first included; microseconds between two, doubling; ``patience_us``: no
-    attempt begins later than that after the first. The defaults outlast a server that restarts
-    for 3 seconds, and give up on one that is gone in about 8. ``heard`` is told of each attempt
-    that failed, for those who do not wait for the last.
+    Units:
+        attempts: tries, including the first.
+        first_us, most_us: wait between two tries, which doubles up to the maximum.
+        patience_us: time after the first try in which another one may begin.
+
+    The defaults outlast a restart of a server for 3 seconds, and give up after about 8 seconds.
+    ``heard`` is called with the error of each failed try.
     """
 
     attempts: int = 16
@@ -69,17 +72,17 @@ async def create(
 ) -> str:
     """Create an object, and return its e_tag; exactly one of all creators of a key succeeds.
 
-    An object that is there and is not ours proves that ours is not, and never will be, though an
-    attempt may have been left in doubt: for had ours landed, it would still be there, since the
-    key is neither replaced nor deleted, and an attempt still under way will be refused. Where
-    others replace what is created (``replaceable``), that proof holds only while no attempt is in
-    doubt; after that, theirs may stand on ours, and the answer is OutcomeUnknown.
+    If another body is there, this one is not and never will be, even if the outcome of a try is
+    unknown. Had that try been stored, it would still be there, because the key is neither replaced
+    nor deleted; and a try still in flight will be refused. If other processes replace created
+    objects (``replaceable``), this proof fails once the outcome of a try is unknown: the other body
+    may have replaced this one. Then the error is OutcomeUnknown.
 
     Raises:
-        ObjectExists: somebody else created it. NOT_APPLIED.
+        ObjectExists: another process created it. NOT_APPLIED.
         OutcomeUnknown: see above. UNKNOWN.
-        ContentionError: the store was busy with other writes of the key each time. NOT_APPLIED.
-        LocationError: attempts ran out; UNKNOWN if one of them may have landed.
+        ContentionError: the store was busy with other writes of the key at each try. NOT_APPLIED.
+        LocationError: all tries failed; UNKNOWN if one of them may be stored.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
     found = await write.run()
@@ -91,10 +94,11 @@ async def create(
 async def create_or_read(
     store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
 ) -> bytes:
-    """Create an object unless there is one; return the bytes that are there: ours, or another's.
+    """Create an object if it does not exist; return the stored bytes, maybe another process's.
 
     Raises:
-        ContentionError, LocationError: as `create`.
+        ContentionError: see `create`.
+        LocationError: see `create`.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
     found = await write.run()
@@ -102,7 +106,7 @@ async def create_or_read(
 
 
 class Occupied(enum.Enum):
-    """Who has a key that was to be taken."""
+    """The owner of a key after an attempt to create it."""
 
     CREATED = "the put was answered as done"
     OURS = "our body is there, of a try whose answer was lost"
@@ -112,13 +116,15 @@ class Occupied(enum.Enum):
 async def occupy(
     store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
 ) -> Occupied:
-    """Create an object unless there is one, and say who has the key now.
+    """Create an object if it does not exist, and return the owner of the key.
 
-    What is there is read only where an answer was lost, and once: if that look fails, it is told as
-    another's. For whoever looks at all that is there later, in order, as a fence's maker does.
+    The object is read only if an answer was lost, and only once; if that read fails, the object
+    counts as another process's. This suits callers that read all objects in order later, as an
+    opener does after its fences.
 
     Raises:
-        ContentionError, LocationError: as `create`.
+        ContentionError: see `create`.
+        LocationError: see `create`.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend, looks=False)
     await write.run()
@@ -138,18 +144,21 @@ async def replace(
 ) -> str:
     """Replace the version ``e_tag`` of an object, and return the e_tag of the new one.
 
-    A refusal with no earlier attempt in doubt proves that ours did not land, and (e_tags do not
-    come back) never will. After an attempt in doubt, three things can be found. Ours: it landed.
-    The old version: it has not landed, and is sent again, which can land only once, for whichever
-    attempt lands first takes the e_tag away from the others. Somebody else's: either they replaced
-    the old version, or they replaced ours; that cannot be told from here, only by who finds traces
-    of ours in theirs: OutcomeUnknown.
+    If the store refuses the put and no earlier try is in doubt, the body was not stored. It never
+    will be, because e_tags do not recur. After a try in doubt, a read can find three cases:
+
+    - This body: it was stored.
+    - The old version: it was not stored, so it is sent again. It can be stored only once, because
+      the first try to succeed changes the e_tag.
+    - Another body: it replaced the old version or this body. Only traces of this body in the other
+      one could show which, so the error is OutcomeUnknown.
 
     Raises:
-        ObjectChanged: somebody else replaced or deleted that version. NOT_APPLIED.
-        OutcomeUnknown: somebody else's is there, or nothing, and ours may have been before.
-        ContentionError: the store was busy with other writes of the key each time. NOT_APPLIED.
-        LocationError: attempts ran out; UNKNOWN if one of them may have landed.
+        ObjectChanged: another process replaced or deleted that version. NOT_APPLIED.
+        OutcomeUnknown: another body or no object is there, and this body may have been there
+        before.
+        ContentionError: the store was busy with other writes of the key at each try. NOT_APPLIED.
+        LocationError: all tries failed; UNKNOWN if one of them may be stored.
     """
     write = _Write(store, key, data, e_tag=e_tag, clock=clock, resend=resend)
     found = await write.run()
@@ -159,7 +168,7 @@ async def replace(
 
 
 class _Found(enum.Enum):
-    """What a look at the key shows."""
+    """The result of a read of the key."""
 
     BEFORE = "what the condition asks for: ours has not landed yet"
     OURS = "our body"
@@ -168,9 +177,9 @@ class _Found(enum.Enum):
 
 
 class _Write:
-    """One conditional write, from the first attempt until it is known what became of it.
+    """One conditional write, from the first try until its outcome is known.
 
-    ``landed`` is our e_tag, once it is known that our body stands there.
+    ``landed`` is the e_tag of the stored body, once that is known.
     """
 
     def __init__(
@@ -188,24 +197,25 @@ class _Write:
         self._store = store
         self._key = key
         self._data = data
-        self._old = e_tag  # None: there must be no object.
+        self._old = e_tag  # None: the object must not exist.
         self._clock = clock
         self._resend = resend
         self._looks = looks
-        self._in_doubt = False  # An attempt may have landed, or may yet.
-        self._is_unseen = False  # The condition did not hold, and nobody saw what is there.
-        self._is_open = False  # A conflict was told, and nobody saw what had become of the put.
+        self._in_doubt = False  # A try was or may still be stored.
+        self._is_unseen = False  # The condition failed, and the object was not read yet.
+        self._is_open = False  # A conflict was reported, and the object was not read since.
         self._last: TidelogError | None = None
         self._there: Object | None = None
 
     async def run(self) -> Object | None:
-        """Send it until the key shows what became of it; return what is there if it is not ours.
+        """Send the put until its outcome is known; return the object found instead, if any.
 
-        None may also mean that nothing is there; ``landed`` tells.
+        None may also mean that no object is there; ``landed`` distinguishes the cases.
 
         Raises:
-            ContentionError, LocationError: attempts ran out. Whatever a put was refused by for
-            good, while none was in doubt.
+            ContentionError: all tries failed.
+            LocationError: all tries failed.
+            The final refusal of a put while no try was in doubt.
         """
         begin_us = self._clock.monotonic_us()
         for attempt in range(self._resend.attempts):
@@ -234,7 +244,8 @@ class _Write:
         if isinstance(error, ObjectExists | ObjectChanged):
             self._is_unseen = True
         elif isinstance(error, ContentionError):
-            # It is over, but a client below may have sent it before, and that may have landed.
+            # The request is over, but a client library may have sent it before, and that try may be
+            # stored.
             self._is_open = True
 
     @property
@@ -246,13 +257,13 @@ class _Write:
         return self._may_have_landed or self._is_unseen
 
     def _is_refused(self, error: TidelogError) -> bool:
-        """Say whether to send again cannot help, and nothing that was sent can have landed."""
+        """Return True if sending again cannot help, and no earlier try can be stored."""
         may_help = isinstance(error, ContentionError | LocationError)
         is_final = not may_help or isinstance(error, StoreRefused)
         return is_final and not self._may_be_there
 
     async def _has_ended(self) -> bool:
-        """Look, after an attempt that was not answered as done, unless it never got there."""
+        """Read the object after an unsuccessful try, unless the put cannot have been stored."""
         if not self._looks:
             return isinstance(self._last, ObjectExists)
         if not self._may_be_there:
@@ -263,7 +274,7 @@ class _Write:
         return found in (_Found.OURS, _Found.OTHERS)
 
     async def is_there(self) -> bool:
-        """Say whether our body is there after all; it is not looked for unless it may be."""
+        """Return True if this body is stored; read the object only if it may be."""
         return self._may_have_landed and await self._look() is _Found.OURS
 
     async def _look(self) -> _Found:
@@ -272,7 +283,7 @@ class _Write:
         except ObjectNotFound:
             return _Found.BEFORE if self._old is None else _Found.OTHERS
         except TidelogError:
-            # Not seen; to send again is safe, and shows more than to look again.
+            # Sending again is safe, and shows more than another read.
             return _Found.UNSEEN
         if found.data == self._data:
             self.landed = found.e_tag
@@ -280,19 +291,19 @@ class _Write:
         if found.e_tag == self._old:
             return _Found.BEFORE
         if self._data.startswith(found.data):
-            return _Found.UNSEEN  # Our body, or what a bad connection left of it.
+            return _Found.UNSEEN  # This body, cut short on the way.
         self._there = found
         return _Found.OTHERS
 
     async def _may_try_again(self, attempt: int, begin_us: int) -> bool:
-        """Wait before the next attempt; False if patience is at its end."""
+        """Wait before the next try; return False if the patience is used up."""
         first_us, most_us = self._resend.first_us, self._resend.most_us
         wait_us = backoff_us(attempt, self._clock, first_us=first_us, most_us=most_us)
         await self._clock.sleep(wait_us)
         return self._clock.monotonic_us() - begin_us <= self._resend.patience_us
 
     def lost(self, found: Object | None, *, replaceable: bool) -> TidelogError:
-        """Return the error of a write in whose place ``found`` is there, or nothing."""
+        """Return the error of a write that was not stored, given the object found instead."""
         if self._may_have_landed and replaceable:
             return OutcomeUnknown(
                 "an attempt was left in doubt, and somebody else's object is there now, "

@@ -1,8 +1,8 @@
-"""Keys: which strings may name an object, on every store alike.
+"""Keys: the strings that may name an object on every store.
 
-A key that one store would fold into another key (``a//b``, ``./a``) or that would leave the root
-(``../a``) is refused before any I/O, so that a location can move from one store to another.
-Does no I/O.
+A key that a store would fold into another one (``a//b``, ``./a``), or that would leave the root
+(``../a``), is refused before any I/O. So a location can move from one store to another. Does no
+I/O.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 from tidelog.errors import UsageError
 
 _ODD = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|$)")
-PRIVATE = ".tidelog"  # Where the local store keeps its temporary files and its locks.
+PRIVATE = ".tidelog"  # The local store's folder for temporary files and locks.
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` back if it may name an object.
+    """Return ``key`` if it may name an object.
 
     Raises:
-        UsageError: it is empty, or a part of it is empty, ``.``, ``..`` or
-            ``.tidelog``, or it holds NUL, or characters that are no text.
+        UsageError: it is empty, or a part of it is empty, ``.``, ``..`` or ``.tidelog``, or it has
+        a NUL or a lone surrogate.
     """
     fault = _fault(key)
     if fault is not None:
@@ -29,7 +29,7 @@ def check_key(key: str) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return a key as text: what is no UTF-8 in the name of a file is escaped."""
+    """Return a key as text, with bytes that are not UTF-8 escaped."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -39,7 +39,7 @@ def is_odd_key(key: str) -> bool:
 
 
 def may_begin_key(prefix: str) -> bool:
-    """Say whether any key could begin with ``prefix``, so that a listing never leaves the root."""
+    """Return True if a key could begin with ``prefix``, so that a listing never leaves the root."""
     whole_parts = prefix.split("/")[:-1]
     return "\0" not in prefix and not any(_bad_part(part) for part in whole_parts)
 

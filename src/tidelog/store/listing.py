@@ -1,4 +1,4 @@
-"""What a listing tells that is not read to its end: its first line, and folders by their names."""
+"""Short listings: the first object under a prefix, and the names of folders."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tidelog.store.port import Entry, Store
 
 @runtime_checkable
 class ListsFolders(Protocol):
-    """A store that can name its folders, whatever lies in them."""
+    """A store that can name its folders without listing their contents."""
 
     async def folders(self, prefix: str) -> Sequence[str] | None:
-        """Return the names of the folders right below a prefix, also of empty ones.
+        """Return the names of the folders directly below a prefix, including empty ones.
 
-        None if it cannot after all, since the store below it cannot.
+        Return None if the wrapped store cannot name them.
         """
         ...
 
 
 async def first_entry(store: Store, prefix: str, *, after: str | None = None) -> Entry | None:
-    """Return the first object whose key begins with ``prefix``, after a key; None if none does.
+    """Return the first object whose key begins with ``prefix`` and follows ``after``, if any.
 
     Raises:
         LocationError: the store failed.
@@ -30,7 +30,7 @@ async def first_entry(store: Store, prefix: str, *, after: str | None = None) ->
 
 
 async def known_folders(store: Store, prefix: str) -> Sequence[str] | None:
-    """Return the names of the folders right below a prefix; None of a store that cannot name them.
+    """Return the names of the folders directly below a prefix; None if the store cannot name them.
 
     Raises:
         LocationError: the store failed.
@@ -39,10 +39,10 @@ async def known_folders(store: Store, prefix: str) -> Sequence[str] | None:
 
 
 async def folders_below(store: Store, prefix: str) -> Sequence[str]:
-    """Return the names of the folders right below a prefix that ends in ``/``, in key order.
+    """Return the names of the folders directly below a prefix that ends in ``/``, in key order.
 
-    A store that cannot name them is asked once for each, and so never lists what is in them: a
-    folder may have thousands of objects.
+    If the store cannot name them, this sends one request per folder instead of listing the
+    contents, which may be thousands of objects.
 
     Raises:
         LocationError: the store failed.
@@ -54,6 +54,6 @@ async def folders_below(store: Store, prefix: str) -> Sequence[str]:
     while (entry := await first_entry(store, prefix, after=after)) is not None:
         name, slash, _ = entry.key.removeprefix(prefix).partition("/")
         names += [name] if slash else []
-        # "0" follows "/": past the whole folder, whatever lies in it.
+        # "0" is the character after "/", so this key follows the whole folder.
         after = f"{prefix}{name}0" if slash else entry.key
     return names

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, the simulator, and ``memory://``."""
+"""A store in memory, for tests, the simulator, and ``memory://``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.store.port import Entry, Object
 
 @dataclass(slots=True)
 class MemoryStore:
-    """A dict; every put makes a new e_tag."""
+    """A store in a dict. Every put makes a new e_tag."""
 
     name: str = "memory://"
     objects: dict[str, Object] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Patterns of keys.
 
-``*`` and ``?`` and ``[...]`` do not cross ``/``; ``**`` does; ``name/**`` is ``name`` and all that
-lies below it.
+``*``, ``?`` and ``[...]`` do not match ``/``; ``**`` does. ``name/**`` matches ``name`` and
+everything below it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GLOB = re.compile(r"[*?[]")
 
 
 def literal_prefix(pattern: str) -> str:
-    """Return the beginning that all keys matching ``pattern`` share: what to list."""
+    """Return the common prefix of all keys that match ``pattern``, for a listing."""
     found = GLOB.search(pattern)
     if found is None:
         return pattern
@@ -23,7 +23,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def distinct_prefixes(patterns: Iterable[str]) -> list[str]:
-    """Return the prefixes to list for several patterns: none of them below another."""
+    """Return the prefixes to list for several patterns, without those below another one."""
     found: list[str] = []
     for prefix in sorted({literal_prefix(one) for one in patterns}):
         if not found or not prefix.startswith(found[-1]):
@@ -32,18 +32,18 @@ def distinct_prefixes(patterns: Iterable[str]) -> list[str]:
 
 
 def literal_parts(pattern: str) -> int:
-    """Return how many parts of a path the pattern begins with that are names, and no patterns."""
+    """Return the number of leading parts of a pattern that are plain names."""
     found = GLOB.search(pattern)
     return len(pattern.split("/")) if found is None else pattern[: found.start()].count("/")
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Say whether ``key`` matches ``pattern``, whole."""
+    """Return True if ``pattern`` matches the whole ``key``."""
     return _compile(pattern).fullmatch(key) is not None
 
 
 def escape(name: str) -> str:
-    """Return the pattern that a name alone matches."""
+    """Return the pattern that matches only ``name``."""
     return GLOB.sub(lambda found: f"[{found.group()}]", name)
 
 
@@ -71,6 +71,6 @@ def _meaning(token: str) -> str:
         f"{re.escape(first)}-{re.escape(last)}" if first and first <= last else re.escape(single)
         for first, last, single in _MEMBER.findall(token[2 if negated else 1 : -1])
     )
-    if not inside:  # Ranges that hold nothing, such as z-a.
+    if not inside:  # Only empty ranges, such as z-a.
         return "[^/]" if negated else "(?!)"
     return f"(?!/)[{'^' if negated else ''}{inside}]"

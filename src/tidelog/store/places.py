@@ -1,4 +1,4 @@
-"""Places of one store: what several URLs, paths and patterns have in common."""
+"""The common root of several URLs, paths and patterns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tidelog.store.urls import split_glob, split_query, without_secrets
 
 
 def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Split a source's files into the URL of a store and the patterns of the keys in it.
+    """Split the files of a source into the URL of a store and the patterns of keys in it.
 
-    Of one place, see `split_glob`. Several are patterns below the directory that all lie in.
+    For a single place see `split_glob`. Several places become patterns below their common
+    directory.
 
     Raises:
-        UsageError: they lie in different stores, two are the same, or one is of no known form.
+        UsageError: they are in different stores, two are the same, or one has an unknown form.
     """
     found = [split_glob(one) for one in places]
     for at, one in enumerate(found):
@@ -46,7 +47,7 @@ def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _split_root(url: str) -> tuple[str, str, list[str]]:
-    """Split a store's URL into that of its disk or bucket, its settings, and the folders below."""
+    """Split a store's URL into its disk or bucket, its settings, and the folders below."""
     place, query = (url, "") if url.startswith("file:") else split_query(url)
     scheme, _, rest = place.partition("://")
     bucket, _, path = rest.partition("/")
@@ -54,12 +55,12 @@ def _split_root(url: str) -> tuple[str, str, list[str]]:
 
 
 def _name(root: str, part: str) -> str:
-    """Return what a part of a URL is called in the store."""
+    """Return the name of a URL's part in the store."""
     return unquote(part) if root.startswith("file:") else part
 
 
 def _common(paths: Sequence[Sequence[str]]) -> int:
-    """Return how many folders all paths begin with."""
+    """Return the number of folders that all paths begin with."""
     depth = 0
     for same in zip(*paths, strict=False):
         if len(set(same)) > 1:

@@ -1,7 +1,8 @@
-"""The store port: objects by key, some of them created or replaced on condition.
+"""The store port: objects by key, with conditional creation and replacement.
 
-Promise of every implementation: puts are atomic, reads see every put answered before them, and so
-do listings. Keys are relative to the store's root, joined by ``/``, never empty.
+Every implementation guarantees that puts are atomic, and that reads and listings see every put that
+was answered before them. Keys are relative to the store's root, with parts separated by ``/``, and
+never empty.
 Source: persist, "Blob"; wal3, "Interacting with Object Storage".
 """
 
@@ -14,7 +15,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object as it was read: its bytes (or the range asked for), and their version."""
+    """An object as it was read: its bytes or a range of them, and its version."""
 
     data: bytes
     e_tag: str
@@ -23,10 +24,10 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a listing; the size is in bytes.
+    """One object in a listing; the size is in bytes.
 
-    ``target`` is set of a symbolic link, or what lies behind one: the key of what it leads to, or
-    its path, where that has none in this listing.
+    ``target`` is set for a symbolic link, or for a file behind one. It is the key of the link's
+    target, or its path if it has no key in this listing.
     """
 
     key: str
@@ -37,57 +38,59 @@ class Entry:
 
 
 class Store(Protocol):
-    """Objects by key. Errors are tidelog's; each says whether the change happened."""
+    """Objects by key. Errors are tidelog's; each states whether the change happened."""
 
     @property
     def url(self) -> str:
-        """Where this is, as a person would write it, without secrets."""
+        """The location as a person would write it, without secrets."""
         ...
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         """Read an object, or its bytes ``[start, limit)``; a range past the end is cut short.
 
         Raises:
-            ObjectNotFound: there is none. LocationError: the store failed.
+            ObjectNotFound: the object does not exist.
+            LocationError: the store failed.
         """
         ...
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        """Read an object unless it is still the version ``e_tag``; None if it is.
+        """Read an object unless it still has the version ``e_tag``; then return None.
 
         Raises:
-            ObjectNotFound: there is none (any more). LocationError: the store failed.
+            ObjectNotFound: the object does not exist.
+            LocationError: the store failed.
         """
         ...
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        """Store an object and return its e_tag. One condition at the most.
+        """Store an object, with at most one condition, and return its e_tag.
 
-        ObjectExists and ObjectChanged may be met by one's own write, sent again by a client library
-        below: who puts on condition must look (see `tidelog.store.conditional`).
+        A client library may send a put again, so that a put meets its own result as ObjectExists or
+        ObjectChanged. A caller with a condition must read back (see `tidelog.store.conditional`).
 
         Raises:
-            ObjectExists: ``if_absent``, and there is one.
-            ObjectChanged: ``if_match``, and the object is another, or none.
+            ObjectExists: the object exists, and ``if_absent`` is set.
+            ObjectChanged: the object does not have the version ``if_match``, or does not exist.
             LocationError: the store failed; ``outcome`` is NOT_APPLIED or UNKNOWN.
         """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are missing are fine."""
+        """Delete objects; missing ones are ignored."""
         ...
 
     def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        """Yield what lies under a plain string prefix, in key order, after ``after``."""
+        """Yield the objects whose keys begin with ``prefix`` and follow ``after``, in key order."""
         ...
 
 
 def is_version(e_tag: str, other: str) -> bool:
-    """Say whether two e_tags name one version of an object.
+    """Return True if two e_tags name the same version of an object.
 
-    Where a store numbers versions, the number stands before a ``|``; a listing may lack it.
+    If a store numbers versions, the number precedes a ``|``; a listing may lack it.
     """
     (number, _, tag), (other_number, _, other_tag) = e_tag.rpartition("|"), other.rpartition("|")
     return tag == other_tag and (number == other_number or not (number and other_number))

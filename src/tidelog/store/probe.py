@@ -1,6 +1,6 @@
-"""Try out whether a store keeps the promises on which everything here rests.
+"""A probe of the guarantees that tidelog needs from a store.
 
-Done once, when a location is created: there are stores that take a condition and ignore it.
+It runs once, when a location is created, because some stores accept a condition and ignore it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ADVICE = (
 
 
 async def probe_store(store: Store, *, clock: Clock) -> None:
-    """Refuse a store that breaks a promise of the store port; leaves nothing behind.
+    """Refuse a store that breaks a guarantee of the store port; leave no object behind.
 
     Raises:
-        StoreRefused: a promise is broken; the sentence says which, and what to do.
-        LocationError: the store failed; nothing is known of its promises.
+        StoreRefused: a guarantee is broken; the message states which one, and the remedy.
+        LocationError: the store failed, so its guarantees are unknown.
     """
     key = PREFIX + clock.unique()
     try:
@@ -57,7 +57,7 @@ async def delete_old_probes(store: Store, *, clock: Clock) -> int:
 
 
 async def _probe(store: Store, key: str, *, clock: Clock) -> None:
-    # These puts are sent again as those of a location are: one failure is no broken promise.
+    # Send these puts again like those of a location: one failure does not prove a broken guarantee.
     first = await create(store, key, b"first " + key.encode(), clock=clock)
     await _must_not_create(store, key, clock=clock)
     latest_body = b"second " + key.encode()

@@ -1,4 +1,4 @@
-"""URLs: which store one names, and how the files of a source are named by URL and pattern."""
+"""URLs of stores, and the files of a source by URL and pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.store.patterns import GLOB, escape
 from tidelog.store.port import Store
 
 CLOUD_SCHEMES = ("s3", "gs", "az")
-SECRETS = ("access_key_id", "secret_access_key", "session_token")  # Of an s3:// URL.
+SECRETS = ("access_key_id", "secret_access_key", "session_token")  # Parameters of an s3:// URL.
 SCHEMES = ("memory", "file", *CLOUD_SCHEMES)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -24,7 +24,7 @@ _QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)$")
 
 
 def url_text(url: str | os.PathLike[str]) -> str:
-    """Return a URL, or a path, as text.
+    """Return a URL or a path as text.
 
     Raises:
         UsageError: it is neither, or cannot be encoded.
@@ -33,7 +33,8 @@ def url_text(url: str | os.PathLike[str]) -> str:
     found: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
     check_kind(found, str, "a place is named by a URL or a path (str or pathlib.Path)")
     try:
-        os.fsencode(str(found))  # What the shell gave need not be text, and can be encoded so.
+        # Arguments from a shell may be bytes that are not text; these can be encoded.
+        os.fsencode(str(found))
     except UnicodeEncodeError as error:
         raise UsageError(
             "the name of a place has half of a surrogate pair in it, which nothing can store",
@@ -43,29 +44,30 @@ def url_text(url: str | os.PathLike[str]) -> str:
 
 
 def keeps_versions(url: str) -> bool:
-    """Say whether the objects at a URL are replaced whole, so that an e_tag names their bytes.
+    """Return True if objects at a URL are replaced as a whole, so that an e_tag names their bytes.
 
-    Files of a disk are not: they grow in place, and what is read may be half of a change.
+    Files on a disk may grow in place, and a read may see half of a change.
     """
     return url.partition(":")[0].lower() in CLOUD_SCHEMES
 
 
 def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = False) -> Store:
-    """Open the store at a URL, or at a path; nothing is read or made yet.
+    """Open the store at a URL or a path. This reads and creates nothing.
 
-    With ``create``, the first put makes the directory of a store on disk. ``memory://`` is a new
-    store each time: keep the store to share it.
+    With ``create``, the first put creates the directory of a store on disk. ``memory://`` is a new
+    store at each call, so keep the store to share it.
 
     Raises:
-        UsageError: the URL is of no known form, and the sentence says which are; or it is that of a
-        file, or of a symbolic link that leads nowhere.
+        UsageError: the URL has an unknown form, or names a file, or a symbolic link without a
+        target.
     """
     url = url_text(url)
     scheme = _scheme_of(url)
     if scheme == "memory":
         return MemoryStore(name=url)
     if scheme in CLOUD_SCHEMES:
-        # Loaded late: importing obstore costs what a laptop's first command should not pay.
+        # Imported late: importing obstore is slow, and a first command on a laptop need not wait
+        # for it.
         from tidelog.store.cloud.open import open_cloud
 
         return open_cloud(url, clock=clock)
@@ -77,7 +79,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = Fals
 
 
 def _refuse_dangling(path: str) -> None:
-    """Refuse a path on which a symbolic link leads nowhere: nothing could be made below it."""
+    """Refuse a path with a dangling symbolic link: nothing could be created below it."""
     if os.path.exists(path):
         return
     for link in (Path(path), *Path(path).parents):
@@ -89,27 +91,27 @@ def _refuse_dangling(path: str) -> None:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split a cloud URL into what is before its query, and the query; a glob's ``?`` is none."""
+    """Split a cloud URL at its query; the ``?`` of a glob does not begin one."""
     found = _QUERY.search(url)
     return (url, "") if found is None else (url[: found.start()], found.group(1))
 
 
 def local_path(url: str, key: str) -> str:
-    """Return the path of a file in a local store; of one that is elsewhere, one of no file: ""."""
+    """Return the path of a file in a local store, or "" if the store is not local."""
     return os.path.join(_path_of(url), key) if _scheme_of(url) in (None, "file") else ""
 
 
 def real_root(url: str) -> str:
-    """Return the path of a local store, symbolic links resolved; "" of one that is elsewhere."""
+    """Return the path of a local store without symbolic links, or "" if the store is not local."""
     if url.startswith("memory:") or _scheme_of(url) not in (None, "file"):
         return ""
     return os.path.realpath(_path_of(url))
 
 
 def names_of(url: str) -> set[str]:
-    """Return a URL as it is, and, of a local one, with symbolic links on the way to it resolved.
+    """Return a URL; for a local one, also its forms with leading symbolic links resolved.
 
-    Some of them, from the root on: all are names of one place.
+    All these URLs name one place.
     """
     if _scheme_of(url) not in (None, "file"):
         return {url}
@@ -119,27 +121,27 @@ def names_of(url: str) -> set[str]:
 
 
 def secrets_in(url: str) -> list[str]:
-    """Return the names of what a cloud URL gives that nobody else should see."""
+    """Return the names of the secret parameters in a cloud URL."""
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
         return []
     return [name for name in SECRETS if re.search(rf"[?&]{name}=", url, re.IGNORECASE)]
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL without its query, which may hold keys; a path is whole, whatever is in it."""
+    """Return a cloud URL without its query, which may hold keys; return a path unchanged."""
     scheme = url.partition(":")[0].lower()
     return url.partition("?")[0] if scheme in CLOUD_SCHEMES else url
 
 
 def split_glob(url_or_path: str) -> tuple[str, str]:
-    """Split a source's files into the URL of a store and the pattern of the keys in it.
+    """Split the files of a source into the URL of a store and the pattern of keys in it.
 
-    The store is the longest part that holds no ``*``, ``?`` or ``[``. Without any of these, what is
-    named is a directory or prefix, and the pattern is ``**``; only a local path that is a file, or
-    an object in the cloud that has a suffix and no ``/`` behind it, is a pattern by itself.
+    The store is the longest prefix without ``*``, ``?`` or ``[``. Without any of these, the place
+    is a directory or prefix, and the pattern is ``**``. Two exceptions are patterns of their own: a
+    local path that is a file, and a cloud object with a suffix and no trailing ``/``.
 
     Raises:
-        UsageError: the URL is of no known form.
+        UsageError: the URL has an unknown form.
     """
     scheme = _scheme_of(url_or_path)
     if scheme == "memory":
@@ -176,7 +178,7 @@ def _known() -> str:
 
 
 def _path_of(url: str) -> str:
-    """Return the absolute path that a ``file`` URL or a path names; a slash at the end stays."""
+    """Return the absolute path of a ``file`` URL or a path, with a trailing slash preserved."""
     path = url
     if _SCHEME.match(url):
         path = url[len("file:") :]
@@ -193,13 +195,13 @@ def _path_of(url: str) -> str:
     if "\0" in path:
         raise UsageError("a path cannot hold a NUL character", url=quoted(url))
     path = os.path.expanduser(path)
-    # Python keeps two slashes at the beginning; nothing else makes a difference of them.
+    # Python preserves two leading slashes, which have no meaning here.
     absolute = "/" + os.path.abspath(path).lstrip("/")
     return absolute + ("/" if path.endswith("/") and absolute != "/" else "")
 
 
 def _split_local(path: str) -> tuple[str, str]:
-    # What exists is meant as it is, even if its name has a bracket in it.
+    # An existing file is meant literally, even with a bracket in its name.
     if os.path.isfile(path):
         directory, _, name = path.rpartition("/")
         return _file_url(directory), escape(name)
@@ -223,7 +225,7 @@ def _split_cloud(url: str) -> tuple[str, str]:
     if GLOB.search(path):
         base, pattern = _cut(path)
     elif "." in path.rpartition("/")[2]:
-        # An object, or a directory such as Spark writes; only the store knows.
+        # An object, or a directory as Spark writes it; only the store knows.
         base, _, name = path.rpartition("/")
         pattern = f"{name}/**"
     store = f"{scheme}://{bucket}/{base}" if base else f"{scheme}://{bucket}"

@@ -1,7 +1,7 @@
-"""A folder of a store, as a store of its own.
+"""A folder of a store as a store of its own.
 
-A key that begins with ``../name/`` is read in the folder ``name`` beside it, and never written: so
-a log can share what another one has stored.
+A key that begins with ``../name/`` is read in the sibling folder ``name``, and cannot be written.
+So a log can share the objects of another one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BESIDE: Final = "../"
 
 
 class Within:
-    """The objects of a store below ``folder``, by their keys from there."""
+    """The objects of a store below ``folder``, with keys relative to it."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class Within:
         self._prefix = self._folder + "/"
 
     def sibling(self, name: str) -> Within:
-        """Return the folder of a name that lies beside this one."""
+        """Return a folder with the same parent."""
         above, slash, _ = self._folder.rpartition("/")
         return Within(self._store, f"{above}{slash}{check_key(name)}")
 

@@ -1,14 +1,14 @@
-"""What a location's store wears: a cache of parts, and slow requests that are sent again.
+"""The wrappers of a location's store: a cache of parts, and hedged requests.
 
-It is told by the query of a cloud URL (``?cache=256MiB&hedge=on``), by arguments, or by the
-environment; the first of arguments, URL and environment that says something counts. A place is
-named by the URL without these options: what they say is where this process keeps copies, and not
-where anything lies. A place on disk takes none by its URL, for its name may have a ``?`` in it.
+The query of a cloud URL sets them (``?cache=256MiB&hedge=on``), or arguments, or the environment;
+arguments win over the URL, and the URL wins over the environment. A place is named by its URL
+without these options, because they state where this process keeps copies, not where objects are. A
+place on disk takes none in its URL, because its name may contain a ``?``.
 
-Invariants: the order is ``Cached(Hedged(Metered(store)))``, so that the meter sees what is sent.
-Copies are kept of parts only: each has a name of its own, which is never given again. A slot of a
-log that was collected may be created anew by a writer that slept, and what consensus is kept in is
-replaced. Puts are sent once.
+Invariants: the order is ``Cached(Hedged(Metered(store)))``, so the meter counts the requests sent.
+Only parts are cached, because a part's name is never used again. A late writer may create a
+collected slot of a log again, and consensus objects are replaced, so caching them would be wrong.
+Puts are sent once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CACHE_TOLD: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapping:
-    """What was told; None where nothing was. ``cache`` is a size, a folder, or "off"."""
+    """The settings given; None if not given. ``cache`` is a size, a folder, or "off"."""
 
     cache: str | None = None
     hedge: bool | None = None
@@ -56,7 +56,7 @@ class Wrapping:
             _check_cache(self.cache)
 
     def otherwise(self, other: Wrapping) -> Wrapping:
-        """Return what is told here, and for the rest what is told there."""
+        """Return these settings, with the missing ones taken from ``other``."""
         return Wrapping(
             cache=other.cache if self.cache is None else self.cache,
             hedge=other.hedge if self.hedge is None else self.hedge,
@@ -64,13 +64,13 @@ class Wrapping:
 
     @property
     def directory(self) -> Path | None:
-        """Return the folder that keeps copies, if one does."""
+        """Return the folder for cached copies, if there is one."""
         is_folder = self.cache is not None and self.cache.startswith("/")
         return Path(self.cache or "") if is_folder else None
 
     @property
     def bounds(self) -> CacheSize:
-        """Return how much is kept."""
+        """Return the limits of the cache."""
         found = _SIZE.fullmatch(self.cache or "")
         if found is None:
             return CacheSize()
@@ -82,10 +82,10 @@ NOTHING_TOLD: Final = Wrapping()
 
 @dataclass(frozen=True, slots=True)
 class Dressed:
-    """A store in layers; each asks the one that follows it.
+    """The layers of a wrapped store.
 
-    ``whole`` is for parts and logs; ``fresh`` keeps no copies: for consensus, and for who checks
-    what lies there; ``meter`` counts what is sent.
+    ``whole`` is for parts and logs. ``fresh`` does not cache: it is for consensus, and for checks
+    of stored bytes. ``meter`` counts the requests sent.
     """
 
     whole: Store
@@ -94,10 +94,10 @@ class Dressed:
 
 
 def split_wrapping(url: str) -> tuple[str, Wrapping]:
-    """Return the URL of a place without the options, and what they say.
+    """Return the URL of a place without the options, and the options.
 
     Raises:
-        UsageError: one says what it cannot, or twice; or the place is on disk.
+        UsageError: an option is invalid or given twice, or the place is on disk.
     """
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
         found = _ON_DISK.search(url)
@@ -121,9 +121,10 @@ def split_wrapping(url: str) -> tuple[str, Wrapping]:
 
 
 def with_wrapping(url: str, wrapping: Wrapping) -> str:
-    """Return a URL by which another process opens a place as this one does; on disk, the place's.
+    """Return a URL with which another process opens a place with the same wrappers.
 
-    Spark's executors are told by it. The URL must have no such options yet.
+    Spark's executors use it. A URL on disk is returned unchanged. The URL must have no such options
+    yet.
     """
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
         return url
@@ -137,10 +138,10 @@ def with_wrapping(url: str, wrapping: Wrapping) -> str:
 def told_wrapping(
     *, cache: str | os.PathLike[str] | None, hedge: bool | None, environment: Mapping[str, str]
 ) -> tuple[Wrapping, Wrapping]:
-    """Return what arguments say, and what the environment does.
+    """Return the settings of the arguments, and those of the environment.
 
     Raises:
-        UsageError: one says what it cannot.
+        UsageError: a setting is invalid.
     """
     if hedge is not None:
         check_kind(hedge, bool, "hedge is True or False")
@@ -153,7 +154,7 @@ def told_wrapping(
 
 
 def dress(store: Store, wrapping: Wrapping, *, clock: Clock) -> Dressed:
-    """Put on a store what was told; nothing is sent, or made."""
+    """Wrap a store. This sends and creates nothing."""
     meter = Metered(store, clock=clock)
     fresh: Store = Hedged(meter, clock=clock) if wrapping.hedge else meter
     if wrapping.cache in (None, OFF):
@@ -169,7 +170,7 @@ def dress(store: Store, wrapping: Wrapping, *, clock: Clock) -> Dressed:
 
 
 def open_dressed(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) -> Dressed:
-    """Open the store at a URL with what its options say; ``otherwise`` counts where they do not.
+    """Open the store at a URL with the URL's options; ``otherwise`` supplies missing ones.
 
     Raises:
         UsageError: see `split_wrapping` and `tidelog.store.urls.open_store`.
@@ -179,7 +180,7 @@ def open_dressed(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) 
 
 
 def is_part(key: str) -> bool:
-    """Say whether a key of a location is that of a shard's part."""
+    """Return True if a key of a location is the key of a shard's part."""
     return _PART.fullmatch(key) is not None
 
 

@@ -1,5 +1,6 @@
-"""The end-to-end check: what was appended to a log is compared with what is read of it.
+"""The end-to-end check: it compares the records read from a log with the records appended to it.
 
-Stands outside the code that it checks: it knows the face of a log, and how one is opened.
+The check is independent of the code that it checks. It uses only the interface of a log, and the
+openers that end a writer's epoch.
 Source: design page 3, "End-to-end check".
 """

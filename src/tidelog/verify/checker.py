@@ -1,6 +1,6 @@
-"""Checking what was read of a log against the sequences that were appended to it. Pure.
+"""The comparison of a log's records with the sequences that were appended to it. Pure.
 
-The fast way compares whole arrays; only where they differ is the first record looked for.
+Whole arrays are compared first. Only if they differ, the first wrong record is searched for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN_BYTES: Final = 64
 
 
 class LogDiffers(CorruptionError):
-    """What was read of a log is not what was appended to it."""
+    """The records read from a log differ from the records appended to it."""
 
     def __init__(self, mismatch: Mismatch) -> None:
         super().__init__(f"the log differs from what was appended to it: {mismatch.why}")
@@ -35,10 +35,10 @@ class LogDiffers(CorruptionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """The first record that is wrong, and all that is needed to see it again.
+    """The first wrong record, with everything needed to reproduce it.
 
-    ``sequence`` is the number that stands there, or ought to; ``expected`` and ``found`` are the
-    first bytes of bodies, in hexadecimal; None for no record.
+    ``sequence`` is the number that the record has or should have. ``expected`` and ``found`` are
+    the first bytes of bodies in hexadecimal; None means no record.
     """
 
     why: str
@@ -57,9 +57,9 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Checker:
-    """Replays the sequences along a log, from a position on.
+    """A replay of the sequences along a log, from one position on.
 
-    Shape: ``next`` has, for each stream, the number of the record that must come next.
+    Shape: ``next`` has the number of the next record of each stream.
     """
 
     seed: int
@@ -68,10 +68,10 @@ class Checker:
     name: str = ""
 
     def take(self, table: pa.Table) -> Words:
-        """Compare the records that come next; return their first words.
+        """Compare the next records with the sequences; return their first words.
 
         Raises:
-            LogDiffers: one is not what was appended there.
+            LogDiffers: a record differs from the one appended there.
         """
         bodies: pa.BinaryArray = table.column("body").combine_chunks()  # type: ignore[assignment]
         positions = np.asarray(table.column("position")).astype(np.int64)
@@ -93,12 +93,13 @@ class Checker:
         return keys
 
     def check_reached(self, acknowledged: Mapping[int, int], acknowledged_to: int) -> None:
-        """Check that all that was acknowledged was read.
+        """Check that all acknowledged records were read.
 
-        ``acknowledged`` has the last number of each stream; all lie before ``acknowledged_to``.
+        ``acknowledged`` has the last number of each stream. All acknowledged records are before the
+        position ``acknowledged_to``.
 
         Raises:
-            LogDiffers: some of it was not.
+            LogDiffers: an acknowledged record was not read.
         """
         for stream, number in sorted(acknowledged.items()):
             if (reached := int(self.next[stream])) <= number:
@@ -118,12 +119,12 @@ class Checker:
             )
 
     def check_places(self, places: dict[int, int], start: int, keys: Words) -> None:
-        """Check that what was acknowledged at positions stands there, and forget these.
+        """Check the records at acknowledged positions, and remove these positions from ``places``.
 
         ``keys`` are the first words of the records from ``start`` on.
 
         Raises:
-            LogDiffers: another record does.
+            LogDiffers: another record is at an acknowledged position.
         """
         for position in [place for place in places if start <= place < start + len(keys)]:
             told, found = places.pop(position), int(keys[position - start])
@@ -138,25 +139,25 @@ class Checker:
                 )
 
     def refuse_collected(self, oldest: object) -> LogDiffers:
-        """Return what there is to say of a log that was collected past what its cursor holds."""
+        """Return the error of a log that was collected past its cursor."""
         return self._differs(
             f"the log begins at {oldest}, and its cursor stood where this is or before",
             position=self.position,
         )
 
     def refuse_end(self, following: int) -> LogDiffers:
-        """Return what there is to say of a log that ends before what was read of it once."""
+        """Return the error of a log that ends before an earlier read did."""
         return self._differs(
             f"the log ends before position {following}, and had more when this was stored",
             position=following,
         )
 
     def cut(self) -> SequenceCut:
-        """Return where it stands, so that another may go on from there."""
+        """Return the current state of the sequences, from which another checker can continue."""
         return SequenceCut(self.seed, self.position, self.next.copy())
 
     def _expected(self, streams: Words) -> Words:
-        """Return the first words that must come, of these streams in this order."""
+        """Return the expected first words of the next records, given their streams in order."""
         order = np.argsort(streams, kind="stable")
         ranked = streams[order]
         first = np.searchsorted(ranked, ranked, side="left")
@@ -172,7 +173,7 @@ class Checker:
         )
 
     def _refuse(self, bodies: pa.BinaryArray, keys: Words, known: Any) -> None:
-        """Find the first record that is wrong, one after the other."""
+        """Find the first wrong record by comparing one after the other."""
         streams, numbers = split_keys(keys)
         for place, body in enumerate(bodies):
             found = body.as_py()
@@ -232,33 +233,33 @@ def _why(number: int, wanted: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SequenceCut:
-    """Where sequences stand at a position of a log: who starts there can replay all after it."""
+    """The state of the sequences at a position of a log, from which a replay can start."""
 
     seed: int
     position: int
     next: Words
 
     def checker(self, name: str) -> Checker:
-        """Return what goes on from here."""
+        """Return a checker that continues from this state."""
         return Checker(self.seed, self.position, self.next.copy(), name)
 
 
 def first_cut(seed: int, streams: int) -> SequenceCut:
-    """Return the beginning of a log."""
+    """Return the state at the beginning of a log."""
     return SequenceCut(seed, 1, np.ones(streams, dtype=np.uint64))
 
 
 def encode_cut(cut: SequenceCut) -> bytes:
-    """Write a cut."""
+    """Encode a cut."""
     fields = {"seed": cut.seed, "position": cut.position, "next": cut.next.tolist()}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_cut(data: bytes) -> SequenceCut:
-    """Read a cut.
+    """Decode a cut.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: the bytes are not a cut.
     """
     try:
         found = json.loads(data)

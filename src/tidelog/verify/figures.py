@@ -1,4 +1,4 @@
-"""What a verification has counted and measured, in memory that does not grow. Pure."""
+"""The counts and times of a verification, in constant memory. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# Steps of a tenth: from 1 us up to some hours.
+# Steps of 10 %, from 1 us up to some hours.
 _STEP: Final = 1.1
 _STEPS: Final = 256
 
 
 @dataclass(slots=True)
 class Lags:
-    """Durations, counted by their logarithm: a quantile is right to about a tenth."""
+    """A histogram of durations with logarithmic steps; a quantile is accurate to about 10 %."""
 
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_STEPS, dtype=np.int64))
 
@@ -25,7 +25,7 @@ class Lags:
         self.counts += np.bincount(places, minlength=_STEPS)
 
     def quantile_us(self, share: float) -> int | None:
-        """Return the duration that ``share`` of all are no longer than; None if there are none."""
+        """Return the duration that ``share`` of all durations do not exceed; None if empty."""
         total = int(self.counts.sum())
         if not total:
             return None
@@ -35,9 +35,9 @@ class Lags:
 
 @dataclass(slots=True)
 class Figures:
-    """What was done so far.
+    """The work done so far.
 
-    ``refused`` counts appends that said they were not applied; ``unknown`` those that did not know.
+    ``refused`` counts appends that ended as NOT_APPLIED, ``unknown`` those with an unknown outcome.
     ``resumed_at`` is the position from which an earlier run was replayed.
     """
 
@@ -57,7 +57,7 @@ class Figures:
     lags: Lags = field(default_factory=Lags)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; lags are from a record's own time to its being read."""
+        """Return plain values; a lag is the time from a record's timestamp to its read."""
         names = [name for name in self.__dataclass_fields__ if name not in ("lags", "seconds")]
         rate = self.records / self.seconds if self.seconds else 0.0
         return {

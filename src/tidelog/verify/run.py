@@ -1,8 +1,9 @@
-"""One verification: writers, readers that replay, and a collector that cuts off what they passed.
+"""One verification: writers, readers that replay, and a collector that deletes what all have read.
 
-The log has the name ``verify-<seed>``. What the sequences are at a position, the cut, is a record
-of a second log, ``verify-<seed>-cuts``, stored before the first is collected up to there: so a
-reader that starts late, or a later run, replays from the newest cut. A run ends by scrubbing.
+The log is named ``verify-<seed>``. A cut is the state of the sequences at a position. The collector
+stores each cut as a record of a second log, ``verify-<seed>-cuts``, before it collects up to the
+cut. So a reader that starts late, or a later run, replays from the newest cut. A run ends with a
+scrub.
 Source: design page 3, "End-to-end check".
 """
 
@@ -51,7 +52,7 @@ from tidelog.wal.scrub.report import Scrubbed
 
 T = TypeVar("T")
 
-AUTHORS: Final = 8  # Of each writer: so many appends are under way.
+AUTHORS: Final = 8  # Per writer: each author has one append in flight.
 STREAMS_MAX: Final = 10_000
 CURSOR: Final = "cut"
 ROUNDS: Final = 4
@@ -64,9 +65,11 @@ ALL: Final = Keep(share_max=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run does, and for how long.
+    """The settings of one run.
 
-    Units: ``seconds`` of writing; ``batch_max`` records are in an append at most.
+    Units:
+        seconds: time of writing.
+        batch_max: records in an append, at most.
     """
 
     seed: int
@@ -102,7 +105,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Report:
-    """What a run came to: nothing is wrong if there is neither a mismatch nor a problem."""
+    """The result of a run. The log is correct if there is neither a mismatch nor a problem."""
 
     settings: Settings
     figures: Figures
@@ -131,7 +134,7 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """A run on the logs of one place. ``stopping`` ends it early, as if its time were over."""
+    """A run on the logs of one store. Setting ``stopping`` ends it as if its time were over."""
 
     store: Store
     clock: Clock
@@ -148,11 +151,11 @@ class Verification:
     ) -> Report:
         """Write, read and collect; then read to the end, and scrub.
 
-        Unless ``keep`` is True, or something is wrong, the logs are destroyed at the end.
+        The logs are destroyed at the end, unless ``keep`` is True or the log is wrong.
 
         Raises:
-            UsageError: the log is of the other protocol, or was destroyed. LocationError: the store
-            cannot be reached, try after try.
+            UsageError: the log has the other protocol, or was destroyed.
+            LocationError: the store failed at every try.
         """
         report = Report(self.settings, self.figures)
         try:
@@ -175,15 +178,15 @@ class Verification:
             report.problems.append(_problem(error))
         if report.is_clean and not keep:
             for name in (self.settings.cuts, self.settings.log):
-                with suppress(NoSuchLog):  # An answer was lost.
+                with suppress(NoSuchLog):  # An earlier try destroyed it, and its answer was lost.
                     destroy = partial(self._shelf("verify").destroy, name, grace_us=0)
                     await self._patiently(destroy)
         return report
 
     async def _begin(self) -> SequenceCut:
-        """Make what is missing, and replay what is there; return where the sequences stand.
+        """Create missing logs, and replay existing ones; return the state of the sequences.
 
-        An earlier run may have died anywhere, in this as well.
+        An earlier run may have died at any point, even in this method.
         """
         settings = self.settings
         log = await self._made(settings.log)
@@ -270,7 +273,7 @@ class Verification:
                 tell(self.figures)
 
     async def _follow(self, checker: Checker) -> None:
-        """Read for ever, and compare."""
+        """Read and compare until cancelled."""
         log = await self.open_log(checker.name)
         attempt = 0
         while attempt < RETRIES_MAX:
@@ -287,19 +290,19 @@ class Verification:
         raise LocationError("the store fails a reader, try after try")
 
     async def _catch_up(self) -> None:
-        """Wait until all readers have come to the end."""
+        """Wait until all readers have reached the end."""
         limit = (await self._patiently(self._bounds)).next
         end_us = self.clock.monotonic_us() + BEHIND_US
         while any(checker.position < limit for checker in self._readers):
             if self.clock.monotonic_us() > end_us:
-                return  # What they have not read is then missing.
+                return  # The records that they have not read then count as missing.
             await self.clock.sleep(LOOK_US)
 
     async def _bounds(self) -> Bounds:
         return await (await self.open_log("end")).bounds()
 
     async def _collect_often(self, checker: Checker) -> None:
-        """Read to the end, again and again, cut there, and collect what all have passed."""
+        """Periodically read to the end, store a cut, and collect records read by all readers."""
         period_us = int(min(max(self.settings.seconds / 20, 0.5), 15) * 1e6)
         cuts, rounds = deque[SequenceCut](), deque[tuple[int, Words]](maxlen=ROUNDS)
         due_us = self.clock.monotonic_us() + period_us
@@ -314,7 +317,7 @@ class Verification:
                     (start, await self._replay(await self.open_log(checker.name), checker))
                 )
                 for begin, keys in rounds:
-                    # An answer may come long after what it is about was read.
+                    # An acknowledgement may arrive long after its records were read.
                     checker.check_places(self._acknowledged.places, begin, keys)
                 cuts.append(checker.cut())
                 passed = min(reader.position for reader in self._readers)
@@ -323,7 +326,7 @@ class Verification:
                 if cuts[0].position <= passed:
                     await self._collect(cuts.popleft())
             except (LocationError, ContentionError):
-                self.figures.refused += 1  # The next round goes on from there.
+                self.figures.refused += 1  # The next round continues.
 
     async def _collect(self, cut: SequenceCut) -> None:
         await self._store_cut(cut)
@@ -352,16 +355,16 @@ class Verification:
         return decode_cut(found[-1].column("body")[-1].as_py())
 
     async def _replay(self, log: Log, checker: Checker) -> Words:
-        """Read all that there is now: what was acknowledged before must be in it.
+        """Read all current records; everything acknowledged before must be among them.
 
-        Gives the first words of what was read.
+        Return the first words of the records read.
         """
         before, read = self._acknowledged.copy(), [np.array([], dtype=np.uint64)]
 
         async def scan() -> None:
             try:
                 async for table in log.scan(checker.position):
-                    # One by one: what was read before a failure stays.
+                    # Collect each table at once, so that a failure keeps the earlier ones.
                     keys = self._take(checker, table, is_live=False)
                     read.append(keys)
             except PositionCollected as error:
@@ -372,7 +375,7 @@ class Verification:
         return np.concatenate(read)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do again what the store fails, up to some half a minute."""
+        """Repeat ``work`` while the store fails, for up to half a minute."""
         for attempt in range(RETRIES_MAX):
             try:
                 return await work()
@@ -390,7 +393,7 @@ class Verification:
         return keys
 
     async def open_log(self, who: str) -> Log:
-        """Open the log under a name for people: each writer and reader has a handle of its own."""
+        """Open the log under a name for people. Each writer and each reader has its own handle."""
         return await self._shelf(who).open(self.settings.log)
 
     def _shelf(self, who: str) -> Logs:

@@ -1,9 +1,9 @@
-"""Seeded sequences: what each record of each stream must be, and which stream is next. Pure.
+"""Seeded sequences: the expected records of each stream, and the choice of streams. Pure.
 
-Shape: a body is whole 64-bit words, little endian: the stream in the upper 24 bits and the sequence
-    number, from 1, in the lower 40; then from none to 31 times a word that only the seed knows. So
-    a generator's state is its seed and, for each stream, the next number: any part of a stream can
-    be made again from there.
+Shape: a body is whole 64-bit words, little endian. The first word has the stream in the upper 24
+bits and the sequence number, from 1, in the lower 40. Then 0 to 31 copies of a word follow that
+depends on the seed. So a generator's state is its seed and the next number of each stream, and any
+part of a stream can be generated from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _U64: Final = (1 << 64) - 1
 
 
 def mix(words: Words) -> Words:
-    """Return words that look random, always the same for the same.
+    """Return words that look random, and depend only on the given words.
 
     Source: splitmix64, by Steele, Lea and Flood.
     """
@@ -37,7 +37,7 @@ def mix(words: Words) -> Words:
 
 
 def salt_of(seed: int, purpose: int) -> np.uint64:
-    """Return a word by which the numbers of a seed differ from those of others."""
+    """Return a word that makes the numbers of a seed differ from those of other seeds."""
     first = mix(np.array([seed & _U64], dtype=np.uint64))
     return np.uint64(mix(first ^ np.uint64(purpose))[0])
 
@@ -48,14 +48,14 @@ def keys_of(streams: Words, numbers: Words) -> Words:
 
 
 def split_keys(keys: Words) -> tuple[Words, Words]:
-    """Return the streams and numbers of first words."""
+    """Return the streams and numbers in first words."""
     return keys >> np.uint64(NUMBER_BITS), keys & _NUMBER_MASK
 
 
 def make_bodies(seed: int, keys: Words) -> pa.BinaryArray:
-    """Make the records of first words."""
+    """Return the bodies of records, given their first words."""
     secrets = mix(keys ^ salt_of(seed, 1))
-    # Five of its bits say how often the secret stands there.
+    # Five of its bits give the length in words, minus one.
     counts = (secrets >> np.uint64(59)).astype(np.int64) + 1
     ends = np.cumsum(counts)
     words = np.repeat(secrets, counts)
@@ -67,7 +67,7 @@ def make_bodies(seed: int, keys: Words) -> pa.BinaryArray:
 
 
 def read_keys(bodies: pa.BinaryArray) -> tuple[Words, npt.NDArray[np.bool_]]:
-    """Return the first words of records, and which of them are long enough to have one."""
+    """Return the first words of records, and a mask of the records long enough to have one."""
     _, offsets_buffer, data_buffer = bodies.buffers()
     offsets = np.frombuffer(memoryview(offsets_buffer or b""), dtype=np.int32)[bodies.offset :]
     starts, ends = offsets[: len(bodies)].astype(np.int64), offsets[1 : len(bodies) + 1]
@@ -81,10 +81,10 @@ def read_keys(bodies: pa.BinaryArray) -> tuple[Words, npt.NDArray[np.bool_]]:
 
 @dataclass(slots=True)
 class Author:
-    """Makes the records of the streams that are its own, the popular ones more often.
+    """A generator of the records of its own streams, in which popular streams occur more often.
 
-    ``next`` has the number of each of its streams' next record. Streams are its own if they are
-    ``author`` modulo ``authors``; stream s is as popular as 1 / (s + 1).
+    ``next`` has the number of the next record of each stream. A stream belongs to the author if it
+    is ``author`` modulo ``authors``. Stream s has a popularity of 1 / (s + 1).
     """
 
     seed: int
@@ -98,7 +98,7 @@ class Author:
         places = self._draw(count)
         order = np.argsort(places, kind="stable")
         ranked = places[order]
-        # How many of the same stream came before, in one draw.
+        # The number of earlier records of the same stream in this draw.
         first = np.searchsorted(ranked, ranked, side="left")
         before = np.empty(count, dtype=np.uint64)
         before[order] = (np.arange(count) - first).astype(np.uint64)
@@ -107,7 +107,7 @@ class Author:
         return keys_of(self.streams[places], numbers)
 
     def size(self, most: int) -> int:
-        """Return how many records the next append has, from 1 to ``most``."""
+        """Return the number of records of the next append, from 1 to ``most``."""
         self._drawn += 1
         drawn = mix(np.array([self._drawn], dtype=np.uint64) ^ salt_of(self.seed, self.author << 8))
         return int(drawn[0] % np.uint64(most)) + 1
@@ -123,6 +123,6 @@ class Author:
 
 
 def author_of(seed: int, author: int, *, authors: int, next_numbers: Words) -> Author:
-    """Return an author who goes on from the numbers that all streams have reached."""
+    """Return an author that continues from the next numbers of all streams."""
     streams = np.arange(author, len(next_numbers), authors, dtype=np.uint64)
     return Author(seed, author, streams, next_numbers[streams.astype(np.int64)].copy())

@@ -1,7 +1,7 @@
-"""The writers of a verification: they take turns, and take the log from each other.
+"""The writers of a verification, which take turns and take the log over from each other.
 
-Each author has one append under way, and makes the next once it knows what became of that: so the
-records of a stream have one order, whatever was refused, unknown or sent again.
+Each author has one append in flight, and starts the next one once it knows the outcome. So the
+records of a stream have one order, even if appends are refused, unknown or sent again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.slot_protocol.fencing import Fencer
 
-OVERLAP: Final = 0.25  # Of a turn: for so long the one before goes on, if nobody stops it.
+# The share of a turn for which the previous writer continues, unless it is fenced.
+OVERLAP: Final = 0.25
 LOOK_US: Final = 20_000
 SETTLES_MAX: Final = 60
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the log has said it has: of each stream the last number, and where all of it ends.
+    """The acknowledged records: the last number of each stream, and the end of all of them.
 
-    ``places`` has, by the position that was told, the first word of what must stand there; the
-    collector takes out what it has looked at.
+    ``places`` maps an acknowledged position to the first word of its record; the collector removes
+    positions that it has checked.
     """
 
     numbers: dict[int, int] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Acknowledged:
 
     def note(self, keys: Words, limit: int) -> None:
         streams, numbers = split_keys(keys)
-        # Of a stream's numbers the last stays: they rise.
+        # Numbers of a stream rise, so the last one of each is stored.
         self.numbers.update(zip(streams.tolist(), numbers.tolist(), strict=True))
         self.limit = max(self.limit, limit)
         if limit:
@@ -61,7 +62,7 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class Script:
-    """An author, and what it wants appended and does not know to be."""
+    """An author, and its append that is not known to be in the log."""
 
     author: Author
     pending: Words | None = None
@@ -69,12 +70,14 @@ class Script:
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
-    """One writer of several: it writes in its turn, and on until another takes over.
+    """One of several writers. It writes in its turn, and afterwards until another one takes over.
 
-    ``open_log`` opens the log under a name for people. ``witness`` is a reader's checker: by it is
-    seen whether an append whose outcome was unknown is in the log.
+    ``open_log`` opens the log under a name for people. ``witness`` is a reader's checker, which
+    shows whether an append with an unknown outcome is in the log.
 
-    Units: ``turn_us`` microseconds are a turn; ``begun_us`` is when the first began.
+    Units:
+        turn_us: length of a turn.
+        begun_us: start of the first turn.
     """
 
     number: int
@@ -91,7 +94,7 @@ class Writer:
     stopping: asyncio.Event
 
     async def run(self) -> None:
-        """Write until told to stop."""
+        """Write until ``stopping`` is set."""
         attempt = 0
         while not self.stopping.is_set():
             if not self._is_on(0):
@@ -113,7 +116,7 @@ class Writer:
                 for script in self.scripts:
                     group.create_task(self._write(script, log, is_over))
         finally:
-            # What is left to close is a roll-up, which the next one does as well.
+            # Only a roll-up remains, which the next writer does too.
             with suppress(HandleError, LocationError, ContentionError, LogSealed):
                 await log.close()
 
@@ -155,10 +158,10 @@ class Writer:
         return position + len(keys)
 
     async def _is_in(self, keys: Words, log: Log) -> bool:
-        """Settle an append that may be in the log: once another epoch began, it is there or never.
+        """Find out whether an append is in the log: once another epoch has begun, this is decided.
 
         Raises:
-            LocationError: the store cannot be reached, try after try.
+            LocationError: the store failed at every try.
         """
         streams, numbers = split_keys(keys[:1])
         for attempt in range(SETTLES_MAX):
@@ -180,13 +183,13 @@ class Writer:
         return not self.stopping.is_set() and (self._is_on(0) or self._is_on(overlap_us))
 
     def _is_on(self, ago_us: int) -> bool:
-        """Say whether it is, or was a moment ago, this one's turn."""
+        """Return True if it is this writer's turn, or was ``ago_us`` ago."""
         passed_us = self.clock.monotonic_us() - self.begun_us - ago_us
         return passed_us // self.turn_us % self.writers == self.number
 
 
 async def settle_log(log: Log) -> None:
-    """Open a log for writing, so that what was under way when its writer died is there or never."""
+    """Open a log for writing, which decides the outcome of all appends of its previous writer."""
     if log.protocol == "slot":
         with suppress(LogSealed):
             await Fencer(store=log.store, clock=log.clock, writer=log.writer).open(lanes=1, alpha=8)

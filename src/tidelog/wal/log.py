@@ -231,7 +231,7 @@ class Log(Keeping):
     async def _in_range(
         self, found: AsyncGenerator[pa.Table, None], start: int
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the tables of a scan; if there are none, refuse a start past the log's end."""
+        """Yield the tables of a scan; if it yields nothing, refuse a start past the log's end."""
         is_empty = True
         async with aclosing(found):
             async for records in found:

@@ -1,1 +1,1 @@
-"""Keep objects in S3, GCS or Azure."""
+"""Stores in S3, GCS or Azure."""

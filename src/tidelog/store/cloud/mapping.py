@@ -1,8 +1,8 @@
-"""What a failure of a cloud store means: obstore's exceptions become tidelog's, here only.
+"""The mapping of a cloud store's failures: obstore's exceptions become tidelog's, only here.
 
-obstore gives a class for some failures and text for the others; the text ends with a dump that is
-not for people. What is sought in it: the HTTP status, the code of S3's error body, and whether a
-connection was made at all.
+obstore has classes for some failures and only text for others, and the text ends with a debug dump.
+This module searches the text for the HTTP status, the code of S3's error body, and a failed
+connection.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from tidelog.errors import (
     UsageError,
 )
 
-# What obstore raises; some of its errors are Python's own.
+# obstore raises these; some of its errors are Python's own.
 FOREIGN = (foreign.BaseError, OSError, ValueError, NotImplementedError)
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
-# Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
+# Without credentials, obstore asks the metadata service of the machine's cloud. Outside that cloud
+# no service answers.
 _METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity")
-# What `tidelog.store.cloud.profile` asked for credentials: boto3.
+# The key in a listing that obstore cannot parse.
 _INVALID_PATH = re.compile(r'object with invalid path: .*?[Pp]ath "((?:[^"\\\\]|\\\\.)*)"')
+# An error of boto3, which `tidelog.store.cloud.profile` uses for credentials.
 _PROVIDER = re.compile(r"External AWS credential provider: (?:\w+: )?(.*)", re.DOTALL)
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _PAST_THE_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
@@ -73,10 +75,10 @@ Condition = Literal["none", "absent", "match"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked for when it failed.
+    """The request that failed.
 
-    ``condition``: of a put. One that has a condition is sent only once, so that a connection that
-    could not be made proves that it never left.
+    ``condition`` is the condition of a put. A put with a condition is sent only once, so a failed
+    connection proves that it never left.
     """
 
     verb: Verb
@@ -91,7 +93,7 @@ class WriteConflict(Exception):
 
 
 def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
-    """Return what to raise instead of ``error``."""
+    """Return the error to raise instead of ``error``."""
     text = str(error).partition("\n\nDebug source:")[0]
     code = _first(_CODE, text)
     facts: dict[str, Any] = {"key": asked.key, "store": asked.store}
@@ -117,9 +119,10 @@ def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
 
 
 def is_past_the_end(error: Exception) -> bool:
-    """Say whether a range was asked for that begins where the object has ended.
+    """Return True if a range begins at or after the end of the object.
 
-    Azure's emulator answers such a request, and it is obstore that finds nothing in the answer.
+    Azure's emulator answers such a request normally, and obstore reports that the object ends
+    before the range.
     """
     if not isinstance(error, foreign.GenericError):
         return False
@@ -150,7 +153,7 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
         return StoreRefused(_REFUSALS["PermanentRedirect"], **facts)
     odd = _first(_INVALID_PATH, text)
     if odd is not None:
-        # The client drops the whole page of a listing, so the keys around it are not known.
+        # obstore drops the whole page of the listing, so the keys near it are unknown.
         return StoreRefused(
             "the listing holds a key with an empty part, '.', '..' or a control character, which "
             "no request can name: rename or delete that object, or list a place without it",
@@ -171,7 +174,7 @@ def has_odd_key(error: Exception) -> bool:
 
 def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
     unreachable = _NO_CONNECTION.search(str(error)) is not None
-    # Not if it was sent before: only what is sent once can be known never to have left.
+    # Only a request that is sent once can be known never to have left.
     never_left = unreachable and asked.condition != "none"
     sentence = "the store did not answer, or failed: try again"
     if unreachable:
@@ -188,7 +191,7 @@ def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
 
 
 def _reason(text: str) -> str:
-    """Return what a person wants to read of an error's text, on one line."""
+    """Return the readable part of an error's text, on one line."""
     words = _first(_MESSAGE, text) or text.rpartition(" - ")[2]
     return " ".join(words.split())[:_REASON_CHARACTERS]
 

@@ -1,4 +1,4 @@
-"""Open a cloud store from its URL; what the URL does not say comes from the environment.
+"""Opening a cloud store from its URL; the environment supplies missing settings.
 
 ``s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1``, ``gs://bucket/prefix``,
 ``az://container/prefix``.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
-# What a URL may say after its "?"; for gs:// and az:// there is the environment only.
+# Parameters of a URL's query; gs:// and az:// use only the environment.
 S3_PARAMETERS = (
     "endpoint",
     "region",
@@ -47,12 +47,12 @@ _ENDPOINT_VARIABLES = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
 }
 
-# A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
+# These settings outlast a restart of 3 s, and give up after 6 to 8 s.
 _CONNECT_S = 2.5
 _FAREWELL_S = 0.02
 _REQUEST_S = 60
 _RETRY: RetryConfig = {
-    "max_retries": 200,  # The time is the limit: waits are drawn by lot, and many are short.
+    "max_retries": 200,  # The time is the limit. Waits are random, and many are short.
     "retry_timeout": timedelta(seconds=6.5),
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
@@ -61,16 +61,16 @@ _RETRY: RetryConfig = {
     },
 }
 _ONCE: RetryConfig = {"max_retries": 0}
-# Stores whose listings are known to be in the order of plain strings.
+# Hosts whose listings are known to be ordered as plain strings.
 _ORDERED_HOSTS = re.compile(r"\.(amazonaws\.com(\.cn)?|r2\.cloudflarestorage\.com)(:\d+)?/?$")
 
 
 def open_cloud(url: str, *, clock: Clock) -> CloudStore:
-    """Open the store at a URL; nothing is sent yet.
+    """Open the store at a URL. This sends no request.
 
     Raises:
-        UsageError: a parameter is not known, or wrong, or the URL names no bucket; or the process
-            was forked from one that had opened such a store.
+        UsageError: a parameter is unknown or invalid, the URL names no bucket, or the process was
+        forked from one that had opened a cloud store.
     """
     if _first_process() != os.getpid():
         raise UsageError(
@@ -124,18 +124,18 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
 
 @cache
 def _first_process() -> int:
-    """Return the process that opened a cloud store first: this one, or one that it is a fork of.
+    """Return the process that first opened a cloud store: this one, or the one it was forked from.
 
-    obstore's threads do not come along in a fork, and a request would wait for them for ever.
+    A fork does not copy obstore's threads, so a request in the child would wait forever.
     """
     return os.getpid()
 
 
 def _await_threads() -> None:
-    """Let obstore's threads let go of what they answered last.
+    """Let obstore's threads release their last answers.
 
-    They need Python's lock for that, and one that asks for it while the interpreter ends aborts
-    the process: seen in one of twenty processes that end right after a request.
+    They need the GIL for that. A thread that requests it while the interpreter exits aborts the
+    process, as one in twenty processes that exited right after a request did.
     """
     threading.Event().wait(_FAREWELL_S)
 
@@ -154,7 +154,7 @@ def _open(
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "timeout": timedelta(seconds=_REQUEST_S),
-        # Stores close idle connections; a put that meets that moment is left in doubt.
+        # Stores close idle connections, and a put at that moment has an unknown outcome.
         "pool_idle_timeout": timedelta(seconds=15),
     }
     if allow_http:
@@ -181,7 +181,7 @@ def _s3_listing(
     provider: Boto3CredentialProvider | None,
     endpoint: str,
 ) -> S3Listing:
-    """Return the listing of a bucket in requests of its own: the bucket is part of their path."""
+    """Return the listing of a bucket by its own requests, with the bucket in the path."""
     config = _s3_config({**told, "virtual_hosted": "false"})
     client: ClientConfig = {"allow_http": True} if endpoint.startswith("http://") else {}
 
@@ -196,7 +196,7 @@ def _s3_listing(
 def _s3_config(told: dict[str, str]) -> S3Config:
     config: S3Config = {}
     if "endpoint" in told:
-        # Both, else AWS_ENDPOINT_URL_S3 in the environment would prevail over the URL.
+        # Set both, or AWS_ENDPOINT_URL_S3 in the environment would win over the URL.
         config["endpoint"] = told["endpoint"]
         config["aws_endpoint_url_s3"] = told["endpoint"]
     if "region" in told:

@@ -1,10 +1,10 @@
-"""Credentials of AWS's own files: profiles, with all that boto3 finds out from them.
+"""Credentials from AWS's own files: profiles, resolved by boto3.
 
-A profile may name keys, a role to assume, a command, or a single sign-on. boto3 knows them all, so
-it is asked (``pip install 'tidelog[aws]'``), where one is named, or where the environment says
-nothing and there is a default. It is asked about web identity, too, where it is installed; without
-it obstore does that itself. Keys in the environment, and the roles of machines and containers, are
-obstore's own.
+A profile may contain keys, a role to assume, a command, or a single sign-on. boto3 supports all of
+these (``pip install 'tidelog[aws]'``). It is used if a profile is named, or if the environment has
+no credentials and a default profile exists. If installed, it also handles web identity; otherwise
+obstore does. obstore itself handles keys in the environment, and the roles of machines and
+containers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from obstore.auth.boto3 import Boto3CredentialProvider
 
 DEFAULT = "default"
-# Where one of these is set, credentials are known without any file.
+# If one of these is set, credentials are known without a file.
 _WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 _KNOWN_OTHERWISE = (
     "AWS_ACCESS_KEY_ID",
@@ -35,10 +35,10 @@ _INSTALL = "profiles need boto3: pip install 'tidelog[aws]', or set AWS_ACCESS_K
 
 
 def chosen_profile(told: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
-    """Return the profile that a URL or the environment names, or None: keys prevail.
+    """Return the profile that a URL or the environment names; None if there are keys.
 
     Raises:
-        UsageError: the URL gives a profile and keys.
+        UsageError: the URL has both a profile and keys.
     """
     named = told.get("profile")
     if "access_key_id" in told or "secret_access_key" in told:
@@ -51,7 +51,7 @@ def chosen_profile(told: Mapping[str, str], environ: Mapping[str, str]) -> str |
 
 
 def may_know(environ: Mapping[str, str]) -> bool:
-    """Say whether boto3 may know who one is: no keys are given, and there is what it looks at."""
+    """Return True if boto3 may find credentials: none are given, and one of its sources exists."""
     if any(environ.get(name) for name in _KNOWN_OTHERWISE):
         return False
     if environ.get(_WEB_IDENTITY):
@@ -59,17 +59,17 @@ def may_know(environ: Mapping[str, str]) -> bool:
     paths = (Path(environ.get(name) or path) for name, path in _FILES.items())
     try:
         return any(path.expanduser().is_file() for path in paths)
-    except (OSError, RuntimeError):  # There is no home.
+    except (OSError, RuntimeError):  # There is no home directory.
         return False
 
 
 def profile_credentials(
     told: Mapping[str, str], environ: Mapping[str, str]
 ) -> Boto3CredentialProvider | None:
-    """Return what gets credentials by a profile, or None where none is meant.
+    """Return a provider of credentials from a profile, or None if no profile is used.
 
     Raises:
-        UsageError: the profile is not there, is wrong or empty, or boto3 is not installed.
+        UsageError: the profile is missing, invalid or empty, or boto3 is not installed.
     """
     name = chosen_profile(told, environ)
     has_keys = "access_key_id" in told or "secret_access_key" in told
@@ -85,7 +85,7 @@ def profile_credentials(
         raise UsageError(_INSTALL, profile=name) from error
     try:
         return Boto3CredentialProvider(boto3.Session(profile_name=name))
-    except (BotoCoreError, OSError) as error:  # A command that is not there is an OSError.
+    except (BotoCoreError, OSError) as error:  # A missing command is an OSError.
         raise UsageError(
             f"the profile {name or DEFAULT!r} cannot be used: {error}; see ~/.aws/config, "
             "AWS_PROFILE and the URL's profile"

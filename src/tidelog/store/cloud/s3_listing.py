@@ -1,7 +1,7 @@
-"""Listings of S3 with keys that obstore cannot read, which drops the whole page of such a key.
+"""Listings of S3 with keys that obstore cannot read; obstore drops the whole page of such a key.
 
-obstore signs the request, whose query is part of the bucket's name: so credentials come from where
-they come for all other requests. Only a listing that failed is sent so.
+obstore signs the request, with the query in the bucket's name, so the credentials come from the
+same source as for other requests. Only a listing that failed is sent this way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT_S: Final = 60
 class S3Listing:
     """The listing of a bucket below ``prefix``, which is empty or ends with ``/``.
 
-    ``open_query`` opens the store that signs a query.
+    ``open_query`` opens a store that signs a query.
     """
 
     prefix: str
@@ -38,7 +38,7 @@ class S3Listing:
     async def entries(
         self, folder: str, after: str | None, *, clock: Clock
     ) -> AsyncIterator[Entry]:
-        """Yield the objects of a folder, after a key, in the order of the store.
+        """Yield the objects of a folder that follow ``after``, in the order of the store.
 
         Raises:
             LocationError: the store failed.
@@ -47,7 +47,7 @@ class S3Listing:
         if after is not None:
             asked["start-after"] = self.prefix + after
         while True:
-            # The last parameter takes the slash that obstore writes behind the name of a bucket.
+            # obstore appends a slash to the name of a bucket; the last parameter absorbs it.
             store = self.open_query(urlencode({**asked, "x-id": "ListObjectsV2"}))
             data = await clock.offload(partial(_load, store))
             page = ElementTree.fromstring(data)

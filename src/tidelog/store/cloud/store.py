@@ -1,9 +1,9 @@
-"""A store in the cloud: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+"""A store in the cloud: S3 and compatible stores, Google Cloud Storage, Azure.
 
-Reads, plain puts and deletes are sent again by obstore for a few seconds. A conditional put is
-sent once: were it sent again below us, it could be refused because of itself, and nobody could
-tell; `tidelog.store.conditional` sends it again and looks. Bodies go in one request, never in
-parts, for only that is atomic on every store.
+obstore sends reads, plain puts and deletes again for a few seconds. A conditional put is sent once.
+If obstore sent it again, the store could refuse it because of its own first try, without a trace.
+`tidelog.store.conditional` sends it again, and reads back. Bodies are sent in one request, never in
+parts, because only that is atomic on every store.
 Source: wal3, "Interacting with Object Storage".
 """
 
@@ -45,10 +45,10 @@ _PAGE_ENTRIES = 1_000
 class Bucket:
     """One bucket and a prefix in it, opened twice.
 
-    Shape: ``patient`` sends again what it can, ``single`` never; ``strings`` says that listings
-    are known to be in the order of plain strings; ``by_version``, that it is the version (on
-    Google the generation), and not the e_tag, that a replacement is conditional on. ``listing``
-    lists objects whose keys obstore cannot read.
+    Shape: ``patient`` sends requests again if possible, ``single`` never. ``strings`` means that
+    listings are known to be ordered as plain strings. ``by_version`` means that replacements are
+    conditional on the version (Google's generation) instead of the e_tag. ``listing`` lists objects
+    whose keys obstore cannot read.
     """
 
     name: str
@@ -75,8 +75,10 @@ class CloudStore:
         """Read an object, or a range of it.
 
         Raises:
-            ObjectNotFound: there is none. LocationError: the store failed. StoreRefused: it
-            refused the credentials. CorruptionError: it gave fewer bytes than it announced.
+            ObjectNotFound: the object does not exist.
+            LocationError: the store failed.
+            StoreRefused: the store refused the credentials.
+            CorruptionError: the store sent fewer bytes than it announced.
         """
         check_key(key)
         try:
@@ -106,10 +108,11 @@ class CloudStore:
         """Store an object and return its e_tag; a conditional put is sent once.
 
         Raises:
-            ObjectExists, ObjectChanged: the condition does not hold. NOT_APPLIED.
+            ObjectExists: the condition does not hold. NOT_APPLIED.
+            ObjectChanged: the condition does not hold. NOT_APPLIED.
             ContentionError: the store was busy with other conditional puts of the key. NOT_APPLIED.
-            StoreRefused: it refused the credentials. NOT_APPLIED.
-            LocationError: no answer, or a failure; UNKNOWN, unless it never left: NOT_APPLIED.
+            StoreRefused: the store refused the credentials. NOT_APPLIED.
+            LocationError: no answer, or a failure; UNKNOWN, or NOT_APPLIED if the put never left.
         """
         if if_absent and if_match is not None:
             raise UsageError("a put has one condition at the most: leave one out", key=key)
@@ -133,17 +136,17 @@ class CloudStore:
         )
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, many with one request where the store can.
+        """Delete objects, many with one request if the store can.
 
         Raises:
-            LocationError: the store failed; some may be deleted. UNKNOWN.
+            LocationError: the store failed; some objects may be deleted. UNKNOWN.
         """
         paths = [check_key(key) for key in keys]
         try:
             if paths:
                 await obstore.delete_async(self._bucket.patient, paths)
         except FileNotFoundError:
-            # Google and Azure fail at the first that is missing; the others are still there.
+            # Google and Azure fail at the first missing object, and the others still exist.
             for path in paths:
                 await self._delete_one(path)
         except FOREIGN as error:
@@ -152,8 +155,8 @@ class CloudStore:
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         """Yield the objects in key order.
 
-        A store whose own order is not known is believed to order keys as strings, or part by
-        part; then one directory at a time is held back and sorted.
+        A store of unknown order is assumed to order keys as strings or part by part. Then one
+        directory at a time is held back and sorted.
         """
         if not may_begin_key(prefix):
             return
@@ -167,7 +170,7 @@ class CloudStore:
         try:
             pages = obstore.list(
                 self._bucket.patient,
-                prefix[: prefix.rfind("/") + 1] or None,  # obstore knows whole parts only.
+                prefix[: prefix.rfind("/") + 1] or None,  # obstore lists only whole parts.
                 offset=last,
                 chunk_size=_PAGE_ENTRIES,
             )
@@ -232,7 +235,7 @@ class CloudStore:
         return Entry(meta["path"], meta["size"], self._tag(meta), _modified_us(meta))
 
     def _tag(self, of: ObjectMeta | PutResult) -> str:
-        """Return the e_tag; where the version counts, that stands before it."""
+        """Return the e_tag; if replacements use the version, it precedes the e_tag."""
         e_tag = of["e_tag"]
         if e_tag is None:
             raise StoreRefused(
@@ -241,7 +244,7 @@ class CloudStore:
                 store=self.url,
             )
         if not e_tag.endswith('"'):
-            e_tag = f'"{e_tag}"'  # Azure's listings leave the quotes out.
+            e_tag = f'"{e_tag}"'  # Azure's listings omit the quotes.
         return f"{of['version'] or ''}|{e_tag}" if self._bucket.by_version else e_tag
 
     def _mode_of(self, tag: str) -> PutMode:

@@ -1,1 +1,1 @@
-"""Keep objects in a directory of this machine, fsynced."""
+"""A store in a directory of this machine, with fsync."""

@@ -1,10 +1,10 @@
-"""What `tidelog.store.local.store` does on the disk: read, put, delete. Everything here blocks.
+"""The file operations of `tidelog.store.local.store`: read, put, delete. All functions block.
 
-Invariants: an e_tag never comes twice for a key: a file is dated later than the one it replaces,
-and by a part that is drawn by lot, since nothing is left of one that was deleted before (see
-`Put.date_ns`); reading, and deleting what is missing, creates nothing. A put makes neither the root
-nor a folder ``kind/name`` that this store has seen: an unmount or a move took it away, and an
-object in a new one would hide from all readers.
+Invariants: an e_tag never recurs for a key. A file is dated later than the file that it replaces,
+and its date has a random part, because nothing remains of a file that was deleted before (see
+`Put.date_ns`). Reading, and deleting a missing object, creates nothing. A put does not create the
+root, nor a folder ``kind/name``, that this store has seen before. If it is missing, it was
+unmounted or moved, and readers would not find an object in a new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOT_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """One put: what it stores, on which condition, and what it was given by the clock."""
+    """One put: its data and condition, and the values drawn for it from the clock."""
 
     key: str
     data: bytes
@@ -49,19 +49,20 @@ class Put:
 
     @property
     def date_ns(self) -> int:
-        """Return what the new file is dated: now, and up to a millisecond that is drawn by lot.
+        """Return the date of the new file: now, plus a random part of up to a millisecond.
 
-        A clock may stand still, or be set back, while a key is deleted and created again; the
-        witness of the deleted object would fit the new one, were both dated alike. So it does once
-        in a million such times; on a file system that cuts times to microseconds, in a thousand.
+        A clock may stand still, or be set back, while a key is deleted and created again. With
+        equal dates, a witness of the deleted object would fit the new one. With the random part
+        this happens once in a million such cases, or once in a thousand on a file system that cuts
+        times to microseconds.
         """
         return self.now_ns + int(self.unique, 16) % LOT_NS
 
 
 class Disk:
-    """The files under ``root``; an object is the file that has its key as path.
+    """The files under ``root``. The path of an object's file is its key.
 
-    With ``create``, the first put makes the root, unless an object was found in it before.
+    With ``create``, the first put creates the root, unless an object was found in it before.
     """
 
     def __init__(self, root: str, *, create: bool = False) -> None:
@@ -70,21 +71,22 @@ class Disk:
         self.url = "file://" + root.replace("%", "%25")
         self._temporary = os.path.join(root, PRIVATE, "tmp")
         self._locks = os.path.join(root, PRIVATE, "locks")
-        self._durable: set[str] = set()  # Directories known to survive a power loss.
-        self._unsynced: dict[str, int] = {}  # Those whose last sync failed, by which failure.
+        self._durable: set[str] = set()  # Directories known to be durable.
+        # Directories whose last sync failed, with the number of the failure.
+        self._unsynced: dict[str, int] = {}
         self._failures = itertools.count()
         self._root = Root(root)
         self._writes = False
-        self._folders = {root}  # No put makes these again.
+        self._folders = {root}  # A put does not create these again.
 
     def read(
         self, key: str, *, start: int = 0, limit: int | None = None, unless: str | None = None
     ) -> Object | None:
-        """Read a file, or a range of it; None if it is still the version ``unless``."""
+        """Read a file, or a range of it; return None if it still has the version ``unless``."""
         path = self._path(key)
         try:
             if os.path.dirname(path) in self._unsynced:
-                # Whoever reads back what they put has to find what is durable.
+                # A writer that reads back its put must find a durable object.
                 self._sync(path)
             for _ in range(_TRIES_MAX):
                 found = _read_once(path, start, limit, unless)
@@ -96,7 +98,7 @@ class Disk:
             raise ObjectNotFound("there is no such object", key=key, store=self.url) from error
         except OSError as error:
             raise files.location_error(error, key=key, store=self.url) from error
-        # Only files that tidelog did not write, those of a source, change in place.
+        # Only files of a source, which tidelog did not write, change in place.
         raise LocationError(
             "the file is being changed in place while it is read: read it when it is at rest",
             key=key,
@@ -104,18 +106,18 @@ class Disk:
         )
 
     def put(self, wanted: Put) -> str | None:
-        """Store an object, and return its e_tag; None if the lock that this needs is held."""
+        """Store an object, and return its e_tag; return None if another process holds its lock."""
         path = self._path(wanted.key)
         self._writes = True
         self._refuse_gone()
         try:
             e_tag = self._put(wanted, path)
-            # It may have gone while the put was under way.
+            # The root may have disappeared during the put.
             self._refuse_gone(outcome=Outcome.UNKNOWN)
             return e_tag
         except (ObjectExists, ObjectChanged):
-            # Whoever put what is there may have failed to sync its name, or died before: from now
-            # on others build upon it.
+            # The writer of the existing object may have failed to sync its name. Sync it now,
+            # because the caller builds on the object.
             if os.path.isdir(os.path.dirname(path)):
                 self._sync_or_fail(wanted.key, path)
             raise
@@ -136,7 +138,7 @@ class Disk:
                 raise self._conflict(wanted.key) from error
             raise ObjectExists("the object exists", key=wanted.key) from error
         except OSError as error:
-            self._durable.clear()  # Another process may have taken a directory away.
+            self._durable.clear()  # Another process may have removed a directory.
             if isinstance(error, FileNotFoundError):
                 self._refuse_gone(wanted.key)
             raise files.location_error(error, key=wanted.key, store=self.url) from error
@@ -154,12 +156,12 @@ class Disk:
     def _refuse_gone(
         self, key: str = "", *, reads: bool = False, outcome: Outcome = Outcome.NOT_APPLIED
     ) -> None:
-        """Refuse a request if the root, or the folder of ``key``, is gone from its path.
+        """Refuse a request if the root, or the folder of ``key``, has disappeared from its path.
 
-        A store that only ``reads``, as that of a source, takes the directory that it finds.
+        A store that only ``reads``, such as a source, uses any directory at the path.
 
         Raises:
-            StoreRefused: so it is.
+            StoreRefused: the directory has disappeared.
         """
         if reads and not self._writes:
             return
@@ -175,12 +177,12 @@ class Disk:
             )
 
     def _folder_of(self, key: str) -> str:
-        """Return the folder ``kind/name`` that an object is in; else the root."""
+        """Return the folder ``kind/name`` of an object, or the root for a shorter key."""
         parts = key.split("/", 2)
         return os.path.join(self.root, *parts[:2]) if len(parts) > 2 else self.root
 
     def delete(self, keys: Sequence[str]) -> Sequence[str]:
-        """Delete what is there, durably; give back the keys whose lock is held."""
+        """Delete existing objects durably; return the keys whose lock is held elsewhere."""
         held_elsewhere = []
         directories = set()
         for key in keys:
@@ -218,7 +220,7 @@ class Disk:
         return page
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Return the names of the directories right below a prefix that ends in ``/``."""
+        """Return the names of the directories directly below a prefix that ends in ``/``."""
         try:
             names = directories(self.root, prefix)
         except OSError as error:
@@ -227,10 +229,10 @@ class Disk:
         return names
 
     def _check_condition(self, wanted: Put, path: str) -> os.stat_result | None:
-        """Return what stands at ``path``; refuse the put if its condition does not hold.
+        """Return the status of the file at ``path``; refuse the put if its condition does not hold.
 
-        That it holds at one moment is not enough to go on, but that it does not hold at one moment
-        is enough to refuse: an e_tag that was replaced never comes back.
+        A condition that holds at one moment is not enough to proceed. A condition that fails at one
+        moment is enough to refuse, because a replaced e_tag never recurs.
         """
         try:
             present = os.stat(path)
@@ -247,22 +249,22 @@ class Disk:
         return present
 
     def _land(self, wanted: Put, path: str) -> str | None:
-        """Bring an object into its place; None if the lock that this needs is held.
+        """Put an object into its place; return None if another process holds its lock.
 
-        It is written and synced before that lock is taken: whoever is stopped meanwhile keeps
-        nobody waiting.
+        The file is written and synced before the lock is taken, so a process that is suspended
+        during the write blocks no other.
         """
         lock = self._lock_path(wanted.key)
         if not wanted.if_absent:
             with files.try_lock(lock) as is_free:
                 if not is_free:
-                    return None  # Before anything is written in vain.
+                    return None  # Checked before writing, to avoid useless work.
         temporary = os.path.join(self._temporary, wanted.unique)
         try:
             written = files.write_temporary(temporary, wanted.data, now_ns=wanted.date_ns)
             if wanted.if_absent:
-                # No lock: a process that was stopped at the wrong moment must not keep others
-                # from creating a slot, for that is how it is fenced.
+                # No lock: a suspended process must not keep others from creating a slot, because a
+                # fence is created this way.
                 os.link(temporary, path)
                 return files.tag_of(written)
             with files.try_lock(lock) as held:
@@ -272,11 +274,11 @@ class Disk:
                 os.unlink(temporary)
 
     def _replace(self, wanted: Put, path: str, temporary: str) -> str:
-        """Replace what stands at ``path``, or create it, while its lock is held.
+        """Replace or create the file at ``path`` while its lock is held.
 
-        The new file is dated later than the one that it replaces, for two files written within one
-        tick of a coarse clock, or after a clock was set back, would else share an e_tag. That is
-        why a plain put takes the lock too, and why it creates by linking, as others may.
+        The new file is dated later than the old one. Otherwise two files within one tick of a
+        coarse clock, or after the clock was set back, could share an e_tag. For this reason a plain
+        put takes the lock too. It creates by linking, because creators do not take the lock.
         """
         for _ in range(_TRIES_MAX):
             present = self._check_condition(wanted, path)
@@ -298,7 +300,7 @@ class Disk:
             ) from error
 
     def _sync(self, path: str) -> None:
-        """Make the name of a file durable, and remember if that failed."""
+        """Make the name of a file durable, and remember a failure."""
         directory = os.path.dirname(path)
         failure = self._unsynced.get(directory)
         try:
@@ -306,13 +308,13 @@ class Disk:
         except OSError:
             self._unsynced[directory] = next(self._failures)
             raise
-        # One that failed meanwhile may have been for a name that this one does not cover.
+        # A sync that failed concurrently may concern a name that this sync does not cover.
         if failure is not None and self._unsynced.get(directory) == failure:
             self._unsynced.pop(directory, None)
 
     def _unlink(self, key: str, path: str) -> bool:
         self._make_folders()
-        # Under the lock, else a replacement could land on an object deleted before it.
+        # Take the lock; otherwise a replacement could succeed on an object deleted before it.
         with files.try_lock(self._lock_path(key)) as held:
             if held:
                 with suppress(FileNotFoundError):

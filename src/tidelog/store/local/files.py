@@ -1,6 +1,6 @@
-"""Steps by which `tidelog.store.local.store` makes a file durable, and what their failures mean.
+"""File operations that make a file durable, and the errors of their failures.
 
-Everything here blocks, and is called through ``clock.offload``.
+All functions block, and are called through ``clock.offload``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SENTENCES = {
     errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n)",
     errno.EIO: "the disk reports an input/output error: check the disk",
 }
-# What no wait changes, so that to try again would only keep the user from the sentence.
+# Errors that no wait resolves: retrying would only delay the message.
 _LASTING: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.EISDIR, errno.ENOTDIR}
 )
 _COARSE_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
-# No file is dated later, whatever the clock says: some file systems can keep no later time, and
-# would then take no newer object in its place.
+# The latest date of a file, whatever the clock shows. Some file systems cannot store a later time,
+# and could not date a newer object after it.
 _LATEST_NS: Final = 7_258_118_400 * 10**9  # 2200-01-01
 HOLES_MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -43,7 +43,7 @@ HOLES_MAX_BYTES: Final = 64 * 1024 * 1024
 def location_error(
     error: OSError, *, outcome: Outcome = Outcome.NOT_APPLIED, **facts: object
 ) -> LocationError:
-    """Return what to raise for a failure of the file system."""
+    """Return the error to raise for a failure of the file system."""
     sentence = _SENTENCES.get(error.errno or 0, "the file system failed")
     kind = StoreRefused if error.errno in _LASTING else LocationError
     return kind(sentence, outcome=outcome, reason=error.strerror or str(error), **facts)
@@ -52,20 +52,20 @@ def location_error(
 def tag_of(status: os.stat_result) -> str:
     """Return the e_tag of a file: its modification time and its size.
 
-    The inode would add nothing, since file systems give freed inode numbers out again; and the
-    time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`, to
-    what `Put.date_ns` says, or later by `date_after`.
+    The inode would add nothing, because file systems reuse inode numbers. The time is never the
+    kernel's, which may stand still for 10 ms. `write_temporary` sets it to `Put.date_ns`, or
+    `date_after` to a later time.
     """
     return tag_at(status.st_mtime_ns, status.st_size)
 
 
 def tag_at(changed_ns: int, size_bytes: int) -> str:
-    """Return the e_tag of a file of this time of change and this size."""
+    """Return the e_tag of a file with this time of change and this size."""
     return f"{changed_ns:x}-{size_bytes:x}"
 
 
 def write_temporary(path: str, data: bytes, *, now_ns: int) -> os.stat_result:
-    """Write a new file, durably, dated ``now_ns``; return what it is then."""
+    """Write a new file durably, dated ``now_ns``; return its status."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(data)
@@ -81,13 +81,13 @@ def write_temporary(path: str, data: bytes, *, now_ns: int) -> os.stat_result:
 
 
 def date_after(path: str, after_ns: int) -> os.stat_result:
-    """Date a file later than ``after_ns``, durably, unless it is so; return what it is then."""
+    """Date a file later than ``after_ns`` durably, unless it is later; return its status."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if status.st_mtime_ns > after_ns:
             return status
-        # Some file systems cut times to microseconds or seconds: step further until it shows.
+        # Some file systems cut times to microseconds or seconds: increase the step until it shows.
         for step_ns in _COARSE_NS:
             os.utime(descriptor, ns=(after_ns + step_ns, after_ns + step_ns))
             status = os.fstat(descriptor)
@@ -111,13 +111,13 @@ def sync_directory(path: str) -> None:
 def make_directory(
     path: str, *, root: str, known: set[str], kept: Container[str] = frozenset()
 ) -> None:
-    """Make a directory at or below ``root``, durably; ``known`` remembers those that are.
+    """Create a directory at or below ``root`` durably; ``known`` collects the durable ones.
 
-    A directory that exists may have been made by a process that has not synced it yet, so every
-    directory on the way down is synced once by each store, not only those made here.
+    An existing directory may have been created by a process that has not synced it yet. So each
+    store syncs every directory on the way down once, not only those that it creates.
 
     Raises:
-        FileNotFoundError: a directory that is ``kept`` does not exist, and is not made again.
+        FileNotFoundError: a directory in ``kept`` is missing, and must not be created again.
     """
     if path in known:
         return
@@ -143,10 +143,10 @@ def make_directory(
 
 @contextmanager
 def try_lock(path: str) -> Iterator[bool]:
-    """Hold the lock file at ``path``, or give False because another thread or process does.
+    """Hold the lock file at ``path``, or yield False if another thread or process holds it.
 
-    The file goes when the lock is released, else there would be one for every key ever put; so a
-    lock counts only if its file still has its name once it is held.
+    The file is deleted when the lock is released; otherwise one would remain for every key ever
+    put. So a lock counts only if its file still has its name once it is held.
     """
     descriptor = _take_lock(path)
     if descriptor is None:
@@ -176,9 +176,9 @@ def _take_lock(path: str) -> int | None:
 
 
 def sweep(directory: str, *, before_ns: int) -> None:
-    """Remove temporary files older than ``before_ns``: their writers were killed.
+    """Delete temporary files older than ``before_ns``, whose writers were killed.
 
-    What cannot be removed stays: another user's, say, or a directory. It stands in nobody's way.
+    Files that cannot be deleted remain, for example another user's or a directory. They do no harm.
     """
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
@@ -188,18 +188,18 @@ def sweep(directory: str, *, before_ns: int) -> None:
 
 
 def is_object(status: os.stat_result) -> bool:
-    """Say whether a file is one that can be an object: no directory, pipe or device."""
+    """Return True if a file can be an object: not a directory, pipe or device."""
     return stat.S_ISREG(status.st_mode)
 
 
 def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) -> bytes:
-    """Read the bytes ``[start, limit)`` of a file of that size; fewer if it was cut meanwhile.
+    """Read the bytes ``[start, limit)`` of a file; return fewer if it was truncated concurrently.
 
     Raises:
-        CorruptionError: there is next to nothing in it, however large it says it is.
+        CorruptionError: large parts of the file are holes.
     """
     limit = size_bytes if limit is None else min(limit, size_bytes)
-    # A file of nothing but a size takes no room on a disk, and all there is in memory.
+    # A sparse file takes no space on disk, but its full size in memory.
     if (
         limit - start >= HOLES_MAX_BYTES
         and _holes_bytes(descriptor, start, limit) >= HOLES_MAX_BYTES
@@ -218,7 +218,7 @@ def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) 
 
 
 def _holes_bytes(descriptor: int, start: int, limit: int) -> int:
-    """Return how many bytes of a range were never written, where the file system knows."""
+    """Return how many bytes of a range were never written, if the file system knows."""
     total = 0
     while start < limit:
         hole = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -229,6 +229,6 @@ def _holes_bytes(descriptor: int, start: int, limit: int) -> int:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            start = limit  # There is nothing after it.
+            start = limit  # The hole extends to the end.
         total += min(start, limit) - hole
     return total

@@ -1,7 +1,7 @@
-"""What tells a file of a disk from all others, whatever it is called and however it changes.
+"""The identity of a file on a disk, which stays the same when the file is renamed or changed.
 
-An inode's number alone does not: file systems give freed ones out again, often to the next file.
-With the moment at which it was created it does, where kernel and file system tell that.
+The number of an inode is not enough, because file systems reuse freed numbers, often for the next
+file. Together with the time of creation it is, if kernel and file system report that time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 _AT_FDCWD: Final = -100
 _BASIC, _BTIME = 0x7FF, 0x800
 _STATX_BYTES: Final = 256
-_SIZE: Final = 40  # The offsets of fields in the structure that Linux returns.
+_SIZE: Final = 40  # Offsets of fields in the structure that Linux returns.
 _INODE, _BIRTH, _CHANGE = 32, 80, 112
 
 
@@ -30,7 +30,7 @@ class FileState:
 
 
 def state_of(path: str) -> FileState | None:
-    """Return the state of a file, with its links followed; None if it cannot be looked at."""
+    """Return the state of a file, following links; None if it cannot be read."""
     statx = _statx()
     if statx is None:
         return _state_by_python(path)
@@ -46,23 +46,23 @@ def state_of(path: str) -> FileState | None:
     return FileState(
         size_bytes=size,
         changed_ns=changed_s * 10**9 + changed_ns,
-        # The number of the device is no part of it: it may change when a disk is mounted again.
+        # The device's number is not included, because it may change when a disk is mounted again.
         identity=f"{inode:x}.{seconds:x}.{nanoseconds:x}" if is_known else "",
     )
 
 
 def identity_of(path: str) -> str:
-    """Return the identity of a file, with its links followed; "" if it is unknown."""
+    """Return the identity of a file, following links; "" if it is unknown."""
     found = state_of(path)
     return "" if found is None else found.identity
 
 
 def is_beside(path: str, identity: str) -> bool:
-    """Return True if the folder of a path holds the file of this identity, under any other name."""
+    """Return True if the folder of a path holds the file with this identity under another name."""
     folder, name = os.path.split(path)
     try:
         with os.scandir(folder) as entries:
-            # The number of the inode costs no request, and rules nearly all files out.
+            # The inode's number needs no request, and rules out nearly all files.
             names = [
                 entry.path
                 for entry in entries
@@ -85,15 +85,15 @@ def _state_by_python(path: str) -> FileState | None:
 
 @lru_cache(maxsize=1)
 def _statx() -> Any:
-    """Return the C library's function, where it has one: Python has none before 3.15."""
+    """Return the C library's ``statx`` if it exists; Python has no such function before 3.15."""
     return getattr(ctypes.CDLL(None), "statx", None)
 
 
 class Root:
-    """The directory of a store, which must stay the same one while a process writes to it.
+    """The root directory of a store, which must stay the same while a process writes to it.
 
-    An unmount leaves another directory under its path, and so does a move with a new directory.
-    After a remount the device may have another number: then the time of its creation counts.
+    After an unmount or a move, another directory may be at its path. After a remount the device may
+    have another number; then the time of creation decides.
     """
 
     def __init__(self, path: str) -> None:
@@ -102,7 +102,7 @@ class Root:
         self._birth = ""
 
     def remember(self) -> None:
-        """Remember the directory, unless one is remembered; raise what `os.stat` raises."""
+        """Remember the directory, unless one is remembered; raise the errors of `os.stat`."""
         if self._found is None:
             status = os.stat(self._path)
             self._birth = identity_of(self._path)
@@ -110,7 +110,7 @@ class Root:
 
     @property
     def is_replaced(self) -> bool:
-        """Return True if the directory that is remembered is no longer at its path."""
+        """Return True if the remembered directory is no longer at its path."""
         if self._found is None:
             return False
         try:

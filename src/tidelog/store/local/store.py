@@ -1,11 +1,13 @@
 """A store on a file system: every object is a file under a root directory.
 
-A put writes a temporary file, syncs it, links or renames it into place, and syncs the directory:
-kill -9 or a power loss leaves the old object or the new one, whole. Safe between threads and
-processes of one machine. ``<root>/.tidelog/`` holds temporary files and locks, and is never shown.
+A put writes a temporary file, syncs it, links or renames it into place, and syncs the directory.
+After kill -9 or a power loss, either the old or the new object exists as a whole. The store is safe
+between threads and processes of one machine. ``<root>/.tidelog/`` holds temporary files and locks,
+and is never listed.
 
-Invariants: an e_tag never comes twice for a key; reading, and deleting what is missing, creates
-nothing, not even the root. Deleting leaves directories behind: removing them would race with puts.
+Invariants: an e_tag never recurs for a key. Reading, and deleting a missing object, creates
+nothing, not even the root. Deletion leaves directories behind, because removing them would race
+with puts.
 Source: persist, "Blob"; wal3, "Interacting with Object Storage".
 """
 
@@ -24,12 +26,12 @@ from tidelog.store.local.walk import walk
 from tidelog.store.port import Entry, Object
 
 _LOCK_WAIT_US = 30_000_000
-_PAGE_ENTRIES_FIRST = 16  # Many callers want only the first entry.
+_PAGE_ENTRIES_FIRST = 16  # Many callers need only the first entry.
 _PAGE_ENTRIES_MAX = 1_024
 
 
 class LocalStore:
-    """Objects as files under ``root``; with ``create``, the first put makes it."""
+    """Objects as files under ``root``; with ``create``, the first put creates the root."""
 
     def __init__(self, root: Path, *, clock: Clock, create: bool = False) -> None:
         self._disk = Disk(os.path.abspath(root), create=create)
@@ -40,13 +42,13 @@ class LocalStore:
         return self._disk.url
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        """Read a file; a directory is no object.
+        """Read a file; a directory is not an object.
 
         Raises:
-            ObjectNotFound: there is none.
-            LocationError: the file system failed, or the file changes in place all the while.
-            CorruptionError: large parts of it were never written.
-            UsageError: it is no key.
+            ObjectNotFound: the object does not exist.
+            LocationError: the file system failed, or the file changed in place at every try.
+            CorruptionError: large parts of the file were never written.
+            UsageError: the key is invalid.
         """
         read = partial(self._disk.read, key, start=start, limit=limit)
         found = await self._clock.offload(read)
@@ -63,12 +65,15 @@ class LocalStore:
         """Store an object; it is durable when this returns.
 
         Raises:
-            ObjectExists, ObjectChanged: the condition does not hold. Exact, since nothing is ever
-                sent twice. NOT_APPLIED.
+            ObjectExists: the condition does not hold; exact, because nothing is sent twice.
+            NOT_APPLIED.
+            ObjectChanged: the condition does not hold; exact, because nothing is sent twice.
+            NOT_APPLIED.
             LocationError: the file system failed, or another process held the lock of the key for
-                30 s. NOT_APPLIED; UNKNOWN if only the last sync failed.
-            StoreRefused: the root, or a folder ``kind/name`` that this store has seen, is gone.
-            UsageError: it is no key, or there are two conditions.
+            30 s. NOT_APPLIED; UNKNOWN if only the last sync failed.
+            StoreRefused: the root, or a folder ``kind/name`` that this store has seen, has
+            disappeared.
+            UsageError: the key is invalid, or there are two conditions.
         """
         if if_absent and if_match is not None:
             raise UsageError("a put has one condition at the most: leave one out", key=key)
@@ -88,7 +93,7 @@ class LocalStore:
             await patience.wait()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete files; those that are missing are fine, and so are directories (they stay)."""
+        """Delete files; missing files and directories are ignored."""
         rest: Sequence[str] = [check_key(key) for key in keys]
         patience = _Patience(rest[0] if rest else "", self.url, self._clock)
         while rest:
@@ -97,7 +102,7 @@ class LocalStore:
                 await patience.wait()
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        """Yield the files in key order; the files of a directory are looked at page by page.
+        """Yield the files in key order, reading directories page by page.
 
         Raises:
             LocationError: a directory cannot be read.
@@ -113,19 +118,19 @@ class LocalStore:
             page_entries = min(4 * page_entries, _PAGE_ENTRIES_MAX)
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        """Return the names of the directories right below a prefix, in one look at it.
+        """Return the names of the directories directly below a prefix, with one read of it.
 
         Raises:
-            LocationError: it cannot be read.
+            LocationError: the prefix cannot be read.
         """
         return await self._clock.offload(partial(self._disk.folders, prefix))
 
 
 class _Patience:
-    """Waits for the lock of a key, within limits.
+    """A bounded wait for the lock of a key.
 
-    The wait is here and not in the thread: it must not use up the threads that reads need, and it
-    ends when its caller is cancelled.
+    The wait is not in a thread, because it must not use up the threads that reads need, and must
+    end when its caller is cancelled.
     """
 
     def __init__(self, key: str, store: str, clock: Clock) -> None:

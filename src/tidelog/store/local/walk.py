@@ -1,7 +1,7 @@
-"""Walk a directory tree in the order of its keys.
+"""A walk of a directory tree in key order.
 
-Keys are ordered as plain strings, so a directory sorts as its name with ``/`` behind it: ``a-b``
-comes before ``a/b``, though ``a`` comes before ``a-b``. Everything here blocks.
+Keys are ordered as plain strings, so a directory sorts as its name followed by ``/``: ``a-b`` comes
+before ``a/b``, though ``a`` comes before ``a-b``. All functions block.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _Identity = tuple[int, int]
 
 
 def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
-    """Yield the files whose keys begin with ``prefix`` and come after ``after``, in key order.
+    """Yield the files whose keys begin with ``prefix`` and follow ``after``, in key order.
 
-    Only directories that can hold such keys are read. What vanishes meanwhile is left out.
+    Only directories that can hold such keys are read. Files that disappear during the walk are
+    skipped.
 
     Raises:
-        OSError: a directory or a file cannot be looked at; leaving it out would be a lie.
+        OSError: a directory or a file cannot be read; skipping it would give a wrong listing.
     """
     if not may_begin_key(prefix):
         return
@@ -35,10 +36,10 @@ def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
 
 
 def directories(root: str, prefix: str) -> list[str]:
-    """Return the names of the directories right below a prefix that is empty or ends in ``/``.
+    """Return the names of the directories directly below a prefix, which is empty or ends in ``/``.
 
     Raises:
-        OSError: the directory cannot be looked at.
+        OSError: the directory cannot be read.
     """
     if not may_begin_key(prefix):
         return []
@@ -55,9 +56,9 @@ def _walk(
     *,
     is_linked: bool,
 ) -> Iterator[Entry]:
-    """Walk one directory; ``above`` is the beginning that its keys share, ``""`` or ending in /.
+    """Walk one directory; ``above`` is the common prefix of its keys, empty or ending in ``/``.
 
-    ``is_linked`` says that it lies behind a symbolic link.
+    ``is_linked`` is True if it is behind a symbolic link.
     """
     for key, is_link in sorted(_wanted(root, above, prefix, after)):
         path = os.path.join(root, key)
@@ -69,7 +70,7 @@ def _walk(
                 yield entry
             continue
         identity = _identity(path)
-        # A symbolic link to a directory that holds it would be walked for ever.
+        # A symbolic link to a parent directory would make the walk infinite.
         if identity is not None and identity not in ancestors:
             yield from _walk(
                 root, key, prefix, after, (*ancestors, identity), is_linked=is_linked or is_link
@@ -77,15 +78,15 @@ def _walk(
 
 
 def _target(root: str, top: str, path: str) -> str:
-    """Return the key of what a path leads to, if it lies below ``top``, or its own path."""
+    """Return the key of a path's target if it is below ``top``, else the target's path."""
     real, around = os.path.realpath(path), os.path.realpath(os.path.join(root, top))
     return top + real[len(around) + 1 :] if real.startswith(around + "/") else real
 
 
 def _wanted(root: str, above: str, prefix: str, after: str | None) -> Iterator[tuple[str, bool]]:
-    """Yield the keys of files, and the beginnings of keys of directories, that are to be shown.
+    """Yield the wanted keys of files, and the key prefixes of directories that may hold such keys.
 
-    Also say of each whether it is a symbolic link.
+    Each comes with True if it is a symbolic link.
     """
     try:
         entries = os.scandir(os.path.join(root, above))
@@ -108,10 +109,11 @@ def _shown(key: str, prefix: str, after: str | None) -> bool:
 
 
 def _may_hold(directory: str, prefix: str, after: str | None) -> bool:
-    """Say whether a key beginning with ``directory`` can begin with ``prefix``, after ``after``."""
+    """Return True if a key below ``directory`` can begin with ``prefix`` and follow ``after``."""
     if not (directory.startswith(prefix) or prefix.startswith(directory)):
         return False
-    # If `after` is greater, and not below the directory, then it is greater than all that is.
+    # If ``after`` is greater than the directory and not below it, it is greater than all keys below
+    # it.
     return after is None or after < directory or after.startswith(directory)
 
 

@@ -1,1 +1,1 @@
-"""Stores over a store: metered, hedged, cached."""
+"""Wrappers around a store: metered, hedged, cached."""

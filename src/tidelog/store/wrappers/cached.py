@@ -1,17 +1,19 @@
-"""A store over a store that keeps immutable objects, in memory and in a local directory.
+"""A store wrapper that caches immutable objects, in memory and in a local directory.
 
-Everything else goes through: refreshes, listings, keys that can change. What is missing is never
-kept, so that who asks after an object was created finds it. One who asks for what another is
-asking for already waits with him; the bytes hold for both, but not that there were none.
+All other requests go to the store: refreshes, listings, and keys that can change. A missing object
+is never cached, so a caller that asks after its creation finds it. A caller whose key is already
+being requested waits for that request. Its bytes are valid for both callers, but not its error that
+the object is missing.
 
-A whole object is kept when it was read whole, or put. A range of one that is not kept goes to
-the store, and is not kept, unless it turned out to be the whole: the object could be a thousand
-times as large. A range of one that is only on disk reads the whole copy, to look at its checksum.
+A whole object is cached when it was read as a whole, or put. A range of an object that is not
+cached goes to the store. It is cached only if it turns out to be the whole object, because the
+object could be a thousand times as large. A range of an object that is cached only on disk reads
+the whole copy, to verify its checksum.
 
-Invariants: what is given are the bytes that the key named when it was asked for, or, where another
-handle deleted it, had named before; a put fills only after it was answered as done, and nothing
-fills while the key is being deleted or replaced through here. A failure of the directory fails no
-read and no put.
+Invariants: a read returns the bytes that the key names at the time of the call, or named before
+another handle deleted it. A put fills the cache only after it is answered as done, and nothing
+fills it while the key is being deleted or replaced through this handle. A failure of the directory
+fails neither a read nor a put.
 Source: persist, "Blob"; wal3, "Data Structures" (fragments are written once).
 """
 
@@ -40,7 +42,7 @@ _Range = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
-    """How much is kept: bytes in memory, and in the directory, if there is one."""
+    """The limits of a cache: bytes in memory, and in the directory if there is one."""
 
     memory_bytes: int = 64 << 20
     directory_bytes: int = 1 << 30
@@ -55,10 +57,12 @@ DEFAULT_BOUNDS = CacheSize()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReads:
-    """Where reads of immutable objects were answered from; ``joined`` another's request.
+    """Counts of reads of immutable objects, by the source of their answer.
 
-    Units: counts of reads; ``damaged_count`` copies on disk that failed their checksum;
-    ``failures_count`` times that the file system failed.
+    Units:
+        joined_count: reads that waited for another caller's request.
+        damaged_count: copies on disk with a wrong checksum.
+        failures_count: failures of the file system.
     """
 
     memory_count: int = 0
@@ -70,14 +74,14 @@ class CacheReads:
 
 
 class Cached:
-    """A store that keeps immutable objects.
+    """A store that caches immutable objects.
 
-    ``is_immutable(key)`` is the caller's promise that the key names the same bytes whenever it
-    names any: it may be created and deleted, and created again with these bytes only. Of such an
-    object the e_tag and time may be those of an equal one before; after a put, the time is that
-    of the answer, by this clock.
-    Deletions by others are not noticed, nor those of ours that land after they were cancelled:
-    what was deleted so may still be read here.
+    ``is_immutable(key)`` is the caller's promise that the key always names the same bytes if it
+    names any: the object may be created, deleted, and created again, but only with these bytes. The
+    e_tag and time of such an object may be those of an earlier, equal one; after a put, the time is
+    the time of the answer by this clock.
+    Deletions by other handles are not noticed. Nor are deletions through this handle that reach the
+    store after they were cancelled. So an object deleted this way may still be read here.
     """
 
     def __init__(
@@ -105,15 +109,15 @@ class Cached:
         return self._store.url
 
     def usage(self) -> Usage:
-        """Return what the store below was asked for so far."""
+        """Return the usage of the wrapped store so far."""
         return usage_of(self._store)
 
     async def folders(self, prefix: str) -> Sequence[str] | None:
-        """Return the names of the folders right below a prefix, if the store below knows them."""
+        """Return the names of the folders directly below a prefix, if the store knows them."""
         return await known_folders(self._store, prefix)
 
     def reads(self) -> CacheReads:
-        """Return where reads were answered from so far; later reads do not change it."""
+        """Return the counts of reads so far; later reads do not change the result."""
         damaged_count = self._disk.damaged_count if self._disk else 0
         return replace(self._reads, damaged_count=damaged_count)
 
@@ -121,8 +125,9 @@ class Cached:
         """Read an object, or a range of it, from the nearest place that has it.
 
         Raises:
-            ObjectNotFound: there is none. LocationError: the store failed. CorruptionError: as
-            the store says; a damaged copy is none.
+            ObjectNotFound: the object does not exist.
+            LocationError: the store failed.
+            CorruptionError: the store reported it; a damaged copy is only a miss.
         """
         if not self._is_immutable(key):
             return await self._store.get(key, start=start, limit=limit)
@@ -142,7 +147,7 @@ class Cached:
             except TidelogError:
                 if flight.number >= asked:
                     raise
-                continue  # It was sent before this was asked: see `SharedCalls`.
+                continue  # The request was sent before this call: see `SharedCalls`.
             return found if name == (key, start, limit) else _cut(found, start, limit)
         return await self._fetch(key, start, limit)
 
@@ -152,17 +157,18 @@ class Cached:
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        """Store an object and return its e_tag; an immutable one is kept once it is known to be in.
+        """Store an object and return its e_tag; cache an immutable one once it is stored.
 
         Raises:
-            ObjectExists, ObjectChanged: the condition does not hold. NOT_APPLIED.
-            LocationError: the store failed; or, NOT_APPLIED, an old copy cannot be removed.
+            ObjectExists: the condition does not hold. NOT_APPLIED.
+            ObjectChanged: the condition does not hold. NOT_APPLIED.
+            LocationError: the store failed; or, NOT_APPLIED, an old copy cannot be deleted.
         """
         put = partial(self._store.put, key, data, if_absent=if_absent, if_match=if_match)
         if not self._is_immutable(key):
             return await put()
         if if_absent:
-            # Nothing that is kept can differ from what is created, so nothing has to go first.
+            # A cached copy cannot differ from the created object, so none must be deleted first.
             with self._visits.begin(key) as visit:
                 e_tag = await put()
                 await self._keep(key, data, e_tag, visit)
@@ -175,10 +181,10 @@ class Cached:
         return e_tag
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, and first what is kept of them.
+        """Delete objects, after their cached copies.
 
         Raises:
-            LocationError: the store failed; or, NOT_APPLIED, a copy cannot be removed.
+            LocationError: the store failed; or, NOT_APPLIED, a copy cannot be deleted.
         """
         async with self._change([key for key in keys if self._is_immutable(key)]):
             await self._store.delete(keys)
@@ -188,10 +194,10 @@ class Cached:
             yield entry
 
     async def forget(self, keys: Sequence[str]) -> None:
-        """Keep nothing of these: for who finds that their bytes are wrong, and reads again.
+        """Drop the copies of objects, for a caller that found wrong bytes and will read again.
 
         Raises:
-            LocationError: a copy cannot be removed. NOT_APPLIED.
+            LocationError: a copy cannot be deleted. NOT_APPLIED.
         """
         async with self._change(keys):
             pass
@@ -219,10 +225,10 @@ class Cached:
 
     @asynccontextmanager
     async def _change(self, keys: Sequence[str]) -> AsyncIterator[Changer]:
-        """Keep nothing of these keys until they were changed, and let nobody share an answer.
+        """Drop the copies of keys, and cache and share nothing of them until the change is done.
 
-        For from when the store has changed them until it says so, who asks must not get what
-        was read before: another may have seen the change already.
+        While the store changes the keys, a new caller must not get bytes that were read before,
+        because another caller may have seen the change already.
         """
         with self._visits.change(keys) as change:
             changed = set(keys)
@@ -264,7 +270,7 @@ class Cached:
         try:
             await self._clock.offload(partial(self._disk.drop, keys))
         except OSError as error:
-            # Else it could be read again after it was deleted.
+            # Otherwise the copy could be read after the deletion.
             raise location_error(error, key=keys[0], store=self.url) from error
 
     def _count(self, found: str) -> None:
@@ -278,7 +284,7 @@ class Cached:
 
 
 def _is_whole(found: Object, start: int, limit: int | None) -> bool:
-    """Say whether what was read is the whole object: it is if the range was cut short."""
+    """Return True if a read returned the whole object, as when its range was cut short."""
     return start == 0 and (limit is None or len(found.data) < limit)
 
 

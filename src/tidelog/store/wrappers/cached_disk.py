@@ -1,17 +1,19 @@
-"""Copies of objects in a local directory, up to a bound in bytes. Everything here blocks.
+"""Copies of objects in a local directory, up to a limit in bytes. All functions block.
 
-Several processes may share a directory. A copy is written under a temporary name, and renamed: it
-is there whole, or not. It is not synced: what a power loss leaves of it is found out by its
-checksum, and is a miss. Who may write into the directory can forge copies, so it is made for its
-owner only.
+Several processes may share a directory. A copy is written under a temporary name and then renamed,
+so it exists as a whole or not at all. It is not synced: after a power loss, its checksum exposes a
+damaged copy, which is a miss. A process that can write to the directory can forge copies, so only
+its owner has access.
 
-Shape of a file: the line ``tidelog copy 1``; the xxh3-128 of all that follows; the size of the
-header (4 bytes, big end first); the header (msgpack: store, key, e_tag, modified_us, size of the
-body); the body. Its name is a hash of the store's URL and the key; its time, when it was used last.
+Shape of a file: the line ``tidelog copy 1``; the xxh3-128 of everything after it; the size of the
+header (4 bytes, big endian); the header (msgpack: store, key, e_tag, modified_us, size of the
+body); the body. Its name is a hash of the store's URL and the key; its time is the time of its last
+use.
 
-Invariants: with one process the files take at most the bound, temporary ones aside; each further
-one can exceed it by a sixteenth and one object, since it counts what others wrote only now and
-then. What is dropped is not there afterwards, whatever this handle was keeping meanwhile.
+Invariants: with one process the files stay within the limit, apart from temporary ones. Each
+further process can exceed it by a sixteenth and one object, because it counts other processes'
+files only now and then. A dropped copy does not exist afterwards, even if this handle was writing
+it concurrently.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _Header = tuple[bytes, bytes, str, int, int]
 
 
 def encode_copy(store: str, key: str, found: Object) -> tuple[bytes, bytes]:
-    """Return a file's bytes, in two parts, since the body is not copied for it."""
+    """Return the bytes of a file in two parts, so that the body is not copied."""
     header = msgspec.msgpack.encode(
         (_raw(store), _raw(key), found.e_tag, found.modified_us, len(found.data))
     )
@@ -49,7 +51,7 @@ def encode_copy(store: str, key: str, found: Object) -> tuple[bytes, bytes]:
 
 
 def decode_copy(data: bytes, *, store: str, key: str) -> Object | None:
-    """Return the object that a file holds; None if it is damaged, or another object's."""
+    """Return the object in a file; None if the file is damaged or belongs to another object."""
     body_begins = len(MAGIC) + _DIGEST_BYTES
     rest = memoryview(data)[body_begins:]
     if data[: len(MAGIC)] != MAGIC:
@@ -76,9 +78,9 @@ class _File:
 
 
 class Directory:
-    """The copies of one store's objects; ``damaged_count`` says how many were found damaged.
+    """The copies of one store's objects; ``damaged_count`` counts damaged copies found.
 
-    Two stores with one URL (two in memory, say) must not share one.
+    Two stores with the same URL (for example two in memory) must not share a directory.
     """
 
     def __init__(self, path: Path, *, store: str, bytes_max: int) -> None:
@@ -88,13 +90,14 @@ class Directory:
         self._store = store
         self._bytes_max = bytes_max
         self._slack_bytes = bytes_max // 16
-        # StreamSet while names change; not while bytes are written or read.
+        # Held while names change, but not while bytes are written or read.
         self._lock = threading.Lock()
-        self._used_bytes: int | None = None  # As counted last, and what was written since.
-        self._written_bytes = 0  # Since it was counted.
+        # The bytes at the last count, plus those written since.
+        self._used_bytes: int | None = None
+        self._written_bytes = 0  # Bytes written since the last count.
 
     def find(self, key: str, *, now_ns: int) -> Object | None:
-        """Read a copy, and mark it as used; one that is damaged goes.
+        """Read a copy, and mark it as used; delete a damaged one.
 
         Raises:
             OSError: the file system failed.
@@ -108,7 +111,8 @@ class Directory:
         found = decode_copy(data, store=self._store, key=key)
         with suppress(FileNotFoundError):
             if found is None:
-                # If a good one was just put in its place, that one is lost, and read again.
+                # A concurrently written good copy may be lost here; it is read again from the
+                # store.
                 self.damaged_count += 1
                 os.unlink(path)
             else:
@@ -118,10 +122,10 @@ class Directory:
     def keep(
         self, key: str, found: Object, *, unique: str, now_ns: int, may_keep: Callable[[], bool]
     ) -> None:
-        """Write a copy, unless it takes more than a quarter of the bound.
+        """Write a copy, unless it takes more than a quarter of the limit.
 
-        ``may_keep`` is asked at the last moment, so that who makes it say no, and then calls
-        `drop`, can rely on it.
+        ``may_keep`` is called at the last moment. So after a caller makes it return False and then
+        calls `drop`, no copy can appear.
 
         Raises:
             OSError: the file system failed; nothing is kept.
@@ -145,10 +149,10 @@ class Directory:
                 os.unlink(temporary)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Remove copies; those that are missing are fine.
+        """Delete copies; missing ones are ignored.
 
         Raises:
-            OSError: the file system failed; some copies may still be there.
+            OSError: the file system failed; some copies may still exist.
         """
         with self._lock:
             for key in keys:
@@ -156,10 +160,10 @@ class Directory:
                     os.unlink(self._path(key))
 
     def _make_room(self, size_bytes: int) -> None:
-        """Remove what was not used for longest, so that ``size_bytes`` more fit in.
+        """Delete the least recently used copies, so that ``size_bytes`` more fit.
 
-        The files are counted again after each sixteenth of the bound, since others write too; and
-        if they are too many, an eighth more than needed goes, so that this is seldom.
+        The files are counted again after each sixteenth of the limit, because other processes write
+        too. If there are too many, an eighth more than needed is deleted, so that this is rare.
         """
         used_bytes, self._written_bytes = self._used_bytes, self._written_bytes + size_bytes
         if (
@@ -198,7 +202,7 @@ class Directory:
 
 
 def _remove_until(goal_bytes: int, files: Sequence[_File], used_bytes: int) -> int:
-    """Remove files, first ones first, until the rest has ``goal_bytes``; return the rest."""
+    """Delete files in order until the rest has ``goal_bytes``; return the bytes of the rest."""
     for file in files:
         if used_bytes <= goal_bytes:
             break

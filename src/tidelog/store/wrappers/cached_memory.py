@@ -1,6 +1,6 @@
-"""Whole objects in memory, up to a bound in bytes. Does no I/O.
+"""Whole objects in memory, up to a limit in bytes. Does no I/O.
 
-Invariants: the sum of the costs is at most the bound; what leaves is what was not used for longest.
+Invariants: the sum of the costs is at most the limit; the least recently used objects are removed.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections import OrderedDict
 
 from tidelog.store.port import Object
 
-ENTRY_BYTES = 256  # About what an entry takes besides its body, so that empty ones are bounded too.
+ENTRY_BYTES = 256  # The approximate overhead of an entry, so that empty objects are limited too.
 
 
 def cost_bytes(found: Object) -> int:
-    """Return what keeping an object costs."""
+    """Return the cost of keeping an object."""
     return len(found.data) + ENTRY_BYTES
 
 
 class MemoryShelf:
-    """Objects by key; an object that is larger than the whole shelf is not kept."""
+    """Objects by key; an object larger than the limit is not kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -30,14 +30,14 @@ class MemoryShelf:
         return self._used_bytes
 
     def find(self, key: str) -> Object | None:
-        """Return an object, which is now the one used last."""
+        """Return an object, and mark it as the most recently used."""
         found = self._objects.get(key)
         if found is not None:
             self._objects.move_to_end(key)
         return found
 
     def keep(self, key: str, found: Object) -> None:
-        """Keep an object, in place of what was kept under its key."""
+        """Keep an object in place of an earlier one with its key."""
         self.drop(key)
         if cost_bytes(found) > self._bytes_max:
             return

@@ -1,6 +1,6 @@
-"""Who is about to keep what was read or put, and who is changing it. Does no I/O.
+"""The readers that may cache an object, and the writers that are changing it. Does no I/O.
 
-Invariant: nobody may keep what he learned before, or while, the key was deleted or replaced.
+Invariant: bytes that a caller got before or while a key was deleted or replaced are not cached.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 class Visit:
-    """One who knows a key's bytes, and may keep them unless the key was changed meanwhile."""
+    """A caller that has a key's bytes, and may cache them unless the key changes."""
 
     def __init__(self, *, may_keep: bool) -> None:
         self.may_keep = may_keep
 
 
 class Changer:
-    """One who changes keys; ``alone`` if nobody else changed one of them meanwhile."""
+    """A caller that changes keys; ``alone`` is False if another caller changes one of them too."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
 
 
 class Visits:
-    """Who is about to keep what, and who is changing it."""
+    """The current visits and changes, by key."""
 
     def __init__(self) -> None:
         self._visits: dict[str, set[Visit]] = {}
@@ -38,19 +38,19 @@ class Visits:
 
     @contextmanager
     def begin(self, key: str) -> Iterator[Visit]:
-        """Learn a key's bytes; what was learned may be kept if ``may_keep`` still says so."""
+        """Begin to read or put a key; the bytes may be cached while ``may_keep`` is True."""
         visit = Visit(may_keep=not self.changing(key))
         self._visits.setdefault(key, set()).add(visit)
         try:
             yield visit
         finally:
-            # A thread goes on when its caller is cancelled, and may be about to keep something.
+            # A thread continues when its caller is cancelled, and may be about to cache bytes.
             visit.may_keep = False
             _take_out(self._visits, key, visit)
 
     @contextmanager
     def change(self, keys: Sequence[str]) -> Iterator[Changer]:
-        """Change keys: those who visit them now, or come before it is over, keep nothing."""
+        """Change keys; concurrent visits of these keys cache nothing."""
         others = [change for key in keys for change in self._changes.get(key, ())]
         change = Changer(alone=not others)
         for other in others:

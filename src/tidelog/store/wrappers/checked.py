@@ -1,7 +1,8 @@
-"""Reads that are checked, of a store that may keep copies.
+"""Verified reads of a store that may cache objects.
 
-A copy on disk carries a checksum of what was received; had that come damaged, the copy would be
-damaged for ever after, and whole to the cache. Only who knows what was written can tell.
+A copy on disk has a checksum of the bytes received. If they were damaged on arrival, the copy stays
+damaged, and looks intact to the cache. Only the caller, who knows the expected contents, can detect
+this.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ T = TypeVar("T")
 
 
 async def read_checked(store: Store, key: str, check: Callable[[bytes], Awaitable[T]]) -> T:
-    """Return what ``check`` makes of an object, which was read again if a copy was damaged.
+    """Return the result of ``check`` on an object; read it again if a cached copy was damaged.
 
     Raises:
-        ObjectNotFound: there is none. LocationError: the store failed. CorruptionError: by
-            ``check``, of what the store itself gave.
+        ObjectNotFound: the object does not exist.
+        LocationError: the store failed.
+        CorruptionError: ``check`` refused the store's own bytes.
     """
     data = (await store.get(key)).data
     try:
@@ -30,7 +32,8 @@ async def read_checked(store: Store, key: str, check: Callable[[bytes], Awaitabl
         if not isinstance(store, Cached):
             raise
         await store.forget([key])
-    # Not kept, if it is wrong again: the next one asks the store, which may be mended by then.
+    # If it is wrong again, do not cache it: the next caller asks the store, which may be repaired
+    # by then.
     again = (await store.get(key)).data
     try:
         return await check(again)

@@ -1,7 +1,7 @@
-"""Calls that several wait for, and that are sent once.
+"""Shared calls: several callers wait for a call that is sent once.
 
-Invariants: a call runs as long as somebody waits for it, and no longer; who is cancelled takes
-only himself away.
+Invariants: a call runs as long as a caller waits for it, and no longer; a cancelled caller does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Flight(Generic[T]):
-    """One call under way; ``number`` rises in the order of sending."""
+    """One call in flight; ``number`` rises in the order of sending."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -24,11 +24,11 @@ class Flight(Generic[T]):
 
 
 class SharedCalls(Generic[N, T]):
-    """The calls under way, by name.
+    """The calls in flight, by name.
 
-    Who joins a call that was sent before he asked may have its value, if that holds for ever; its
-    error he may not have: what was missing, or failing, when it was sent may be there by now. So
-    he looks at the flight's number, and asks again.
+    A caller that joins a call sent before it asked may use the call's value, if that never changes.
+    It may not use the call's error, because an object that was missing or failing then may exist
+    now. So it compares the flight's number, and asks again.
     """
 
     def __init__(self) -> None:
@@ -40,36 +40,36 @@ class SharedCalls(Generic[N, T]):
 
     @property
     def next_number(self) -> int:
-        """The number of the next call to be sent: those sent from now on have it, or a higher."""
+        """The number of the next call to be sent."""
         return self._numbers_count
 
     def join(self, name: N, send: Callable[[], Coroutine[Any, Any, T]]) -> Flight[T]:
-        """Return the call under way, or send it; to be waited for at once, by `wait`."""
+        """Return the call in flight, or send it; the caller must `wait` for it at once."""
         flight = self._flights.get(name)
         if flight is None:
             flight = self._flights[name] = Flight(self._numbers_count)
             self._numbers_count += 1
             flight.task = asyncio.create_task(self._run(name, flight, send))
-            # Looked at here: if its waiters are cancelled as it fails, nobody else does.
+            # Retrieve its error here: if its waiters are cancelled as it fails, no other code does.
             flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return flight
 
     async def wait(self, name: N, flight: Flight[T]) -> T:
-        """Return what a call gives, or raise what it raises; cancelled with its last waiter."""
+        """Return a call's value, or raise its error; it is cancelled with its last waiter."""
         flight.waiters_count += 1
         try:
             await asyncio.wait((flight.task,))
         finally:
             flight.waiters_count -= 1
             if not flight.waiters_count and not flight.task.done():
-                # Nobody may join what is being cancelled.
+                # A cancelled call must not be joined.
                 self._forget(name, flight)
                 flight.task.cancel()
                 await asyncio.wait((flight.task,))
         return flight.task.result()
 
     def leave(self, names: Iterable[N]) -> None:
-        """Let nobody join these calls any more; those who wait get what they give."""
+        """Stop further callers from joining these calls; current waiters still get the results."""
         for name in names:
             self._flights.pop(name, None)
 
@@ -83,7 +83,7 @@ class SharedCalls(Generic[N, T]):
         try:
             return await send()
         finally:
-            # Before anybody hears of the end, so that nobody joins what is over.
+            # Before the waiters wake, so that no caller joins a finished call.
             self._forget(name, flight)
 
     def _forget(self, name: N, flight: Flight[T]) -> None:

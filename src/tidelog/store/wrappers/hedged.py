@@ -1,19 +1,19 @@
-"""A store over a store that sends slow requests a second time, and takes the first answer.
+"""A store wrapper that sends slow requests a second time, and takes the first answer.
 
-Sent twice are what reads (`get`, `refresh`, the first page of `list`), and the creation of objects
-that the caller says are immutable. Each attempt at a read takes place within the call, so either's
-answer is one that the call may give.
+It sends reads twice (`get`, `refresh`, the first page of `list`), and the creation of objects that
+the caller declares immutable. Each try of a read takes place within the call, so the answer of
+either is valid.
 
-Never sent twice, and why:
+Never sent twice, for these reasons:
 
-- a plain put: the attempt that lost may land later, on top of what was put meanwhile;
-- a delete: it may delete later what was created meanwhile;
-- a put with ``if_match``: it can lose against itself, and be recognised only while nobody has
-  replaced what landed; after that nobody can tell (`OutcomeUnknown`), where a put sent once
-  would have known. `tidelog.store.conditional` sends it again, after a failure, and looks.
+- a plain put: the losing try may be stored later, over another object put in between;
+- a delete: it may later delete an object created in between;
+- a put with ``if_match``: it can lose against itself. It recognizes its own body only until another
+  process replaces it. After that the outcome is unknown (`OutcomeUnknown`), though a put sent once
+  would have known it. `tidelog.store.conditional` sends it again after a failure, and reads back.
 
-Invariants: no attempt outlives its call; an error says NOT_APPLIED only if no attempt has landed
-or will. Time decides only how many requests are sent.
+Invariants: no try outlives its call. An error is NOT_APPLIED only if no try was or will be stored.
+Time decides only the number of requests.
 Source: wal3-draft, '"Robust" Object Storage Abstraction' and "Reduced Tail Latency".
 """
 
@@ -53,10 +53,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedges:
-    """What was sent twice so far.
+    """Counts of hedged requests so far.
 
-    Units: ``requests_count`` calls that may be sent twice; ``slow_count`` those that outlasted
-    their delay; ``again_count`` those of them sent again (the budget forbade the others).
+    Units:
+        requests_count: calls that may be sent twice.
+        slow_count: calls that outlasted their delay.
+        again_count: slow calls that were sent again; the budget forbade the others.
     """
 
     requests_count: int = 0
@@ -65,15 +67,15 @@ class Hedges:
 
 
 class Hedged:
-    """A store whose slow requests are sent again; see `Hedging` for when, and how many.
+    """A store whose slow requests are sent again; `Hedging` states when and how many.
 
-    ``is_immutable(key)`` is the caller's promise that an object of that key is never replaced by
-    another body, that each body put there is like no other (it carries a write id), and that none
-    is deleted while a put of it may still be under way. Without it, only reads are sent twice.
-    Who cannot promise the last (a log's slot may be collected while its writer sleeps) must take
-    ObjectExists for a reason to look, as after any put that was sent again, and not for a proof.
-    Each kind of request has a pace; those of one kind share it, whatever their size, so that
-    large ones are sent again more often than small ones, within the budget of all.
+    ``is_immutable(key)`` is the caller's promise about objects of that key. An object is never
+    replaced by another body, each body is unique (it carries a write id), and no object is deleted
+    while a put of it may be in flight. Without this promise, only reads are sent twice.
+    A caller that cannot promise the last point must not take ObjectExists as a proof, but read
+    back. An example is a log's slot, which may be collected while its writer is suspended.
+    Each kind of request has its own latency window. Requests of one kind share it whatever their
+    size, so large ones are sent again more often, within the common budget.
     """
 
     def __init__(
@@ -97,15 +99,15 @@ class Hedged:
         return self._store.url
 
     def usage(self) -> Usage:
-        """Return what the store below was asked for so far."""
+        """Return the usage of the wrapped store so far."""
         return usage_of(self._store)
 
     async def folders(self, prefix: str) -> Sequence[str] | None:
-        """Return the names of the folders right below a prefix, if the store below knows them."""
+        """Return the names of the folders directly below a prefix, if the store knows them."""
         return await known_folders(self._store, prefix)
 
     def hedges(self) -> Hedges:
-        """Return what was sent twice so far; later requests do not change it."""
+        """Return the counts so far; later requests do not change the result."""
         return self._hedges
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
@@ -120,10 +122,11 @@ class Hedged:
         """Store an object and return its e_tag; only an immutable one is sent twice.
 
         Raises:
-            ObjectExists: ``if_absent``, and there is one; if it was sent twice, one that is not
-                ours. NOT_APPLIED.
-            ObjectChanged: ``if_match``, and the object is another, or none. NOT_APPLIED.
-            LocationError: the store failed; UNKNOWN if one attempt may have landed.
+            ObjectExists: ``if_absent``, and the object exists; if the put was sent twice, the
+            object is another process's. NOT_APPLIED.
+            ObjectChanged: ``if_match``, and the object has another version or does not exist.
+            NOT_APPLIED.
+            LocationError: the store failed; UNKNOWN if one try may be stored.
         """
         if if_absent and if_match is None and self._is_immutable(key):
             return await self._create(key, data)
@@ -133,9 +136,9 @@ class Hedged:
         await self._store.delete(keys)
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        """Yield what lies under a prefix; only the wait for the first entry is cut short.
+        """Yield the objects under a prefix; only the wait for the first entry is hedged.
 
-        Once entries have been given, to begin again would cost more than it saves.
+        After the first entry, starting again would cost more than it saves.
         """
         first, rest = await self._run("list", lambda: _begun(self._store.list(prefix, after=after)))
         if first is None:
@@ -152,8 +155,8 @@ class Hedged:
             return await self._run("put", put)
         except _InDoubt as doubt:
             refusal = doubt.refusal
-        # Ours or another's: only the bytes tell. That the other attempt was cancelled does not
-        # matter: the place is taken, so if it has not landed, it never will.
+        # Only the bytes show whose object it is. The cancelled try does not matter: the key is
+        # taken, so it cannot be stored any longer.
         try:
             found = await self.get(key)
         except (LocationError, ObjectNotFound) as error:
@@ -179,7 +182,7 @@ class Hedged:
         except (*ANSWERS, _InDoubt):
             self._note(kind, begin_us)
             raise
-        # A failure is left out: how quickly it comes says nothing of how long an answer takes.
+        # A failure is not counted: its speed does not predict the time of an answer.
         self._note(kind, begin_us)
         return value
 
@@ -188,7 +191,7 @@ class Hedged:
         try:
             settled, results = await self._attempts(kind, call, delay_us)
         except BaseExceptionGroup as errors:
-            # Raised below, out of this block: an error's context is not the group it came in.
+            # Raised below, outside this block, so that the group does not become its context.
             failed = errors.exceptions[0]
         else:
             if isinstance(settled, Answer):
@@ -201,7 +204,7 @@ class Hedged:
     async def _attempts(
         self, kind: str, call: Callable[[], Awaitable[T]], delay_us: int
     ) -> tuple[Answer[T] | TidelogError, Sequence[Result[T]]]:
-        """Send a request, and again after a delay; return what counts, and what became of both."""
+        """Send a request, again after a delay; return the result that counts, and all results."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_attempt(call))]
             alarm = group.create_task(self._clock.sleep(delay_us))
@@ -211,7 +214,7 @@ class Hedged:
             while (settled := settle(results := _results(tasks))) is None:
                 under_way = [task for task in tasks if not task.done()]
                 await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            # The group waits until they have ended.
+            # The group waits until the tasks have ended.
             for task in (alarm, *tasks):
                 task.cancel()
         return settled, results
@@ -239,7 +242,7 @@ def _none(_: str) -> bool:
 
 
 class _InDoubt(Exception):
-    """A put was refused while another attempt at it may have landed: a look must tell."""
+    """A put was refused, and another try of it may be stored: only a read can decide."""
 
     def __init__(self, refusal: ObjectExists) -> None:
         super().__init__(refusal)

@@ -1,8 +1,8 @@
-"""When a request is sent a second time, and which of two results counts. Does no I/O.
+"""The decisions of a hedged store: when to send again, and which result counts. Does no I/O.
 
-The delay is a quantile of the times that requests of one kind took lately; the budget is a share
-of the requests. The seed's budget is so many a second; a share bounds the load on the store, and
-the bill, at any rate of requests, and no clock is in it.
+The delay is a quantile of the recent times of one kind of request. The budget is a share of the
+requests. (The seed has a rate per second instead.) A share bounds the load and the cost at any rate
+of requests, and needs no clock.
 Source: wal3-draft, '"Robust" Object Storage Abstraction'.
 """
 
@@ -20,16 +20,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedging:
-    """How patient a request is, and how many may be sent twice.
+    """The delay before a request is sent again, and the share of requests that may be.
 
-    Units: the delay is ``factor`` times the ``quantile`` (0 to 1) of the newest ``window``
-    times, and from ``least_us`` to ``most_us``; there is none before ``samples_min`` times are
-    known. ``extra_permille`` thousandths of the requests may be sent again; what is not used is
-    saved, up to ``burst`` requests.
+    Units:
+        quantile, factor: the delay is ``factor`` times the ``quantile`` (0 to 1) of the recent
+        times.
+        least_us, most_us: limits of the delay.
+        samples_min: number of known times from which requests are hedged.
+        window: number of recent times.
+        extra_permille: thousandths of the requests that may be sent again; unused ones are saved.
+        burst: requests that can be saved, at most.
     """
 
-    # Where one in twenty is slow, the 0.95 quantile is now a quick one and now a slow one; the 0.9
-    # quantile is a quick one, and the factor takes it past all the others that are quick.
+    # If one request in twenty is slow, the 0.95 quantile alternates between a fast and a slow time.
+    # The 0.9 quantile is a fast time, and the factor lifts it above all fast ones.
     quantile: float = 0.9
     factor: float = 1.5
     least_us: int = 2_000
@@ -53,11 +57,11 @@ DEFAULT_HEDGING = Hedging()
 
 @dataclass(frozen=True, slots=True)
 class LatencyWindow:
-    """The times that the newest requests of one kind took, oldest first.
+    """The times of the newest requests of one kind, oldest first.
 
-    A request that was sent twice counts with the time until it was answered, whichever attempt was
-    it: that is longer than the delay was, as the time of its first attempt would have been. Were
-    it left out, the delay would be taken from the quick ones only, and sink and sink.
+    A request that was sent twice counts with the time until its answer, from whichever try. That
+    time exceeds the delay, as its first try's time would have. Without such requests the delay
+    would follow only the fast ones, and shrink again and again.
     """
 
     recent_us: tuple[int, ...] = ()
@@ -66,7 +70,7 @@ class LatencyWindow:
         return LatencyWindow((*self.recent_us, took_us)[-hedging.window :])
 
     def delay_us(self, hedging: Hedging) -> int | None:
-        """Return the wait before a request is sent again; None while too little is known."""
+        """Return the wait before a request is sent again; None while too few times are known."""
         count = len(self.recent_us)
         if count < hedging.samples_min:
             return None
@@ -77,10 +81,10 @@ class LatencyWindow:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is saved for sending again, in thousandths of a request.
+    """The saved requests that may be sent again, in thousandths of a request.
 
-    It begins empty, so that of n requests never more than n * ``extra_permille`` / 1000 are sent
-    again, from the first on.
+    It begins empty, so of n requests at most n * ``extra_permille`` / 1000 are sent again, from the
+    start.
     """
 
     saved_permille: int = 0
@@ -91,32 +95,32 @@ class Budget:
         return Budget(min(self.saved_permille + hedging.extra_permille, most_permille))
 
     def spent(self) -> Budget | None:
-        """Return the budget after one was sent again; None if it does not allow that."""
+        """Return the budget after one request is sent again; None if it does not suffice."""
         return Budget(self.saved_permille - 1_000) if self.saved_permille >= 1_000 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What the store gave."""
+    """The answer of the store."""
 
     value: T
 
 
-# What became of one attempt; None: it is still under way.
+# The result of one try; None while it is in flight.
 Result = Answer[T] | TidelogError | None
 
-# Errors by which a store says something of its objects, and not that it failed. ContentionError
-# itself is none: with it a store is busy, and another attempt may fare better. Nor is
-# ObjectChanged: no put that could meet it is sent twice.
+# Errors that describe an object, not a failure of the store. ContentionError itself is not among
+# them: the store is busy, and another try may succeed. Nor is ObjectChanged, because no put that
+# could meet it is sent twice.
 ANSWERS = (ObjectNotFound, ObjectExists)
 
 
 def settle(results: Sequence[Result[T]]) -> Result[T]:
-    """Return the result that counts, or None while that is to be waited for.
+    """Return the result that counts, or None if more results are needed.
 
-    A success counts before a refusal, and a refusal before a failure, which counts only once there
-    is nothing left to wait for. Of two failures that counts of which more may have happened: the
-    outcome is NOT_APPLIED only if it is that for each attempt.
+    A success counts before a refusal. A refusal counts before a failure, which counts only if no
+    try is in flight. Of two failures, the one with the more severe outcome counts: the outcome is
+    NOT_APPLIED only if it is so for each try.
     """
     for result in results:
         if isinstance(result, Answer):
@@ -129,9 +133,10 @@ def settle(results: Sequence[Result[T]]) -> Result[T]:
 
 
 def may_be_ours(results: Sequence[Result[T]]) -> bool:
-    """Say whether the object that refused one attempt at a put can be that of another attempt.
+    """Return True if the object that refused one try of a put may come from another try.
 
-    One under way may have landed, and cancelling it undoes nothing; so may one left in doubt.
+    A try in flight may be stored, and cancelling it undoes nothing. The same holds for a try with
+    an unknown outcome.
     """
     return any(
         result is None

@@ -1,4 +1,4 @@
-"""Count what a store is asked for, and what that would cost.
+"""A store wrapper that counts requests, and computes their price.
 
 Source: persist, "Cost" (the price list of S3).
 """
@@ -17,17 +17,20 @@ from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.prices import PRICES
 
-PAGE_ENTRIES = 1_000  # What one request lists, or deletes, at the most.
+PAGE_ENTRIES = 1_000  # The entries that one request lists or deletes, at most.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked for: a sum, so that two snapshots give the usage between them.
+    """The requests sent. The difference of two values is the usage between them.
 
-    Units: ``.._count`` requests (a listing counts once for 1000 entries, a deletion once for 1000
-    keys); ``.._us`` the time that the calls took, added up, so that it can exceed the time on the
-    wall; ``errors_count`` failures of the store; ``refused_count`` puts whose condition did not
-    hold, which are paid for too.
+    Units:
+        get_count, put_count, list_count, delete_count: requests (one per 1000 entries of a listing,
+        and one per 1000 deleted keys).
+        get_us, put_us, list_us, delete_us: sums of the calls' times, which can exceed the elapsed
+        time.
+        errors_count: failures of the store.
+        refused_count: puts whose condition did not hold; they are paid for too.
     """
 
     get_count: int = 0
@@ -49,7 +52,7 @@ class Usage:
 
     @property
     def dollars(self) -> float:
-        """What the requests cost; neither storage (see `prices`) nor transfer is in it."""
+        """The price of the requests, without storage (see `prices`) and transfer."""
         return (
             self.get_count * PRICES["get"]
             + self.put_count * PRICES["put"]
@@ -64,7 +67,8 @@ class Usage:
         return self._combine(other, -1)
 
     def to_dict(self) -> dict[str, int | float]:
-        # To a thousandth of the cheapest request: sums of floats have digits that say nothing.
+        # Rounded to a thousandth of the cheapest request, because further digits of float sums are
+        # noise.
         dollars = round(self.dollars, 10)
         return {**asdict(self), "requests_count": self.requests_count, "dollars": dollars}
 
@@ -86,18 +90,18 @@ class _Moved:
 
 @runtime_checkable
 class Counted(Protocol):
-    """A store that is metered, or stands over one that is."""
+    """A store that is metered, or wraps a metered one."""
 
     def usage(self) -> Usage: ...
 
 
 def usage_of(store: Store) -> Usage:
-    """Return what a store was asked for so far; nothing is known of one that is not metered."""
+    """Return the usage of a store so far; zero if it is not metered."""
     return store.usage() if isinstance(store, Counted) else Usage()
 
 
 class Metered:
-    """A store over a store that keeps a `Usage`."""
+    """A store wrapper that keeps a `Usage`."""
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
@@ -109,7 +113,7 @@ class Metered:
         return self._store.url
 
     def usage(self) -> Usage:
-        """Return what was used so far; later requests do not change it."""
+        """Return the usage so far; later requests do not change the result."""
         return self._usage
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
@@ -144,7 +148,7 @@ class Metered:
         entries = aiter(self._store.list(prefix, after=after))
         entries_count = 0
         while True:
-            # Only the waiting is watched: what the caller does between two entries is not ours.
+            # Only the wait is measured, not the caller's work between two entries.
             with self._watch("list"):
                 entry = await anext(entries, None)
             if entry is None:
@@ -155,7 +159,7 @@ class Metered:
             yield entry
 
     async def folders(self, prefix: str) -> Sequence[str] | None:
-        """Return the names of the folders right below a prefix, if the store below knows them."""
+        """Return the names of the folders directly below a prefix, if the store knows them."""
         if not isinstance(self._store, ListsFolders):
             return None
         self._count("list", 1)

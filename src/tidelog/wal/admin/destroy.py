@@ -1,10 +1,10 @@
 """Destruction of a log, such that a process that was suspended meanwhile cannot misread it.
 
 First a tombstone takes the log's name for good: an empty manifest that replaces the log's own, or
-becomes the first one if there is none. Only then all else is deleted, except the fences that ended
-a slot log's epochs, and a plan which states that the log was destroyed. The fences keep a late
-writer from taking an empty slot for its own; the plan prevents a rebuild. A new log never gets the
-name. So late processes cannot damage one: another destroyer, a collector, a copy or a fork.
+becomes its first one. Only then all else is deleted, except the fences that ended a slot log's
+epochs, and a plan which states that the log was destroyed. The fences keep a late writer from
+taking an empty slot for its own; the plan prevents a rebuild. A new log never gets the name. So
+late processes cannot damage one: another destroyer, a collector, a copy or a fork.
 
 Destroying a partly destroyed log again completes it.
 Source: wal3, "Destroy"; design page 3, "Open for writing"; docs/decisions/0013.
