@@ -200,6 +200,23 @@ async def test_rows_in_the_newest_columns_are_compared_with_what_a_drop_left() -
         await late.compare_and_append(mine, 0, 2, token=("w", 7))
 
 
+async def test_a_retry_in_the_stored_columns_needs_no_times_that_were_given_up() -> None:
+    """The stored sum answers a writer that comes again after a crash; no row has to be read."""
+    place = in_memory()
+    mine = rows(("a", 1, 0, 1))
+    await place.shard().compare_and_append(mine, 0, 2, token=("w", 7))
+    late = place.shard(schema=None)
+    await late.evolve_schema(WIDE)
+    await late.hold("h")
+    await late.downgrade_since("h", 1)
+
+    given = with_later(mine, None)
+    assert (await late.compare_and_append(given, 0, 2, token=("w", 7))).verdict is ALREADY
+    other = with_later(rows(("b", 1, 0, 1)), None)
+    with pytest.raises(DataDiffers, match="the token was used"):
+        await late.compare_and_append(other, 0, 2, token=("w", 7))
+
+
 async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -> None:
     """A later writer of the same name counts from 0 again, after the columns changed."""
     place = in_memory()
