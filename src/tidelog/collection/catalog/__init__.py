@@ -1,1 +1,1 @@
-"""What there is: collections, renditions, sources."""
+"""The catalog of a location: its collections, their renditions, and its sources."""

@@ -1,9 +1,9 @@
-"""The catalog: what the controller knows, as a value, and the changes it may be put through.
+"""The catalog: the controller's state as a value, and the changes that each command makes.
 
 Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A
-    collection names its renditions and which one is active; a rendition names its shards; a
-    source, the rendition that it feeds. Shards of what was dropped stay listed, as ``dropped``,
-    until they are collected.
+    collection names its renditions and the active one. A rendition names its shards. A source
+    names the rendition that it feeds. Dropped shards stay listed, with the kind ``dropped``,
+    until the collector has deleted their objects.
 Does no I/O: see `tidelog.collection.catalog.controller`.
 Source: storage, "Renditions", "Controller".
 """
@@ -42,7 +42,7 @@ ERRORS_SUFFIX: Final = "_errors"
 
 
 class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A collection: what users name."""
+    """A collection, by the name that users give it."""
 
     name: str
     active: str
@@ -51,7 +51,10 @@ class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One complete version of a collection; its number of shards is fixed for life."""
+    """One complete version of a collection.
+
+    Its number of shards never changes: the hash of a row's key selects one of them.
+    """
 
     id: str
     collection: str
@@ -67,7 +70,7 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def roles(self) -> dict[str, str]:
-        """Return all shards that belong to it, and what each is for."""
+        """Return the purpose of each shard of the rendition, by the id of the shard."""
         found = dict.fromkeys(self.shards, "rows") | dict.fromkeys(self.deletions, "deletions")
         if self.errors is not None:
             found[self.errors] = "bad rows"
@@ -77,18 +80,20 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DAY_MS: Final = 86_400_000
-FILES: Final = "files"  # The kind of a source that reads files.
+FILES: Final = "files"  # The kind of the sources that read files.
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A raw source and how its messages become a collection.
+    """A raw source, and the settings by which its messages become a collection.
 
-    Shape: ``url`` is the store that the files lie in, ``patterns`` which of its keys; of a source
-        of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
-        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
-        ``lateness_ms``. What is older than ``retain_ms`` is given up; None keeps all. ``skipped``
-        are files that were given up, and when: a former path gives up one version of a file (see
-        `collection.source.generations`), a plain path all that comes under the name.
+    Shape: ``url`` is the store of the files, and ``patterns`` select among its keys. A source of
+        another ``kind`` has neither; its ``settings`` name its data. ``delete_when`` is SQL: a
+        row for which it is true deletes its key. ``skipped`` has the skipped files, with the time
+        of the skip in microseconds. A former path there skips one version of a file (see
+        `collection.source.generations`). A plain path skips all files of that name, now and later.
+    Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
+        ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
+        unreadable; None keeps the whole past.
     """
 
     id: str
@@ -113,16 +118,17 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dialect(self) -> CsvDialect | None:
-        """How the text of its files is cut into records, where that is not by lines alone."""
+        """Return the dialect by which csv is split into records; other formats have none."""
         return self.csv if self.format == "csv" else None
 
 
 class DroppedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that was dropped, until nothing that it held elsewhere is left.
+    """A dropped source that may still have holds outside of the location, such as cursors.
 
-    Shape: ``shards`` are those that were dropped with it; ``is_released`` says that the drop has
-        released what the source held. An ingester that slept may hold something since, so it is
-        released once more when the shards are gone.
+    Shape: ``shards`` are the shards that were dropped with it. ``is_released`` is True once its
+        holds were released. An ingester that was paused during the drop may create a hold
+        afterwards, and die before it releases it. So all holds are released a second time, after
+        the collector has deleted the objects of the shards.
     """
 
     source: SourceInfo
@@ -132,7 +138,10 @@ class DroppedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Everything that is, by name or id; ``releasing`` are dropped sources, by id."""
+    """The contents of the catalog, by name; renditions and ``releasing`` are by id.
+
+    ``releasing`` are the dropped sources whose holds elsewhere are not all released.
+    """
 
     collections: Mapping[str, CollectionInfo] = field(default_factory=dict)
     renditions: Mapping[str, RenditionInfo] = field(default_factory=dict)
@@ -141,16 +150,16 @@ class Catalog:
     releasing: Mapping[str, DroppedSource] = field(default_factory=dict)
 
     def collection(self, name: str) -> CollectionInfo:
-        """Find a collection.
+        """Return a collection.
 
         Raises:
-            NoSuchCollection: there is none; the message names those that there are.
+            NoSuchCollection: no collection has the name; the message lists the existing ones.
         """
         _check_known(self.collections, name, "collection")
         return self.collections[name]
 
     def source(self, name: str) -> SourceInfo:
-        """Find a source; see `collection`."""
+        """Return a source; raises like `collection`."""
         _check_known(self.sources, name, "source")
         return self.sources[name]
 
@@ -159,7 +168,7 @@ class Catalog:
         return self.renditions[self.collection(name).active]
 
     def errors_of(self, name: str) -> RenditionInfo | None:
-        """Return the rendition whose errors shard is read under ``name``, if there is one."""
+        """Return the rendition whose bad rows are read as ``name``; None if ``name`` is no such."""
         owner = name.removesuffix(ERRORS_SUFFIX)
         if owner == name or name in self.collections or owner not in self.collections:
             return None
@@ -186,10 +195,12 @@ _KINDS: Final[dict[str, Any]] = {
 
 
 def read_catalog(rows: Iterable[Row]) -> Catalog:
-    """Make a catalog of the controller's rows; kinds of a later version are passed over.
+    """Return the catalog that the controller's rows describe.
+
+    Rows of an unknown kind are ignored: a later version of tidelog wrote them.
 
     Raises:
-        CorruptionError: a row cannot be read.
+        CorruptionError: a row cannot be decoded.
     """
     found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
     dropped: set[str] = set()
@@ -213,12 +224,14 @@ def read_catalog(rows: Iterable[Row]) -> Catalog:
 def plan_create(
     catalog: Catalog, collection: CollectionInfo, rendition: RenditionInfo, source: SourceInfo
 ) -> list[Change]:
-    """Return the changes that make a source, with its collection and rendition, all at one time.
+    """Return the changes that create a source, its collection and its rendition.
 
     Raises:
-        NameTaken: the name, or one that it would shadow, exists.
+        NameTaken: the name exists, or conflicts with an existing name.
     """
     name = collection.name
+    # The bad rows of NAME are read as NAME_errors. So a new NAME_errors would hide the bad rows of
+    # an existing NAME, and the bad rows of a new NAME would be hidden by an existing NAME_errors.
     twin = (
         name.removesuffix(ERRORS_SUFFIX) if name.endswith(ERRORS_SUFFIX) else name + ERRORS_SUFFIX
     )
@@ -237,12 +250,13 @@ def plan_create(
 
 
 def plan_drop(catalog: Catalog, name: str) -> list[Change]:
-    """Return the changes that drop a source with its collection; its shards are listed as dropped.
+    """Return the changes that drop a source and its collection.
 
-    A source that may hold something elsewhere is listed as well, until that is released.
+    The shards stay listed as dropped, so that the collector can find and delete their objects. A
+    source that does not read files stays listed too, until its holds elsewhere are released.
 
     Raises:
-        NoSuchCollection: there is no such source.
+        NoSuchCollection: no source has the name.
     """
     source = catalog.source(name)
     changes: list[Change] = [(row_of(source), -1)]
@@ -259,9 +273,10 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
 
 
 def plan_released(catalog: Catalog, id: str) -> list[Change]:
-    """Return the changes after a dropped source was released; once its shards are gone, the last.
+    """Return the changes that record the release of a dropped source.
 
-    A source that was released before its shards were gone stays listed.
+    If the objects of its shards are deleted, the source is removed from the catalog. Otherwise it
+    stays listed as released, and needs a second release: see `DroppedSource`.
     """
     found = catalog.releasing.get(id)
     if found is None:
@@ -273,15 +288,15 @@ def plan_released(catalog: Catalog, id: str) -> list[Change]:
 
 
 def is_gone(catalog: Catalog, dropped: DroppedSource) -> bool:
-    """Return True if nothing is left of the shards that were dropped with a source."""
+    """Return True if the objects of all shards that were dropped with a source are deleted."""
     return catalog.dropped.isdisjoint(dropped.shards)
 
 
 def plan_skip(catalog: Catalog, name: str, paths: Iterable[str], *, now_us: int) -> list[Change]:
-    """Return the changes by which a source gives up files.
+    """Return the changes that record skipped files; a file that is skipped already keeps its time.
 
     Raises:
-        NoSuchCollection: there is no such source.
+        NoSuchCollection: no source has the name.
     """
     source = catalog.source(name)
     new = {path: now_us for path in paths if path not in source.skipped}
@@ -289,17 +304,17 @@ def plan_skip(catalog: Catalog, name: str, paths: Iterable[str], *, now_us: int)
 
 
 def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:
-    """Return the changes by which a source's collection keeps so much of its past.
+    """Return the changes that set the retention of a source's collection.
 
     Raises:
-        NoSuchCollection: there is no such source.
+        NoSuchCollection: no source has the name.
     """
     source = catalog.source(name)
     return [] if source.retain_ms == retain_ms else _replaced(source, retain_ms=retain_ms)
 
 
 def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
-    """Return the changes by which dropped shards of which nothing is left are listed no more."""
+    """Return the changes that remove dropped shards from the catalog."""
     return [(("dropped", shard, "{}"), -1) for shard in shards if shard in catalog.dropped]
 
 
@@ -311,7 +326,7 @@ def _replaced(source: SourceInfo, **changed: Any) -> list[Change]:
 
 
 def row_of(item: CollectionInfo | RenditionInfo | SourceInfo | DroppedSource) -> Row:
-    """Return the row that stands for an item."""
+    """Return the row of an item."""
     kind = next(k for k, t in _KINDS.items() if isinstance(item, t))
     if isinstance(item, DroppedSource):
         name = item.source.id

@@ -1,7 +1,8 @@
-"""The controller: creates, lists, describes and drops; its state is a shard of its own.
+"""The controller: creates, lists, describes and drops the sources and collections of a location.
 
-Each command is one compare_and_append: it lands whole or not at all, survives a crash at any
-moment, and two people at two terminals disturb nobody.
+Its state is a shard, the catalog. Each command is one compare_and_append, so it is atomic and
+survives a crash at any point. If two commands race, the loser decides again on the catalog that
+the winner wrote.
 Source: storage, "Controller".
 """
 
@@ -63,14 +64,14 @@ class Controller:
         )
 
     async def catalog(self) -> Catalog:
-        """Return the newest catalog; if nothing changed since the last call, one cheap request.
+        """Return the newest catalog. If it is unchanged since the last call, this is one request.
 
         Raises:
-            CorruptionError: its state is gone. LocationError: the store failed.
+            CorruptionError: the catalog's state is lost. LocationError: the store failed.
         """
         await self.shard.refresh()
         if self.shard.state.upper == 0 and await has_sources(self.consensus):
-            # It may have been written between the two requests.
+            # Another process may have created the first source between the two requests.
             await self.shard.refresh()
             if self.shard.state.upper == 0:
                 raise state_lost(CATALOG_SHARD)
@@ -79,7 +80,7 @@ class Controller:
     async def create_source(
         self, collection: CollectionInfo, rendition: RenditionInfo, source: SourceInfo
     ) -> None:
-        """Make a source with its collection.
+        """Create a source with its collection.
 
         Raises:
             NameTaken: the name exists.
@@ -90,34 +91,34 @@ class Controller:
         """Drop a source and its collection.
 
         Raises:
-            NoSuchCollection: there is no such source.
+            NoSuchCollection: no source has the name.
         """
         await self._change(lambda known: plan_drop(known, name))
 
     async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
-        """Record files that a source gives up; return the source after that.
+        """Record the files that a source skips; return the changed source.
 
         Raises:
-            NoSuchCollection: there is no such source.
+            NoSuchCollection: no source has the name.
         """
         now_us = self.clock.now_us()
         await self._change(lambda known: plan_skip(known, name, paths, now_us=now_us))
         return (await self.catalog()).source(name)
 
     async def retain(self, name: str, retain_ms: int | None) -> None:
-        """Have a source's collection keep so much of its past; None keeps all.
+        """Set the retention of a source's collection; None keeps its whole past.
 
         Raises:
-            NoSuchCollection: there is no such source.
+            NoSuchCollection: no source has the name.
         """
         await self._change(lambda known: plan_retain(known, name, retain_ms))
 
     async def forget(self, shards: Sequence[str]) -> None:
-        """List dropped shards no more: nothing is left of them but that they are no more."""
+        """Remove dropped shards from the catalog, once only the records of their end are left."""
         await self._change(lambda known: plan_forget(known, shards))
 
     async def released(self, id: str) -> None:
-        """Record that what a dropped source held elsewhere was released."""
+        """Record that a dropped source has released its holds outside of the location."""
         await self._change(lambda known: plan_released(known, id))
 
     async def _change(self, plan: Callable[[Catalog], list[Change]]) -> None:
@@ -126,7 +127,7 @@ class Controller:
             changes = plan(await self.catalog())
             lower = self.shard.state.upper_frontier.time
             time = max(lower, self.clock.now_us() // 1_000)
-            # Nobody reads what the catalog was.
+            # No reader needs an earlier catalog, so merges may drop it.
             holds = {NEWEST_HOLD: Frontier.at(max(lower - 1, 0))}
             done = await self.shard.try_compare_and_append(
                 _updates(changes, time), lower, time + 1, token=token, holds=holds
@@ -144,7 +145,7 @@ class Controller:
             return Catalog()
         upper = state.upper_frontier.time
         if self._read is None or self._read[0] != upper:
-            # A state that this handle has is complete below its upper: no waiting, no request.
+            # This state is complete below its upper. So the read waits for no commit.
             table = await self.shard.snapshot_of(state, upper - 1).to_arrow(consolidated=True)
             columns = (table.column(n).to_pylist() for n in CATALOG_SCHEMA.names)
             self._read = (upper, read_catalog(zip(*columns, strict=True)))

@@ -1,8 +1,8 @@
-"""States that are gone, or set back, though what else is there proves that they were written.
+"""Detection of lost states: shards whose state is missing, or older than it was.
 
-A state that never was reads as one at its beginning, and so does one whose consensus object was
-deleted by hand. What proves that it was: another state that is only written after it. It costs
-nothing but where something reads as never written.
+A shard that was never written reads as empty. So does a shard whose consensus object was deleted
+by hand. The states of the other shards show which of the two happened, because ingesters write
+shards in a fixed order. The check sends a request only if some shard reads as empty or too old.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from tidelog.frontier import Frontier
 from tidelog.machine.lost import state_lost, state_set_back
 from tidelog.persist.handle.shard import Shard
 
-INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs have reached.
+INGEST_HOLD: Final = "ingest"  # In the remap shard, it is behind the uppers of all outputs.
 _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 
 def is_of_source(shard: str) -> bool:
-    """Return True if a shard has the id of a source's shard, also of a dropped source."""
+    """Return True if an id is that of a source's shard; the source may have been dropped."""
     return _SHARD_OF_A_SOURCE.fullmatch(shard) is not None
 
 
 async def has_sources(consensus: Consensus) -> bool:
-    """Return True if a location has shards of sources, which the catalog listed before.
+    """Return True if a location has a shard of a source.
+
+    The catalog lists a source before its shards are written. An empty catalog next to such a shard
+    has therefore lost its state.
 
     Raises:
         LocationError: the store failed.
@@ -38,20 +41,24 @@ async def has_sources(consensus: Consensus) -> bool:
 
 
 async def check_states(written: Sequence[Shard], remap: Shard) -> None:
-    """Check that no shard of a rendition reads as never written, though it was, or was set back.
+    """Check that the state of no shard of a rendition is lost or set back.
 
-    All were refreshed, the remap shard last; ``written`` are in the order of their commits: a
-    binding is in the remap shard before it is in any of them, and in all before the next one. What
-    was set back to before the last binding alone is written again, as after any crash.
+    The caller has refreshed all shards, the remap shard last. ``written`` is in commit order. An
+    ingester writes a binding to the remap shard first, then to all of ``written``, and only then
+    the next binding. A shard that was set back by one binding is not reported: the next tick
+    writes that binding to it again, as after a crash.
 
     Raises:
-        CorruptionError: one does. LocationError: the store failed.
+        CorruptionError: a state is lost or set back. LocationError: the store failed.
     """
     last = max((n for n, shard in enumerate(written) if not _is_empty(shard)), default=-1)
+    # The remap shard is the first that a tick writes, and was read last here. So no shard can be
+    # ahead of it.
     if last >= 0 and _is_empty(remap):
         raise state_lost(remap.id)
     if any(remap.state.upper_frontier < shard.state.upper_frontier for shard in written):
         raise state_set_back(remap.id)
+    # An ingester moves this hold only to times that every output has passed.
     found = remap.state.holds.get(INGEST_HOLD)
     held = 0 if found is None else found.since or 0
     if held > 0:
@@ -59,13 +66,14 @@ async def check_states(written: Sequence[Shard], remap: Shard) -> None:
     for n, shard in enumerate(written):
         if not _is_behind(shard, held, is_written=n <= last):
             continue
-        await shard.refresh()  # It may have been written between the reads of it and others.
+        # A tick may have written this shard after its read and before the reads of the others.
+        await shard.refresh()
         if _is_behind(shard, held, is_written=n <= last):
             raise state_lost(shard.id) if _is_empty(shard) else state_set_back(shard.id)
 
 
 def _is_behind(shard: Shard, held: int, *, is_written: bool) -> bool:
-    """Say whether a shard has not reached what all had when the remap shard's hold was moved."""
+    """Return True if a shard is empty though written, or has not passed the remap shard's hold."""
     if _is_empty(shard):
         return is_written
     return held > 0 and not shard.state.upper_frontier.passed(held)

@@ -1,7 +1,7 @@
-"""Retention: how far back a collection can be read, and the hold that says so.
+"""Retention: how far back a collection can be read, and the hold that enforces it.
 
-Each shard that readers read has the hold ``history``. It stands at 0 until a collection is told for
-how long it keeps its past; from then on each tick moves it, in the commit that it makes anyway.
+Each shard that readers read has the hold ``history``. It is at 0 until a user sets a retention.
+After that, each tick moves it. The move is part of the tick's commit, so it costs no request.
 Source: design page 4, "Holds".
 """
 
@@ -24,10 +24,10 @@ FOREVER: Final = "forever"
 
 
 def parse_retention_ms(text: str, *, what: str) -> int | None:
-    """Read for how long the past is kept: a duration, or None for ``forever``.
+    """Parse a retention: a duration, or None for ``forever``.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     if text.strip().lower() == FOREVER:
         return None
@@ -38,21 +38,25 @@ def parse_retention_ms(text: str, *, what: str) -> int | None:
 
 
 def retention_text(retain_ms: int | None) -> str:
-    """Write for how long the past is kept, as `parse_retention_ms` reads it."""
+    """Return the text from which `parse_retention_ms` reads this retention."""
     return FOREVER if retain_ms is None else duration_text(retain_ms)
 
 
 def history_at(upper: int, retain_ms: int) -> Frontier:
-    """Return where the hold stands that keeps so much: the newest contents stay in any case."""
+    """Return the frontier of the hold for a retention.
+
+    The newest contents are at ``upper - 1``. They stay readable even if ``retain_ms`` is 0.
+    """
     return Frontier.at(max(0, upper - 1 - retain_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The effect of a retention: times since ``since`` can be read, times since ``kept`` stay.
+    """The effect of a retention on the times that can be read.
 
-    ``kept`` is None if the collection keeps all, or has no rows yet. ``holders`` are the other
-    holds at earlier times, which keep more until they are moved.
+    ``since`` is the earliest readable time now, and ``kept`` is the earliest one afterwards.
+    ``kept`` is None if the collection keeps its whole past, or has no rows yet. ``holders`` names
+    the other holds at times before ``kept``: those times stay readable until these holds move.
     """
 
     since: int
@@ -61,12 +65,12 @@ class RetentionPlan:
 
     @property
     def gives_up(self) -> bool:
-        """Return True if times that can be read now will be given up."""
+        """Return True if some times that are readable now will become unreadable."""
         return self.kept is not None and self.since < self.kept
 
 
 def plan_retention(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
-    """Return what a retention changes of a collection whose shards have these states."""
+    """Return the effect of a retention on a collection whose shards have these states."""
     since = join([state.since_frontier for state in states])
     upper = meet([state.upper_frontier for state in states])
     readable = 0 if since.is_empty else since.time
@@ -83,13 +87,14 @@ def plan_retention(states: Sequence[State], retain_ms: int | None) -> RetentionP
 
 
 async def move_history(shards: Sequence[Shard], upper: Frontier, retain_ms: int | None) -> None:
-    """Move the hold ``history`` to where a retention has it; a new shard has none.
+    """Move the hold ``history`` of each shard to the frontier of a retention.
 
-    A longer retention moves it back, as far as the shard can be read: an earlier, shorter one may
-    have moved it past times that other holds still keep. A shorter one moves it up.
+    A shard without a commit has no such hold yet, and is skipped. A longer retention moves the hold
+    back, at most to the shard's since: other holds may have kept times that an earlier, shorter
+    retention had passed. A shorter retention moves the hold forward.
 
     Raises:
-        LocationError: the store failed: some may have been moved; do it again.
+        LocationError: the store failed. Some holds may have moved; the call can be repeated.
     """
     if upper.is_empty:
         return
