@@ -1,1 +1,1 @@
-"""The recipe: ticks, and runs of them."""
+"""Ingestion: ticks of one source, and runs of ticks."""

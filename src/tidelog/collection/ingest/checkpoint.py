@@ -1,8 +1,8 @@
-"""Where a source stands, kept beside its remap shard, so that a restart reads few of its parts.
+"""Checkpoints of a remap shard: stored contents, so that a restart reads few of its parts.
 
-A checkpoint is what the remap shard says at one upper: a function of times that are complete, so
-that whoever writes it writes the same. It only saves requests: one that is missing, or not what its
-own name sums up, is passed over, and all parts are read.
+A checkpoint has the contents of the remap shard at one upper. All times below it are complete, so
+every ingester writes the same checkpoint. It only saves requests: if it is missing, or its bytes do
+not match the digest in its name, the ingester reads all parts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME
 from tidelog.store.port import Store
 
-EVERY: Final = 64  # Objects that a restart reads of the remap shard, about, at the most.
-KEPT: Final = 2  # One may be read while the next is written.
+EVERY: Final = 64  # About how many objects of the remap shard a restart reads, at most.
+KEPT: Final = 2  # Another ingester may read the previous one while this one is written.
 _NAME: Final = re.compile(r"/([0-9]{20})-([0-9a-f]{32})$")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a source stood at: its ranges, as updates at the time before ``upper``."""
+    """The ranges of a source at an upper, as updates at the time ``upper - 1``."""
 
     upper: int
     updates: pa.Table
@@ -45,7 +45,7 @@ class Checkpoint:
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoints:
-    """The checkpoints of one source. ``every``: see `EVERY`; ``written`` is the newest known."""
+    """The checkpoints of one source. ``written`` is the upper of the newest one known."""
 
     store: Store
     clock: Clock
@@ -59,11 +59,11 @@ class Checkpoints:
         return f"shard/{self.shard}/standing/"
 
     def are_due(self, parts: Sequence[Part]) -> bool:
-        """Say whether the parts since the newest one are so many that another is worth its put."""
+        """Return True if enough parts follow the newest checkpoint to be worth another put."""
         return _stored(parts) > self.every
 
     async def find(self, parts: Sequence[Part], upper: int) -> Checkpoint | None:
-        """Return the newest one that is of no later upper; none where there are few parts.
+        """Return the newest readable checkpoint at or before ``upper``; None if parts are few.
 
         Raises:
             LocationError: the store failed.
@@ -77,9 +77,9 @@ class Checkpoints:
         return None
 
     async def write(self, standing: Standing, upper: int) -> None:
-        """Write where a source stands at an upper, and forget what is older.
+        """Write a checkpoint at an upper, and delete older ones.
 
-        That it cannot be written is no reason to stop.
+        A failure of the store is ignored, because no ingester depends on a checkpoint.
         """
         ranges = dict.fromkeys((*standing.taken.values(), *standing.held))
         body = await self.clock.offload(
@@ -97,7 +97,7 @@ class Checkpoints:
         return sorted((int(name[1]), key, name[2]) for key, name in names)
 
     async def _read(self, key: str, digest: str) -> pa.Table | None:
-        """Return a checkpoint's updates; None where it is gone, or is not what was written."""
+        """Return a checkpoint's updates; None if it is missing, damaged or of other columns."""
         wanted = remap_schema(self.kind).updates
         try:
             data = (await self.store.get(key)).data
@@ -106,17 +106,17 @@ class Checkpoints:
         if xxhash.xxh3_128_hexdigest(data) != digest:
             return None
         table = await self.clock.offload(lambda: decode_parquet(data))
-        # A kind's ranges may have got another field since.
+        # Another version of the source's kind may have written it, with other fields in its ranges.
         return table.cast(wanted) if table.column_names == wanted.names else None
 
 
 def _stored(parts: Sequence[Part]) -> int:
-    """Count the parts that are objects."""
+    """Count the parts that are objects, not inline in the state."""
     return sum(part.path is not None for part in parts)
 
 
 def tables_of(checkpoint: Checkpoint | None, read: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return a checkpoint's updates, and of those that were read what comes after it."""
+    """Return a checkpoint's updates, and those of the updates read that are not in it."""
     if checkpoint is None:
         return list(read)
     since = [one.filter(pc.field(TIME) >= checkpoint.upper) for one in read]

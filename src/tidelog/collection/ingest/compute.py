@@ -1,8 +1,8 @@
-"""Computing a tick: from the bytes of a binding's ranges to updates, shard by shard. Pure.
+"""The computation of a tick: from the bytes of a binding's ranges to updates, by shard. Pure.
 
-Both engines run these functions: the local one on threads, Spark in its executors. What they give
-is a function of the messages, the binding, and the output as of ``lower - 1``; never of who runs
-it.
+Both engines run these functions: the local one in threads, Spark in its executors. Their result
+depends only on the messages, the binding, and the output as of ``lower - 1``. So ingesters that
+compute the same binding, with any engine and any number of tasks, get the same updates.
 Source: storage, "The recipe", steps 4 and 5.
 """
 
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard to be written: what its parts need, and its parts so far, for feedback.
+    """A shard to write: the settings of its new parts, and its existing parts, for feedback.
 
-    Shape: only keys of the ``bucket`` are written; see `Part`. ``deletions`` is the shard beside
-        it that keeps which of its keys were deleted when, where there is one.
+    Shape: only keys of the ``bucket`` are written; see `Part`. ``deletions`` is the shard with the
+        deletion times of this shard's keys, if the source has one.
     """
 
     shard: str
@@ -68,11 +68,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One tick's work, as a plain value: any process can do it, or a share of it.
+    """One tick's work, as a plain value: any process can do it, or a part of it.
 
-    Shape: ``held`` are the places among ``ranges`` of those that were taken before, and of which
-        messages were held back. ``kind`` is the source's, where other processes would not find it
-        by its name. ``is_careful``: something fails at the rows, so that each is tried first.
+    Shape: ``held`` has the indexes of the ``ranges`` that an earlier binding has, and of which some
+        messages were held back. ``kind`` is the source's kind, if it is registered only in this
+        process, so that an executor could not find it by name. ``is_careful`` is True after a tick
+        failed with an unforeseen error: then each row is tried, to find the bad ones.
     """
 
     source: SourceInfo
@@ -92,7 +93,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deletions_schema(self) -> ShardSchema | None:
-        """Return the schema of the deletions beside a shard; without a time column none are."""
+        """Return the schema of the deletions shards; None without a time column."""
         column = self.source.time_column
         return None if column is None else deletions_schema(self.data_schema, column)
 
@@ -107,11 +108,11 @@ class Shaped:
 
 
 def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
-    """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows.
+    """Decode a range, or a piece of one, and stamp its rows. ``rank`` is its index in the job.
 
     Raises:
-        TextsNotKept: rows are bad, and their text is to be read anew.
-        InvariantError: what nobody foresaw, and is no row's fault.
+        TextsNotKept: rows are bad, and the caller must read their text again.
+        InvariantError: an unforeseen error that no single row causes.
     """
     try:
         return _shape(data, found, rank, job)
@@ -131,7 +132,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
         lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),
     )
     if rank in job.held:
-        # What is wrong with it was told when it was taken.
+        # The earlier binding of this range has reported its bad rows and fields already.
         errors, dropped, failed = ERRORS_SCHEMA.data.empty_table(), {}, {}
     messages = pa.concat_tables([messages_schema(schema).empty_table(), *(one for one, _ in done)])
     out = [misfit for _, misfits in done for misfit in misfits]
@@ -161,7 +162,7 @@ def _unusable(rows: pa.Table, failed: Mapping[int, str]) -> list[Misfit]:
 def _stamped(
     rows: pa.Table, found: AddressRange, rank: int, job: Job
 ) -> tuple[pa.Table, list[Misfit]]:
-    """Return the messages of some rows, and those of them that are bad."""
+    """Return the messages of some rows, and the rows that are bad."""
     source, schema, was_held = job.source, job.data_schema, rank in job.held
     stamps = stamp_rows(
         rows,
@@ -195,7 +196,7 @@ def _stamped(
 
 
 def _probe(messages: pa.Table, job: Job) -> pa.Table:
-    """Do with messages whatever is done with them later, to see whether that can be done."""
+    """Run all later steps of the tick on messages, to find the ones that make a step fail."""
     bare = msgspec.structs.replace(job.shards[0], parts=(), deletions=None)
     rows = updates_of(messages, bare, Feedback(), job).rows
     hash_rows([rows.column(name) for name in rows.column_names], rows=rows.num_rows)
@@ -204,7 +205,7 @@ def _probe(messages: pa.Table, job: Job) -> pa.Table:
 
 
 def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[Bools, Bools]:
-    """Say which rows delete, and which ones it cannot be said of."""
+    """Return a mask of the rows that delete, and one of the rows on which the SQL fails."""
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
     if source.delete_when is None:
         return failing, failing
@@ -213,7 +214,7 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
     try:
         return predicate.mask(data), failing
     except ExpressionTooSlow:
-        raise  # It says nothing about the rows.
+        raise  # The time depends on the machine, so no row may be called bad for it.
     except UsageError:
         failing = predicate.failing(data)
         if not failing.any():
@@ -227,13 +228,13 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
 def _checked(sql: str, schema: bytes) -> Predicate:
     from tidelog.predicate.expression import check_predicate  # Loads DuckDB.
 
-    # Checking costs more than a small tick's rows do, and each tick brings the same expression.
+    # Cached, because the check costs more than the rows of a small tick, and each tick repeats it.
     data = decode_schema(schema).data
     return check_predicate(sql, data, definite=True, what="--delete-when")
 
 
 def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the shard that each message's key belongs to; without a key, the whole row is one."""
+    """Return the index of each message's shard, by the hash of its key or, without one, its row."""
     schema = job.data_schema
     names = schema.key or schema.names
     hashes = hash_rows([messages.column(n) for n in names], rows=messages.num_rows)
@@ -242,7 +243,7 @@ def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[
 
 
 def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
-    """Return parts of the output, before ``lower``, that can hold the keys of these messages."""
+    """Return the parts of the output before ``lower`` that may contain a key of these messages."""
     if job.source.envelope != "upsert" or not messages.num_rows:
         return []
     schema = job.data_schema
@@ -254,14 +255,14 @@ def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What parts of the output hold, and of the deletions beside it, of the keys of a tick."""
+    """The updates in the parts that may contain a tick's keys: of rows, and of deletions."""
 
     rows: Sequence[pa.Table] = ()
     deleted: Sequence[pa.Table] = ()
 
 
 def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> Updates:
-    """Return the updates of one shard, and of its deletions, ready to be written as parts."""
+    """Return the checked updates of one shard and of its deletions shard."""
     schema, source = job.data_schema, job.source
     if source.envelope == "upsert":
         named = hash_keys(messages, schema)
@@ -284,7 +285,8 @@ def _before(named: Hashes, target: Target, feedback: Feedback, job: Job) -> Keys
     kept = job.deletions_schema
     if target.deletions is None or kept is None or source.time_column is None:
         return KeysBefore(rows)
-    # A full merge may have left out the others already, so they must change nothing.
+    # A full merge may have dropped the forgotten deletions, or not yet. Each tick must ignore them,
+    # so that its result does not depend on the merges of other processes.
     counting = [
         one.filter(pa.array(~are_forgotten(one, source, before=job.lower)))
         for one in feedback.deleted
@@ -293,7 +295,7 @@ def _before(named: Hashes, target: Target, feedback: Feedback, job: Job) -> Keys
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:
-    """Return the updates of the errors shard: bad records come at the binding's last time."""
+    """Return the updates of the errors shard. All have the binding's last time, ``upper - 1``."""
     rows = errors.num_rows
     stamped = errors.append_column(
         TIME, pa.array(np.full(rows, job.upper - 1, dtype=np.int64))

@@ -1,6 +1,7 @@
-"""Engines: who does a tick's work. The local one does it in this process, on Arrow and DuckDB.
+"""Engines: they do the work of a tick. The local engine does it in this process.
 
-An engine reads ranges, computes updates and writes parts; it never talks to consensus.
+An engine reads ranges, computes updates and writes parts. It never uses consensus: the ingester
+commits the parts.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The parts of one shard of the output, and of the deletions that are kept beside it."""
+    """The new parts of one output shard, and of its deletions shard."""
 
     rows: Sequence[Part] = ()
     deleted: Sequence[Part] = ()
@@ -59,10 +60,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tick's parts, written and not yet committed, and what there is to tell of it.
+    """A tick's parts, written but not committed, and its counts.
 
-    Shape: ``written`` is by shard of the output.
-    ``usage`` is what executors asked of the store, beside the driver's own requests.
+    Shape: ``written`` has one item for each output shard.
+    Units: ``rows`` and ``bad`` count rows; ``dropped`` counts values of fields that the schema
+        lacks, by field. ``usage`` counts the requests of executors, not those of the driver.
     """
 
     written: Sequence[Written]
@@ -75,47 +77,52 @@ class Computed:
 
 
 class Engine(Protocol):
-    """Does a tick's work."""
+    """A way to do a tick's work."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def tick_bytes(self) -> int:
-        """About how many bytes of the source make a tick that is worth its fixed costs."""
+        """Return about how many bytes of the source make a tick worth its fixed costs."""
         ...
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
-        """Look into the pieces of files that may be taken next.
+        """Read the pieces of files that a survey names, to learn what the next tick can ingest.
 
         Raises:
-            SourceRewritten, GoneError, LocationError: of the source.
+            SourceRewritten, GoneError: a file was changed, or no longer exists.
+            LocationError: the source's store failed.
         """
         ...
 
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
-        """Make sure that ranges can be computed by this engine, before they are bound.
+        """Check that this engine can compute ranges, before the ingester binds them.
 
         Raises:
-            UsageError: whoever does the work cannot; the sentence says why. LocationError: a store
-            failed.
+            UsageError: a worker of the engine cannot; the message has the reason.
+            LocationError: a store failed.
         """
         ...
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
-        """Read the job's ranges, compute, and write parts.
+        """Read the job's ranges, compute the updates and write their parts. Commit nothing.
 
         Raises:
-            SourceRewritten, GoneError, LocationError: nothing was committed.
+            SourceRewritten, GoneError: a file was changed, or no longer exists.
+            LocationError: a store failed.
         """
         ...
 
 
 async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Computed:
-    """Compute a job; where something fails that nobody foresaw, once more, row by row.
+    """Compute a job. After an unforeseen error, compute it again and find the rows that cause it.
+
+    Those rows become bad rows, so one odd row does not stop the source.
 
     Raises:
-        InvariantError: that fails, too: it is no row's fault. TidelogError: see `Engine`.
+        InvariantError: the second try failed too, so no single row is the cause.
+        TidelogError: see `Engine`.
     """
     try:
         return await engine.compute(job, source)
@@ -136,12 +143,12 @@ async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Comp
 
 
 def nothing_computed(shards: int) -> Computed:
-    """Return what comes of no ranges."""
+    """Return the result for a binding without ranges."""
     return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
 
 
 def rows_refused(computed: Computed) -> SourceRowsRefused:
-    """Return the error of rows that do not fit, where none may be."""
+    """Return the error of a strict ingester for rows or fields that do not fit the schema."""
     if computed.first_error is not None:
         return SourceRowsRefused(
             f"{computed.bad} rows do not fit the schema, the first in {computed.first_error}: "
@@ -156,7 +163,7 @@ def rows_refused(computed: Computed) -> SourceRowsRefused:
 
 @dataclass(slots=True, kw_only=True)
 class LocalEngine:
-    """Works in this process; keeps the output's parts it read last, for feedback."""
+    """An engine in this process, on Arrow and DuckDB. It caches parts that it read for feedback."""
 
     store: Store
     clock: Clock
@@ -179,7 +186,7 @@ class LocalEngine:
         return await survey_here(job, source, at_once=self.reads)
 
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
-        """Do nothing: what this process reads and writes is what it binds."""
+        """Do nothing: the process that binds the ranges also computes them."""
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         shaped = await self._shape(job, source)
@@ -203,7 +210,7 @@ class LocalEngine:
         return await run_all(work, at_once=self.reads)
 
     async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
-        """Compute one shard's updates out of its messages, and write their parts."""
+        """Compute one shard's updates from its messages, and write their parts."""
         schema, deletions, kept = job.data_schema, target.deletions, job.deletions_schema
         feedback = Feedback(
             rows=await self._fed_back(messages, target, schema, job),
@@ -246,10 +253,11 @@ async def read_and_shape(
     low: int | None = None,
     high: int | None = None,
 ) -> Shaped:
-    """Return the messages of a range of this rank, or of its records that start in ``[low, high)``.
+    """Return the messages of a range, or of its records that start in ``[low, high)``.
 
     Raises:
-        SourceRewritten, GoneError, LocationError: of the source.
+        SourceRewritten, GoneError: a file was changed, or no longer exists.
+        LocationError: the source's store failed.
     """
     share, data = await source.read(found, low, high)
     try:
@@ -260,13 +268,13 @@ async def read_and_shape(
 
 
 async def survey_here(job: SurveyJob, source: RawSource, *, at_once: int) -> SurveyResult:
-    """Look into the pieces of a survey in this process, some of them at once."""
+    """Read the pieces of a survey in this process, at most ``at_once`` concurrently."""
     work = [partial(source.survey, piece, job) for piece in job.pieces]
     return SurveyResult(await run_all(work, at_once=at_once))
 
 
 def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
-    """Return what writes a target's parts."""
+    """Return a writer for a target's parts."""
     return PartWriter(
         store=store,
         clock=clock,
@@ -279,7 +287,7 @@ def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema)
 
 
 def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
-    """Return each shard's messages."""
+    """Return the messages of each shard, in the order of the job's shards."""
     if len(job.shards) == 1:
         return [messages]
     buckets = buckets_of(messages, job)
@@ -289,7 +297,7 @@ def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
 def summarize(
     shaped: Sequence[Shaped], written: Sequence[Written], error_parts: Sequence[Part]
 ) -> Computed:
-    """Put together what was computed."""
+    """Return a tick's parts, with the sums of the counts of its ranges."""
     dropped: Counter[str] = Counter()
     for share in shaped:
         dropped.update(share.dropped)
@@ -305,6 +313,6 @@ def summarize(
 
 
 def describe_error(errors: pa.Table) -> str:
-    """Say what is wrong with the first bad record."""
+    """Return the file, the offset and the reason of the first bad record."""
     row = errors.slice(0, 1).to_pylist()[0]
     return f"{row['file']} at {row['offset']}: {row['reason']}"

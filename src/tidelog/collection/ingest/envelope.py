@@ -1,15 +1,18 @@
 """Envelopes: from messages to updates of the output. Pure.
 
-Shape: messages have the schema's columns, ``_time`` (int64), and, with `OWN_PREFIX` before their
-    names, ``own`` (int64: the row's own time, as exactly as its column has it; 0 where there is
-    none), ``rank`` (int64: which range, in path order), ``offset`` (int64) and ``delete`` (bool).
-    ``none`` appends each; ``upsert`` makes the newest value of a key its only one, and a delete
-    takes it away.
+Shape: messages have the schema's columns and ``_time`` (int64). They also have these columns, each
+    with `OWN_PREFIX` before its name. ``own`` (int64) is the row's own time in the full precision
+    of its column, or 0 without a time column. ``rank`` (int64) is the index of the row's range, in
+    path order. ``offset`` is int64, and ``delete`` is bool.
 
-What is newest the rows' own times say, whenever they come: one that is late, and older than what
-the key has, or than when it was deleted, changes nothing. Of one time, the last by address counts,
-and whatever came with an earlier binding counts for less. Where rows have times and can be deleted,
-deletions are kept beside the output, as rows of a key and the time at which it was deleted.
+The envelope ``none`` appends each message. With ``upsert``, the newest message of a key is its only
+row, and a delete removes that row.
+
+The own times decide which message of a key is newest, not the order of arrival. A late message that
+is older than the key's row, or than the key's deletion, changes nothing. If two own times are
+equal, the later address is newer, and a message of this binding is newer than one of an earlier
+binding. If rows have times and can be deleted, a second shard keeps each deletion: the key, and the
+own time of the delete. Without it, a late row older than the delete would restore the key.
 Source: design page 6, "The recipe, as it runs", step 4.
 """
 
@@ -38,9 +41,9 @@ DELETE: Final = OWN_PREFIX + "delete"
 
 @dataclass(frozen=True, slots=True)
 class KeysBefore:
-    """What is known of keys before a tick: rows of the output, and of the deletions.
+    """The state of a tick's keys before it: their rows of the output and of the deletions.
 
-    Shape: of each key at most one, in one of the two; those of other keys do no harm.
+    Shape: each key has at most one row, in one of the two. Rows of other keys do no harm.
     """
 
     rows: pa.Table
@@ -49,9 +52,9 @@ class KeysBefore:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """The updates of an output's shard, and of its deletions, where these are kept.
+    """The updates of an output shard, and of its deletions shard if there is one.
 
-    ``hashes`` are those of the rows' data columns, where they are known.
+    ``hashes`` are those of the data columns of ``rows``, if they are known.
     """
 
     rows: pa.Table
@@ -60,7 +63,7 @@ class Updates:
 
 
 def deletions_schema(schema: ShardSchema, time_column: str) -> ShardSchema:
-    """Return the schema of the deletions that are kept beside an output."""
+    """Return the schema of the deletions shard of an output: its key, and the time column."""
     names = dict.fromkeys([*schema.key, time_column])
     return ShardSchema(pa.schema([schema.data.field(n) for n in names]), len(schema.key))
 
@@ -73,7 +76,10 @@ def messages_schema(schema: ShardSchema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """Rows with their times and ranks; and the offsets of those that have no time, or a mad one."""
+    """Rows with their times and ranks, and the offsets of the bad ones.
+
+    ``timeless`` rows have no valid time, and ``ahead`` rows have one after the permitted maximum.
+    """
 
     rows: pa.Table
     timeless: Int64s
@@ -91,11 +97,12 @@ def stamp_rows(
     is_held: bool = False,
     was_held: bool = False,
 ) -> Stamped:
-    """Stamp decoded rows.
+    """Return decoded rows with a time, an own time and a rank.
 
-    With a time column, a row's time is its own, moved up to ``lower`` where that is complete;
-    without one, all rows come at ``upper - 1``. Of a range that ``is_held``, rows from ``upper`` on
-    are left out, for now; of one that ``was_held``, those before ``lower`` are in already.
+    With a time column, the time of a row is its own time, or ``lower`` if the own time is complete
+    already (a late row). Without a time column, all rows have the time ``upper - 1``. If the range
+    ``is_held``, rows at ``upper`` or later are left out until a later binding. If it ``was_held``,
+    rows before ``lower`` are left out, because an earlier binding has them.
     """
     none = np.zeros(0, dtype=np.int64)
     count = rows.num_rows
@@ -122,7 +129,10 @@ def stamp_rows(
 
 
 def restamp_rows(rows: pa.Table, source: SourceInfo, *, lower: int, upper: int) -> pa.Table:
-    """Return rows that `stamp_rows` let through with their times, which follow from them."""
+    """Return rows that `stamp_rows` has kept, with the same times, computed again.
+
+    The times follow from the rows, so a Spark job need not send them between its stages.
+    """
     if source.time_column is None:
         times = np.full(rows.num_rows, upper - 1, dtype=np.int64)
         own = np.zeros(rows.num_rows, dtype=np.int64)
@@ -134,9 +144,10 @@ def restamp_rows(rows: pa.Table, source: SourceInfo, *, lower: int, upper: int) 
 
 
 def last_of_each(messages: pa.Table, named: Hashes) -> Int64s:
-    """Return the places of messages that others of their key and time do not supersede, in order.
+    """Return the places, in order, of the newest message of each key at each time.
 
-    It is all that `apply_upsert` asks of them: what came at one time leaves the newest, or nothing.
+    `apply_upsert` gives the same result for these alone: it uses only the newest of a key's
+    messages at one time.
     """
     times = messages.column(TIME).to_numpy()
     chain = group_by_key(named, in_order(messages))
@@ -145,7 +156,7 @@ def last_of_each(messages: pa.Table, named: Hashes) -> Int64s:
 
 
 def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Append each message."""
+    """Return an update with diff +1 for each message."""
     ones = pa.array(np.ones(messages.num_rows, dtype=np.int64))
     return messages.select([*schema.names, TIME]).append_column(DIFF, ones).cast(schema.updates)
 
@@ -158,12 +169,15 @@ def apply_upsert(
     time_column: str | None = None,
     named: Hashes | None = None,
 ) -> Updates:
-    """Chain the messages of each key, in the order of their times, onto what it was before.
+    """Return the updates that the messages make, on top of the state of their keys before.
+
+    For each key, a chain links the state before and the key's messages, in the order of their
+    times. Each link that changes the row gives an update -1 of the old row and +1 of the new one,
+    both at the link's time.
 
     Shape: ``named`` are the hashes of the messages' keys, if they are known; see `hash_keys`.
-        Several changes of a key give each their -old, +new at their own time; one that changes
-        nothing gives none. Updates come by key, and those of a key by time. Deletions are given
-        where there are any in ``before``, be they none.
+        Updates are sorted by key, then by time. The result has deletions, perhaps empty ones, if
+        ``before`` has deletions.
     """
     kept = before.deleted
     kept_schema = None if kept is None else ShardSchema(kept.schema, schema.key_columns)
@@ -179,7 +193,8 @@ def apply_upsert(
     keys = _join_hashes(hash_keys(early, schema), named)
     chain = group_by_key(keys, in_order(rows))
     chain = chain[_is_newest_so_far(rows, keys, chain)]
-    # Of several messages of a key at one time, the last one counts.
+    # A key has one row at a time. Messages of one time are in the order of their own times, so the
+    # last of them is the newest.
     superseded = _follows(keys, chain) & (times[chain[1:]] == times[chain[:-1]])
     chain = chain[np.append(~superseded, True)]
     chain = sort_by_key(rows.select(schema.key), keys, chain)
@@ -196,7 +211,7 @@ def apply_upsert(
 
 
 def hash_keys(rows: pa.Table, schema: ShardSchema) -> Hashes:
-    """Return the hashes of rows' keys."""
+    """Return the hash of each row's key."""
     return hash_rows([rows.column(n) for n in schema.key], rows=rows.num_rows)
 
 
@@ -206,9 +221,10 @@ def _join_hashes(one: Hashes, other: Hashes) -> Hashes:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """Places of messages in chains by key; of each, whether it is new, and when it counts.
+    """The chains of all keys, one after another: the place of each message in the rows.
 
-    ``follows`` says of each but the first whether it is of the same key as the one before.
+    ``follows`` has one item less than ``places``: True if a message has the same key as the one
+    before it. ``is_new`` is False for the state before the tick. ``times`` are those of updates.
     """
 
     places: Int64s
@@ -218,7 +234,7 @@ class _Links:
 
 
 def _only_links(data: pa.Table, links: _Links) -> tuple[pa.Table, _Links]:
-    """Return the rows that stand in chains, and their places among these."""
+    """Return the rows that are in a chain, and the chains with their places among these rows."""
     there = np.zeros(data.num_rows, dtype=np.bool_)
     there[links.places] = True
     places = np.cumsum(there)[links.places] - 1
@@ -228,16 +244,20 @@ def _only_links(data: pa.Table, links: _Links) -> tuple[pa.Table, _Links]:
 def _changes(
     links: _Links, rows: pa.Table, live: Bools, schema: ShardSchema
 ) -> tuple[pa.Table, Hashes]:
-    """Return the updates of a shard in which those links stand that are ``live``, and hashes."""
+    """Return the updates, with hashes, of a shard whose rows are the ``live`` links of the chains.
+
+    For the output, live links are the messages that do not delete; for the deletions shard, they
+    are the messages that delete.
+    """
     if not live.any():
         none = np.zeros(0, dtype=np.uint64)
         return schema.updates.empty_table(), Hashes(none, none)
     data = rows.select(schema.names)
-    # Each row is hashed once, though it may come, and go again.
+    # Hash each row once: it may be in two updates, +1 and a later -1.
     hashes = hash_rows(data.columns, rows=data.num_rows)
     follows = links.follows & live[:-1]
     unchanged = follows & live[1:] & _follows(hashes, links.places)
-    # Where each message of the chain takes away the row before it, and where it brings its own.
+    # Column 0: the link removes the row of the link before it. Column 1: it adds its own row.
     changes = np.zeros((len(live), 2), dtype=np.bool_)
     changes[1:, 0] = follows & ~unchanged
     changes[:, 1] = live & links.is_new & ~np.append(False, unchanged)
@@ -249,7 +269,7 @@ def _changes(
 
 
 def in_order(messages: pa.Table) -> Int64s:
-    """Return the places of messages by (time, own time, range, offset)."""
+    """Return the places of messages, sorted by (time, own time, range, offset)."""
     return _places_by(messages, TIME, OWN, RANK, OFFSET)
 
 
@@ -261,12 +281,14 @@ def _places_by(messages: pa.Table, *names: str) -> Int64s:
 
 
 def _is_newest_so_far(rows: pa.Table, keys: Hashes, chain: Int64s) -> Bools:
-    """Say of each place of a chain whether no message of the key before it is newer by itself.
+    """Return a mask of the links that are newer, by own time, than all earlier ones of their key.
 
-    What is late comes after what is newer, and counts for nothing then.
+    A late message has a later time than a newer message of its key, and is ignored.
     """
     seniority = np.empty(rows.num_rows, dtype=np.int64)
     seniority[_places_by(rows, OWN, RANK, OFFSET)] = np.arange(rows.num_rows)
+    # The number of the key outweighs all seniorities, so the running maximum starts again at each
+    # key.
     key = np.append(0, np.cumsum(~_follows(keys, chain)))
     standing = key * rows.num_rows + seniority[chain]
     newest: Bools = standing == np.maximum.accumulate(standing)
@@ -274,13 +296,13 @@ def _is_newest_so_far(rows: pa.Table, keys: Hashes, chain: Int64s) -> Bools:
 
 
 def group_by_key(hashes: Hashes, places: Int64s) -> Int64s:
-    """Return ``places`` with those of one key together, in the order that they have.
+    """Return ``places`` with those of one key together; within a key, their order stays.
 
-    Two keys are the same where their hashes of 128 bits are.
+    Two keys are equal if their hashes of 128 bits are equal.
     """
     bits = np.uint64(max(1, len(places).bit_length()))
-    # The upper bits of a hash, and below them where it stands: a sort of plain numbers is several
-    # times as fast as one of places, and as stable.
+    # Pack the upper bits of each hash with the index of its place in the lower bits. A sort of
+    # these numbers is several times as fast as a stable argsort, and has the same result.
     packed = hashes.lo[places] >> bits << bits
     packed |= np.arange(len(places), dtype=np.uint64)
     packed.sort()
@@ -288,6 +310,7 @@ def group_by_key(hashes: Hashes, places: Int64s) -> Int64s:
     upper = packed >> bits
     meets = upper[1:] == upper[:-1]
     mixed = meets & ~_follows(hashes, grouped)
+    # Different keys may share the upper bits. Sort only these runs, by the whole hash.
     if mixed.any():
         run = np.append(0, np.cumsum(~meets))
         is_mixed = np.zeros(int(run[-1]) + 1, dtype=np.bool_)
@@ -299,21 +322,24 @@ def group_by_key(hashes: Hashes, places: Int64s) -> Int64s:
 
 
 def sort_by_key(key: pa.Table, hashes: Hashes, grouped: Int64s) -> Int64s:
-    """Return places that `group_by_key` gave with the keys in order; one of each is compared."""
+    """Return grouped places (see `group_by_key`) sorted by key.
+
+    Only one row of each key is compared. Keys of nested types have no order and stay grouped.
+    """
     begins = np.flatnonzero(np.append(True, ~_follows(hashes, grouped)))
     distinct = key.take(grouped[begins])
     if any(pa.types.is_nested(f.type) for f in distinct.schema):
-        return grouped  # These have no order.
+        return grouped
     order = pc.sort_indices(distinct, sort_keys=[(n, "ascending") for n in distinct.schema.names])
     by_key = order.to_numpy()
     counts = np.diff(np.append(begins, len(grouped)))[by_key]
-    # Where each group goes, less where it comes from.
+    # The distance by which each group moves.
     shifts = begins[by_key] - (np.cumsum(counts) - counts)
     return grouped[np.repeat(shifts, counts) + np.arange(len(grouped))]
 
 
 def _is_ordered(*columns: Int64s) -> bool:
-    """Say whether rows go up, the first column being the one that counts most."""
+    """Return True if rows ascend lexicographically by these columns."""
     tied: Bools = np.ones(max(0, len(columns[0]) - 1), dtype=np.bool_)
     for column in columns:
         if np.any(tied & (column[1:] < column[:-1])):
@@ -323,14 +349,14 @@ def _is_ordered(*columns: Int64s) -> bool:
 
 
 def _follows(hashes: Hashes, places: Int64s) -> Bools:
-    """Say of each place but the first whether its row is the same as the one before."""
+    """Return for each place but the first whether its hash equals that of the place before."""
     lo, hi = hashes.lo[places], hashes.hi[places]
     same: Bools = (lo[1:] == lo[:-1]) & (hi[1:] == hi[:-1])
     return same
 
 
 def _early_messages(before: KeysBefore, schema: ShardSchema, time_column: str | None) -> pa.Table:
-    """Return what was before as messages that came before all others."""
+    """Return the state before a tick as messages that precede all messages of the tick."""
     found = [_as_messages(before.rows, schema, _own_times(before.rows, time_column), deleted=False)]
     if before.deleted is not None:
         own = _own_times(before.deleted, time_column)
@@ -357,10 +383,11 @@ def _as_messages(rows: pa.Table, schema: ShardSchema, own: Int64s, *, deleted: b
 def current_rows(
     updates: Sequence[pa.Table], named: Hashes, schema: ShardSchema, *, as_of: int
 ) -> pa.Table:
-    """Return the output's rows at ``as_of`` for the keys of these hashes: the feedback.
+    """Return the rows of an output at ``as_of`` for the keys with these hashes: the feedback.
 
-    Of a key, the updates are a chain: one row at the most stands at a time, and goes before the
-    next one comes. Rows of some other keys may be among those that are returned.
+    A key has at most one row at a time, so its updates alternate between +1 and -1. The last update
+    up to ``as_of`` decides: if its diff is +1, its row is current. The result may have rows of
+    other keys too.
     """
     filled = [t for t in updates if t.num_rows]
     if not filled or not len(named):
@@ -375,7 +402,7 @@ def current_rows(
         (times[chain[1:]] == times[chain[:-1]]) & (diffs[chain[1:]] < diffs[chain[:-1]])
     )
     if np.any(follows & back):
-        # Parts that were put together by others, or come in another order than that of time.
+        # The tables are not in the order of times, or a part of another writer is not sorted so.
         chain = group_by_key(keys, places[np.lexsort((diffs[places], times[places]))])
     is_last = np.append(~_follows(keys, chain), True)[: len(chain)]
     there = np.zeros(table.num_rows, dtype=np.bool_)
@@ -384,7 +411,10 @@ def current_rows(
 
 
 def _may_be_among(keys: Hashes, named: Hashes) -> Bools:
-    """Say of each key whether it may be one of those that are named; of few others, too."""
+    """Return a mask of the keys that may be among ``named``; it is True for a few other keys too.
+
+    A bitmap of hash prefixes costs less than a sort or a hash table.
+    """
     bits = max(10, min(26, len(named).bit_length() + 4))
     shift = np.uint64(64 - bits)
     there = np.zeros(1 << bits, dtype=np.bool_)

@@ -19,12 +19,12 @@ from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import TIME
 from tidelog.persist.upkeep.merging import Expiry
 
-# So long after its own time a deletion is remembered, by the times of the data.
+# Event time after a deletion's own time for which ingesters remember it.
 DELETIONS_KEPT_MS: Final = DAY_MS
 
 
 def expiries_of(rendition: RenditionInfo, source: SourceInfo) -> dict[str, Expiry]:
-    """Return which updates of the shards of a rendition expire, by the id of the shard."""
+    """Return the expiry of each shard of a rendition that has one, by the id of the shard."""
     found = {}
     if rendition.errors is not None:
         found[rendition.errors] = Expiry(_has_passed, by_time=True)

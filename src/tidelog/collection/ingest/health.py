@@ -1,7 +1,7 @@
-"""Health: what an ingester leaves in the location for people, of its newest run.
+"""Health: a report of an ingester's newest run, stored in the location for people to read.
 
-Shape: ``status/<source id>.json``. A hint and never an authority: whoever writes last prevails,
-    nothing is decided by it, and one that is missing or cannot be read counts as none.
+Shape: ``status/<source id>.json``. It is only a hint: the last writer wins, no code decides by it,
+    and a report that is damaged counts as missing.
 Does no I/O: see `tidelog.collection.ingest.run` and `tidelog.collection.ingest.status`.
 Source: design page 6, "The recipe, as it runs" (health).
 """
@@ -16,11 +16,12 @@ STATUS: Final = "status/"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was last heard of. ``error`` is what it stands at, or stopped with.
+    """The last report of a run.
 
-    Units: ``updated_us`` is when this was written, ``upper`` is in milliseconds; rows are those of
-        the run, and ``dropped`` counts its values of fields that the schema lacks. ``merges`` has
-        why merges of a shard ended.
+    Shape: ``error`` is the error that the run retries after, or stopped with. ``merges`` has the
+        reason why merges of a shard stopped, by the id of the shard.
+    Units: ``updated_us`` is the time of the report; ``upper`` is in milliseconds. Counts are those
+        of this run; ``dropped`` counts values of fields that the schema lacks, by field.
     """
 
     engine: str
@@ -41,7 +42,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def health_path(source_id: str) -> str:
-    """Return the key of a source's health."""
+    """Return the key of the object with a source's health."""
     return f"{STATUS}{source_id}.json"
 
 
@@ -50,7 +51,7 @@ def encode_health(health: Health) -> bytes:
 
 
 def decode_health(data: bytes) -> Health | None:
-    """Read a health; None if it cannot be read."""
+    """Return the health that these bytes encode; None if they are damaged."""
     try:
         return msgspec.json.decode(data, type=Health)
     except (msgspec.MsgspecError, UnicodeDecodeError):

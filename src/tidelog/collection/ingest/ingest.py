@@ -1,8 +1,9 @@
-"""The ingester: one tick of the recipe after another, for one source.
+"""The ingester: turns the messages of one source into commits to its shards, tick by tick.
 
-Each tick mints a binding, or finds one that stands beyond the output; obeys what is recorded;
-computes what lies between; and commits it to each shard. Any number of ingesters may do so at
-once, and each may die at any point: the shards alone say where to go on, and all compute the same.
+A tick proposes a binding, or finds one that is not committed yet. It reads back the recorded
+binding, computes its updates, and commits them to each shard. Any number of ingesters may tick
+concurrently, and each may die at any point. The shards alone decide the next step, and every
+ingester computes the same updates for a binding.
 Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 """
 
@@ -65,10 +66,13 @@ _AHEAD = f"gave up after {TRIES_MAX} tries: other ingesters committed first; try
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The result of one tick. ``won`` counts our own commits; the head has ``left_bytes`` more.
+    """The result of one tick, for the times ``[lower, upper)``.
 
-    Rows and bytes are 0 if another ingester made the last commit: that one reports them.
-    ``exhausted``: nothing of the head was left to be taken. ``computed`` is None where none was.
+    Shape: ``exhausted`` is True if the head had nothing left to ingest. ``computed`` is None if the
+        binding had no ranges to compute.
+    Units: ``won`` counts the commits of this ingester, and ``unchecked`` those of other ingesters
+        that could not be compared. ``left_bytes`` of the head are not ingested. Counts of rows and
+        bytes are 0 if another ingester made the last commit: that one reports them.
     """
 
     lower: int
@@ -86,7 +90,7 @@ class Tick:
 
 
 class Commits(NamedTuple):
-    """The commits of a tick. ``is_completed``: the last of them was ours, and so is the tick."""
+    """The commits of a tick; ``is_completed`` is True if this ingester made the last of them."""
 
     won: int
     unchecked: int
@@ -95,12 +99,12 @@ class Commits(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Ingester(SourceShards):
-    """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
+    """The ingester of one source.
 
-    ``final`` says that nothing more comes: what is held back for ``--lateness`` comes in.
-    ``surveyed`` is what other processes asked of stores so far for its surveys.
-    Units: a tick takes about ``bytes_max`` of the source, or all that is left where that is a
-        quarter more at the most.
+    Shape: ``strict`` makes rows that do not fit the schema an error, before they are committed.
+        ``final`` means that no more data follows: rows held back for ``--lateness`` are released.
+    Units: a tick ingests about ``bytes_max`` of the source. If at most a quarter more is left, it
+        ingests all of it. ``surveyed`` counts the requests of other processes for surveys.
     """
 
     engine: Engine
@@ -116,15 +120,17 @@ class Ingester(SourceShards):
     _noted: Mapping[str, str] = field(default_factory=dict)
 
     async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
-        """Do one tick; None if there is nothing to do up to ``head``.
+        """Do one tick; return None if the source has nothing new up to ``head``.
 
-        With times from the clock, an idle tick moves upper on, where it ``may_idle``; with times
-        from the data, it is None.
+        With times from the clock and ``may_idle``, a tick without new data advances the upper.
 
         Raises:
-            SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file
-            is. SourceRowsRefused: ``strict``, and rows do not fit. DataDiffers: another ingester
-            computes other data; stop, and find out which is wrong. LocationError: the store failed.
+            SourceDropped: the source is no longer in the catalog.
+            SourceRewritten, GoneError: a bound file was changed, or no longer exists.
+            SourceRowsRefused: with ``strict``, rows do not fit the schema.
+            DataDiffers: another ingester computed different rows; stop both and compare them.
+            ContentionError: other ingesters committed first at every try.
+            LocationError: a store failed.
         """
         await self._check_there()
         start_us = self.clock.monotonic_us()
@@ -136,11 +142,13 @@ class Ingester(SourceShards):
             try:
                 done = await self._tick(head, may_idle=may_idle)
             except (AsOfBeforeSince, PartMissing, PartsSwept) as error:
-                # Others went on, merged or swept while we knew no more than an earlier state.
+                # The state in this process is stale: other processes have committed, merged or
+                # swept since.
                 await self.catch_up(error)
                 continue
             except GoneError:
-                # What others have taken already, the source may let go of.
+                # A source may drop messages that another ingester has committed. The error counts
+                # only if the upper shows no such commit.
                 await self.refresh()
                 if self.upper <= reached:
                     raise
@@ -155,16 +163,17 @@ class Ingester(SourceShards):
     async def _begin_to_hold(self) -> None:
         await self._hold(make=True)
         if self.info.kind == FILES:
-            return  # Of which nothing is held.
+            return  # A source of files needs no hold.
         try:
             await self._check_there()
         except SourceDropped:
-            # Who dropped it may have let go of it before this was made, which would last for ever.
+            # The drop may have released the source's holds before this ingester made its own. So
+            # the ingester releases that one itself.
             await release_source(self.info, store=self.store, clock=self.clock)
             raise
 
     async def _hold(self, *, make: bool) -> None:
-        """Tell the source up to where all that it has is in."""
+        """Report to the source which messages are all committed; with ``make``, create a hold."""
         for _ in range(TRIES_MAX):
             upper = self.upper
             if upper.is_empty or self.remap.state.upper_frontier < upper:
@@ -172,7 +181,7 @@ class Ingester(SourceShards):
             try:
                 standing = await self.standing(upper.time)
             except (AsOfBeforeSince, PartMissing) as error:
-                await self.catch_up(error)  # As in a tick.
+                await self.catch_up(error)  # A stale state, as in `tick`.
                 continue
             await self.source.hold(standing.needed, make=make)
             return
@@ -180,7 +189,8 @@ class Ingester(SourceShards):
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         if self.remap.state.upper_frontier < self.upper:
-            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
+            # but not yet their bindings.
             await self.remap.refresh()
         self.check_alive()
         lower = self.upper.time
@@ -189,21 +199,23 @@ class Ingester(SourceShards):
         if self.remap.state.upper == lower:
             plan = await self.plan(head, lower)
             await self._store_notes()
-            # With times from the data, a plan without ranges lets in what was held back.
+            # With times from the data, a plan without ranges may still release rows held back.
             if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
                 return None
             upper = self._upper_of(plan, lower)
             if plan.ranges:
                 await self.engine.prepare(self.info, plan.ranges)
             if self.strict and plan.ranges:
-                # Rows that are refused must leave no binding: it would hold files to their bytes.
+                # Compute before the binding. A binding fixes the bytes of its files, so a user
+                # could not correct refused rows after it.
                 planned = Binding(lower, upper, plan.ranges)
                 ready = planned, await self._compute(planned)
             await self._mint(plan, lower, upper)
             self.check_alive()
         exhausted = plan is not None and not plan.ranges and plan.upper is None
         binding = await self._binding(lower)
-        # Before the commit, as it fails where others went on, and a tick is counted once.
+        # Read the progress before the commit. This read fails if other ingesters are ahead, and a
+        # failure after the commit would lose the counts of this tick.
         standing = await self.standing(lower)
         if not binding.ranges and not standing.held:
             done = await self._commit(binding, nothing_computed(len(self.outputs)))
@@ -236,7 +248,7 @@ class Ingester(SourceShards):
         )
 
     async def _store_notes(self) -> None:
-        """Store what a plan found to report, before its rows are bound: a kill loses no report."""
+        """Store a plan's new reports about files before its rows are bound: a kill loses none."""
         notes = self.source.notes()
         new = {path: note for path, note in notes.items() if self._noted.get(path) != note}
         if new:
@@ -244,7 +256,7 @@ class Ingester(SourceShards):
         self._noted = dict(notes)
 
     def _left_bytes(self, head: SourceHead, taken: Taken) -> int:
-        """Return what a head has beyond a frontier; known where a tick of ours ended there."""
+        """Return the bytes of a head after ``taken``; the last tick's result is cached."""
         known = self._left
         if known is not None and known[0] is head and known[1] is taken:
             return known[2]
@@ -273,26 +285,29 @@ class Ingester(SourceShards):
         self.source.pass_over(self._skipped)
 
     def _lost(self, binding: Binding, standing: Standing) -> list[AddressRange]:
-        """Return the ranges that would be all in with a binding, but that were skipped."""
+        """Return the skipped ranges that end with a binding: no row of them is held back after it.
+
+        Each becomes one bad row, in that binding only.
+        """
         there = (*standing.held, *binding.ranges)
         done = (found for found in there if found.reached < binding.upper)
         return [found for found in done if self.is_skipped(found)]
 
     def is_skipped(self, found: AddressRange) -> bool:
-        """Return True if `tidelog source skip` gave a range up."""
+        """Return True if `tidelog source skip` has skipped a range."""
         return isinstance(found, FileRange) and is_skipped(found, self._skipped)
 
     async def plan(
         self, head: SourceHead, lower: int, *, taken: Taken | None = None
     ) -> Plan | None:
-        """Choose what the next binding takes; with times from the clock, maybe nothing.
+        """Return the ranges for the next binding; with times from the clock, there may be none.
 
-        ``taken`` is the frontier, unless it is that of the output.
+        ``taken`` is the source's progress, by default that at the outputs' upper.
         """
         standing = await self.standing(lower)
         taken = standing.taken if taken is None else taken
         left = self._left_bytes(head, taken)
-        # What is left behind would be a tick as well, of which most is what any tick costs.
+        # A small rest would become a tick of its own, and cost mostly the fixed price of a tick.
         bytes_max = self.bytes_max if left > REST_SHARE * self.bytes_max else left
         plan = await self.source.plan(
             taken,
@@ -320,7 +335,7 @@ class Ingester(SourceShards):
         return max(self.clock.now_us() // 1_000, lower) + 1
 
     def job_of(self, binding: Binding, standing: Standing) -> Job:
-        """Return what has to be computed for a binding, where so much is in before it."""
+        """Return the job that computes a binding after this progress."""
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*standing.held, *binding.ranges) if not self.is_skipped(r))
         ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
@@ -346,7 +361,8 @@ class Ingester(SourceShards):
         state = shard.state
         parts: list[Part] = []
         if feedback and binding.lower:
-            # By a state that is ticks ahead, what was there before cannot be told any more.
+            # If other ingesters are ticks ahead, the output before this binding may no longer be
+            # readable.
             check_readable(state, binding.lower - 1)
             parts = parts_until(state, binding.lower - 1)
         return Target(
@@ -360,13 +376,17 @@ class Ingester(SourceShards):
         )
 
     def parts_of(self, computed: Computed) -> list[Sequence[Part]]:
-        """Return the parts that were computed, by the shards that are `written`."""
+        """Return the computed parts, in the order of the shards of `written`."""
         rows = [one.rows for one in computed.written]
         deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
         return [*rows, *deleted, computed.error_parts]
 
     async def _commit(self, binding: Binding, computed: Computed) -> Commits:
-        """Commit to each shard not past the binding; count those that were ours, and unchecked."""
+        """Commit the parts of a binding to each shard that does not have it yet.
+
+        If another ingester was first at a shard, compare its commit with the computed parts. All
+        compute the same updates, so shards with commits of several ingesters fit together.
+        """
         won = unchecked = 0
         is_ours = False
         lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
@@ -383,15 +403,16 @@ class Ingester(SourceShards):
                 skipped = self._skipped
                 unchecked += not await self._same(binding, shard, parts)
                 if self._skipped != skipped:
-                    # The other one went on without a file. What we have computed of it must not
-                    # stand beside that: a key's row, and its deletion. The next tick leaves it out.
+                    # The other ingester skipped a file that is in these parts. The rest of them
+                    # must not be committed next to its commit: a deletion could contradict a row.
+                    # The next tick computes the binding without the file.
                     break
-            # Otherwise another ingester moved an idle interval's upper in between; the next tick,
-            # which starts from what the shards say, goes on from there.
+            # Otherwise another ingester advanced the upper within the binding, in an idle tick. The
+            # next tick starts from the shards' states.
         return Commits(won, unchecked, is_ours)
 
     def _holds_of(self, shard: Shard, binding: Binding) -> dict[str, Frontier]:
-        """Return the holds that a commit moves: ours, and that of readers where it is told to."""
+        """Return the holds that a commit moves: the ingesters', and with a retention, `history`."""
         holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
         is_read = HISTORY_HOLD in shard.first_holds
         if is_read and self._retain_ms is not None:
@@ -399,15 +420,15 @@ class Ingester(SourceShards):
         return holds
 
     async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool:
-        """Compare what we computed with what another ingester committed, as `_same_as_theirs`.
+        """Compare computed parts with another ingester's commit; see `same_as_theirs`.
 
         Raises:
-            DataDiffers: it is other data.
+            DataDiffers: they differ, although no file of the binding was skipped.
         """
         try:
             return same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
         except DataDiffers:
-            # One of the two may have gone on without a file that the other one still had.
+            # One of the two ingesters may have skipped a file that the other one still read.
             await self._check_there()
             held = (await self.standing(binding.lower)).held
             if not any(self.is_skipped(found) for found in (*binding.ranges, *held)):
@@ -416,15 +437,15 @@ class Ingester(SourceShards):
 
 
 def late_in(binding: Binding, before: Taken) -> int:
-    """Return how many rows of a binding came after their time was complete."""
+    """Return the number of late rows of a binding: their times were complete before it."""
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
 
 
 def reached_before(plan: Plan, standing: Standing) -> int | None:
-    """Return the time that upper must pass before a plan is bound; None if it is bound now.
+    """Return the time that the upper must pass before a plan is bound; None to bind it now.
 
-    Other files may have the paths of ranges whose rows are held back. Two files' ranges cannot
-    have one path, so the held rows come in first.
+    A new file may have taken the path of a range whose rows are held back. Ranges of two files
+    cannot share one path, so the rows held back are released first.
     """
     others = {
         found.path

@@ -23,7 +23,7 @@ _Notes = dict[str, str]
 
 
 def notes_path(source_id: str) -> str:
-    """Return the key of a source's notes."""
+    """Return the key of the object with a source's notes."""
     return f"{STATUS}{source_id}.notes.json"
 
 
@@ -73,9 +73,10 @@ async def acknowledge(store: Store, source_id: str, paths: Collection[str]) -> C
 
 
 async def _change(store: Store, source_id: str, decide: Callable[[_Notes], _Notes]) -> None:
-    """Replace the notes by what ``decide`` makes of them.
+    """Replace the notes by the result of ``decide``.
 
-    An answer that was lost needs no look: the next try finds the notes as they are wanted.
+    If the answer to a put is lost, the next try reads the notes as wanted and writes nothing. So a
+    conditional put that meets its own write does no harm.
     """
     for _ in range(_TRIES):
         before, e_tag = await _load(store, source_id)

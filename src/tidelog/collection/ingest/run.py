@@ -1,8 +1,8 @@
-"""Running an ingester: up to where its source is now, or on and on.
+"""Runs of an ingester: up to the source's current head, or until it is stopped.
 
-A run decides nothing about data: the ingester's ticks do. It takes the source's head, ticks until
-that is taken, tries again where a store fails, and tells how it goes: to its caller after each
-tick, and in the location as health, for ``source status``.
+A run decides nothing about data: the ingester's ticks do. It reads the source's head, ticks until
+that is ingested, and retries if a store fails. It reports its progress to its caller after each
+tick. It also stores a health report in the location, for ``source status``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
 HEARTBEAT_US: Final = 60_000_000
 TRIES_ONCE: Final = 5
 PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
-_LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
-_HEALTH_S: Final = 2.0  # A store that has failed for good is not waited for to tell it so.
+_LOOK_US: Final = 100_000  # How often a pause checks whether the run must stop.
+_HEALTH_S: Final = 2.0  # Timeout of a health report: a failed store must not delay the run's end.
 
 
 @dataclass(frozen=True, slots=True)
 class FirstHead:
-    """A source's head that was looked at before a run, and what this process had asked until then.
+    """A source's head that was read before a run, and the usage of stores before that read.
 
-    A listing of 100,000 files takes seconds: who looked at one to choose an engine hands it on.
+    A listing of 100,000 files takes seconds. A caller that read the head to choose an engine passes
+    it to the run, so that the run need not read it again.
     """
 
     head: SourceHead
@@ -45,10 +46,10 @@ class FirstHead:
 
 
 async def look_ahead(ingester: Ingester) -> tuple[FirstHead, int]:
-    """Look at a source's head; return it for the run to begin with, and the bytes that it has left.
+    """Read a source's head. Return it for the run's first round, and its bytes not ingested yet.
 
     Raises:
-        LocationError: the store failed, or the source's.
+        LocationError: the store of the location or of the source failed.
     """
     before = _usage_of_driver(ingester)
     _, taken = await taken_now(ingester)
@@ -67,18 +68,19 @@ async def run_ingest(
     first: FirstHead | None = None,
     merges: bool = False,
 ) -> Summary:
-    """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
+    """Ingest the source up to its current head; with ``follow``, go on until ``stop`` is True.
 
-    A binding that stands beyond the output is finished first. With times from the clock, a run that
-    finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks. With
-    ``merges``, what is due of its shards is merged beside.
+    A binding that is not committed yet is committed first. With times from the clock, a run that
+    finds nothing new ticks once, to advance the upper. The run calls ``stop`` between ticks. With
+    ``merges``, it also merges the source's shards in the background.
 
-    Units: ``interval_us`` is how long to wait where nothing is left, before looking again; after
-        ``heartbeat_us`` without a tick one that finds nothing moves upper on all the same.
+    Units: ``interval_us`` is the pause before the next look at the source, if nothing is left.
+        With ``follow`` and times from the clock, an idle tick advances the upper after
+        ``heartbeat_us`` without a tick.
 
     Raises:
-        LocationError: the store failed, and (without ``follow``) went on to after some tries.
-        TidelogError: see `Ingester.tick`; what was committed stands.
+        LocationError: a store refused, or (without ``follow``) kept failing after several tries.
+        TidelogError: see `Ingester.tick`; commits made before it remain.
     """
     run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
     if merges:
@@ -107,7 +109,7 @@ def _usage_of_driver(ingester: Ingester) -> Usage:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of an ingester, as it goes."""
+    """One run of an ingester, with its counts so far."""
 
     ingester: Ingester
     on_tick: Callable[[RunProgress], None]
@@ -135,7 +137,7 @@ class _Run:
         self._start_us = self._told_us = clock.monotonic_us()
 
     async def go(self, *, follow: bool, interval_us: int) -> None:
-        """Take head after head, or one; wait out what may pass.
+        """Ingest one head, or with ``follow`` one after another; retry transient errors.
 
         Raises:
             TidelogError: see `run_ingest`.
@@ -145,7 +147,8 @@ class _Run:
             ticks = self.so_far.ticks
             try:
                 if failures:
-                    # What an interrupted commit came to is read back before anything is decided.
+                    # The outcome of an interrupted commit is unknown. Read the states back before
+                    # the next tick decides.
                     await self.ingester.refresh()
                 first, self.first = self.first, None
                 await self._take(await self.ingester.source.head() if first is None else first.head)
@@ -159,8 +162,8 @@ class _Run:
                 continue
             if not follow:
                 return
-            # One that waits for more is alive, and is to be seen so, from the first time on: until
-            # then its status is that of the run before it.
+            # A run that waits for data must appear as running in the status. The first report is
+            # not delayed, because until then the status shows the previous run.
             await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
             self.tending.look()
             await self._pause(interval_us)
@@ -195,7 +198,7 @@ class _Run:
         return tuple(new_column(name, self.ingester.schema.names) for name in new)
 
     def _is_due(self) -> bool:
-        """Say whether a tick that finds nothing is worth what it writes."""
+        """Return True if an idle tick is due: the run's first tick, or one per heartbeat."""
         if self._ticked_us is None:
             return True
         return self.ingester.clock.monotonic_us() - self._ticked_us >= self.heartbeat_us
@@ -223,7 +226,7 @@ class _Run:
         )
 
     def summary(self) -> Summary:
-        """Return what was done until now."""
+        """Return the results of the run so far."""
         upper = self.ingester.upper
         return replace(
             self.so_far,
@@ -243,7 +246,8 @@ class _Run:
         clock = self.ingester.clock
         pause_us = backoff_us(failures, clock, first_us=PAUSE_FIRST_US, most_us=PAUSE_MOST_US)
         self.on_tick(RunProgress(so_far=self.summary(), trouble=error, pause_us=pause_us))
-        await self._tell_after(HEALTH_EVERY_US, error)  # It may be the source that is away.
+        # The source's store may have failed, and the location's may work: then users see the error.
+        await self._tell_after(HEALTH_EVERY_US, error)
         await self._pause(pause_us)
 
     async def _pause(self, duration_us: int) -> None:
@@ -257,7 +261,7 @@ class _Run:
             await self.tell_health(error, running=True)
 
     async def tell_health(self, error: TidelogError | None, *, running: bool) -> None:
-        """Write the health. It is a hint: that it cannot be written is no reason to stop."""
+        """Write the health. It is a hint, so a failure to write it does not stop the run."""
         ingester, done = self.ingester, self.summary()
         self._told_us, self._is_told = ingester.clock.monotonic_us(), True
         health = Health(

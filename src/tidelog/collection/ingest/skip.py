@@ -1,10 +1,10 @@
-"""Skipping: how a source goes on without bytes that were bound and are gone.
+"""Skipping: how ingestion continues without bytes that were bound and no longer exist.
 
-The catalog records each range that is given up, by the path and the version of its file, before an
-ingester goes on without it. Committed rows stay. A range that was bound and not committed becomes
-one row in the errors. The ingester takes all later files of the same name. A record of an older
-version has a path alone: it skips all that comes under that name.
-Each ingester reads the catalog before each tick.
+The catalog first records each skipped range, by the path and the version of its file. Each ingester
+reads the catalog before each tick, so all of them leave out the same ranges. Committed rows stay. A
+range that was bound and not committed becomes one row of the errors. Later files of the same name
+are ingested. A record that an older version of tidelog wrote has only a path: it skips every file
+of that name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tidelog.store.port import Store
 
 
 async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
-    """Let a source go on without a file that it stands at.
+    """Skip a file that stops a source; return the changed source.
 
     Raises:
-        UsageError: it does not stand at it, or the file is skipped already. LocationError: a store
-            failed.
+        UsageError: the file does not stop the source, or is skipped already.
+        LocationError: a store failed.
     """
     name = ingester.info.name
     known = (await ingester.controller.catalog()).source(name)
@@ -53,7 +53,10 @@ async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
 
 
 async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
-    """Return the ranges of a path that a source cannot go on from, and those that depend on them.
+    """Return the ranges of a path that a tick still needs, if one of them cannot be read.
+
+    A tick reads all of these ranges, so one bad range stops them all. If each can be read and
+    decoded, the result is empty.
 
     Raises:
         LocationError: a store failed.
@@ -86,7 +89,7 @@ async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
 async def write_skipped(
     computed: Computed, ranges: Sequence[AddressRange], job: Job, *, store: Store, clock: Clock
 ) -> Computed:
-    """Return what was computed, with a bad row for each range that was skipped.
+    """Write a bad row for each skipped range; return the result of the tick with these rows.
 
     Raises:
         LocationError: the store failed.

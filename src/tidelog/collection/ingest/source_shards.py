@@ -1,7 +1,8 @@
-"""The shards of one source: what it brought, what was bound of it, and so where it stands.
+"""The shards of one source: its outputs and its bindings, and the progress that they record.
 
-Where to go on is said by shards alone: the output's upper is how far all is in, and the remap
-shard has what was bound up to there, and perhaps a binding beyond it, which whoever ticks obeys.
+The shards alone decide the next step of an ingester. The upper of the outputs is the progress: all
+bindings below it are committed. The remap shard has these bindings, and perhaps one more beyond the
+outputs. Each ingester must commit that one before it makes another.
 Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 """
 
@@ -46,7 +47,7 @@ from tidelog.store.port import Store
 
 @dataclass(slots=True, kw_only=True)
 class SourceShards:
-    """Handles on the shards of a source's rendition, and what they say of it."""
+    """The handles of the shards of a source's rendition, and the progress that they record."""
 
     info: SourceInfo
     rendition: RenditionInfo
@@ -84,7 +85,7 @@ class SourceShards:
 
     @property
     def live_bytes(self) -> int:
-        """Return how many bytes lie in the store that the newest known states name as parts."""
+        """Return the bytes of the stored parts that the newest known states name."""
         shards = [*self.outputs, *self.deletions, self.errors, self.remap]
         totals = [one.state.totals for one in shards]
         return sum(one.size_bytes - one.inline_bytes for one in totals)
@@ -101,25 +102,26 @@ class SourceShards:
             clock=self.clock,
             schema=schema,
             first_holds=holds,
-            # Remap rows are read at each tick, by whichever binding is next.
+            # Each tick reads rows of the remap shard, to plan and to read its binding.
             cache_bytes=16 * 1024 * 1024,
         )
 
     @property
     def written(self) -> list[Shard]:
-        """Return the shards that a tick writes, errors last."""
+        """Return the shards that a tick writes, in the order of its commits: errors last."""
         return [*self.outputs, *self.deletions, self.errors]
 
     @property
     def upper(self) -> Frontier:
-        """Return how far the collection is complete, as known here: the meet of its shards."""
+        """Return the upper of the collection as last read: the meet of its shards' uppers."""
         return meet([shard.state.upper_frontier for shard in self.written])
 
     async def refresh(self) -> None:
-        """Read where the shards stand.
+        """Read the newest state of each shard, the remap shard last (see `check_states`).
 
         Raises:
-            SourceDropped: the source was dropped. CorruptionError: the state of one is gone.
+            SourceDropped: the source was dropped.
+            CorruptionError: the state of a shard is lost or set back.
             LocationError: the store failed.
         """
         for shard in (*self.written, self.remap):
@@ -128,37 +130,38 @@ class SourceShards:
         await check_states(self.written, self.remap)
 
     def check_alive(self) -> None:
-        """Check that no shard is finished, by the states that are known: only a drop finishes one.
+        """Check that no shard is finished in its last known state: only a drop finishes a shard.
 
         Raises:
-            SourceDropped: one is.
+            SourceDropped: a shard is finished.
         """
         if any(shard.state.upper is None for shard in (*self.written, self.remap)):
             raise self.dropped()
 
     def dropped(self) -> SourceDropped:
-        """Return the error of a source that is no longer in the catalog."""
+        """Return the error for a source that is no longer in the catalog."""
         return SourceDropped(
             f"the source {self.info.name!r} was dropped during its ingestion: create it again to "
             "ingest it"
         )
 
     async def catch_up(self, error: TidelogError) -> None:
-        """Read the newest states, after an error that an earlier one was the cause of.
+        """Read the newest states, after an error that may come from a stale state.
 
         Raises:
-            PartMissing: a part is lost. CorruptionError, LocationError: see `refresh`.
+            PartMissing: the newest state still names the missing part, so the part is lost.
+            SourceDropped, CorruptionError, LocationError: see `refresh`.
         """
         await self.refresh()
         if isinstance(error, PartMissing):
             require_replaced((shard.state for shard in (*self.written, self.remap)), error)
 
     async def taken(self, upper: int) -> Taken:
-        """Return the frontier of the source at an upper that the remap shard has reached."""
+        """Return the last range of each path at an upper that the remap shard has reached."""
         return (await self.standing(upper)).taken
 
     async def standing(self, upper: int) -> Standing:
-        """Return what of the source is in at an upper that the remap shard has reached."""
+        """Return the progress of the source at an upper that the remap shard has reached."""
         if self._standing is not None and self._standing[0] == upper:
             return self._standing[1]
         if upper == 0:
@@ -168,7 +171,10 @@ class SourceShards:
         return found
 
     async def _remap_rows(self, as_of: int) -> pa.Table:
-        """Return the remap shard's contents, from the newest checkpoint on where there are many."""
+        """Return the remap shard's contents; if it has many parts, since its newest checkpoint.
+
+        A checkpoint is used only if the state still separates updates before and after it.
+        """
         state, schema = self.remap.state, self._remap_schema
         parts = self.remap.snapshot_of(state, as_of).parts
         checkpoint = await self.checkpoints.find(parts, as_of + 1)
@@ -182,25 +188,28 @@ class SourceShards:
         )
 
     async def _stand_at(self, upper: int, standing: Standing) -> None:
-        """Know where the source stands, and keep that beside the remap shard now and then."""
+        """Remember the progress at an upper, and write a checkpoint of it if one is due."""
         self._standing = upper, standing
         newest = self.checkpoints.written
         if self.checkpoints.are_due(parts_between(self.remap.state, newest - 1, upper - 1)):
             await self.checkpoints.write(standing, upper)
 
     async def pending(self) -> Binding | None:
-        """Return the binding that stands beyond the output, if one does."""
+        """Return the binding beyond the outputs; None if all bindings are committed."""
         lower = self.upper.time
         if self.remap.state.upper_frontier.time <= lower:
             return None
         return await self._binding(lower)
 
     async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
-        """Propose a binding; whoever was first, what stands then is read back and obeyed."""
+        """Propose a binding. If another ingester was first, its binding is recorded instead.
+
+        The caller reads back the recorded binding in either case, and commits that one.
+        """
         standing = await self.standing(lower)
         updates = plan_updates(standing, plan.ranges, self.source.range_type, upper=upper)
-        # Nobody reads the frontier below what the output has reached: this is bounded input
-        # reliance.
+        # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
+        # "bounded input reliance").
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
         await self.remap.try_compare_and_append(
             updates if updates.num_rows else None, lower, upper, holds=holds
@@ -221,16 +230,22 @@ class SourceShards:
 
 
 def is_told_apart(state: State, time: int) -> bool:
-    """Say whether no update from before a time was moved to it, or past it, by a merge."""
+    """Return True if no merge moved an update from before a time to that time or later.
+
+    A merge moves the times of old updates up to its since. An update that was moved past a
+    checkpoint's upper would be read twice: in the checkpoint, and after it.
+    """
     straddling = (b for b in state.batches.after(time - 1) if b.lower < time)
     return all(batch.since < time for batch in straddling)
 
 
 def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
-    """Compare what we computed with what another ingester committed; False if it cannot be told.
+    """Compare the computed parts with the commit of another ingester for the same times.
+
+    Return True if they are equal, False if the state no longer has that commit's sum.
 
     Raises:
-        DataDiffers: it is other data.
+        DataDiffers: the other ingester committed different data.
     """
     theirs = difference(shard.state, lower, upper)
     if theirs is None:

@@ -1,4 +1,4 @@
-"""The status of a source: how far it has come, what it has left, and how its last run went."""
+"""The status of a source: its upper, the bytes left to ingest, and the health of its last run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """Where a source stands.
+    """The progress of a source.
 
-    Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
-        the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
-        something was taken, None of a source that reads no files, which ``reached`` an address of
-        each path; ``notes`` are reports about files that no user has acknowledged, by path;
-        ``skipped`` are files that were given up, and when; ``late`` and ``bad``
-        count rows since the beginning. What came within ``lateness_ms`` is taken, and held back: it
-        lies in ``held_bytes`` of the source, beside rows that are in.
+    Shape: ``trouble`` is the error if the source cannot be listed; ``left_bytes`` is then None.
+        ``reached`` has the next address of each path, for a source that does not read files. It is
+        empty for a source of files; ``files`` is None for the others. ``notes`` are reports about
+        files that no user has acknowledged, by path. ``skipped`` has the skipped files, with the
+        time of the skip in microseconds.
+    Units: ``upper`` and ``since`` are in milliseconds. ``left_bytes`` are not ingested yet.
+        ``files`` counts the files of which some bytes are ingested. ``late`` and ``bad`` count rows
+        since the source was created. Rows of the last ``lateness_ms`` are read and not yet visible.
+        ``held_bytes`` is the size of the ranges with such rows; other rows there are visible.
     """
 
     name: str
@@ -54,7 +56,7 @@ class SourceStatus:
 
 
 async def source_status(ingester: Ingester) -> SourceStatus:
-    """Ask the source, the shards, and the health that the last run left; writes nothing.
+    """Return the status of a source, from its head, its shards and its last health. Write nothing.
 
     Raises:
         LocationError: the location's store failed.
@@ -67,7 +69,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     try:
         left = (await ingester.source.head()).left_bytes(taken)
     except TidelogError as error:
-        # A source that cannot be reached is when its status is asked for.
+        # Users ask for the status when a source cannot be reached, so the rest is still returned.
         trouble = str(error)
     return SourceStatus(
         name=ingester.info.name,
@@ -89,27 +91,29 @@ async def source_status(ingester: Ingester) -> SourceStatus:
 
 
 def count_files(taken: Taken) -> int:
-    """Return how many files there are of which something was taken, whatever they were called."""
-    files = cast("Mapping[str, FileRange]", taken)  # The caller has asked for these.
+    """Return the number of files with ingested bytes; a file that was moved counts once."""
+    files = cast("Mapping[str, FileRange]", taken)  # Callers pass only sources of files.
     families = {id(names): names for names in names_by_path(files).values()}
     return len(taken) - sum(len(names) - 1 for names in families.values())
 
 
 async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
-    """Return how far the collection is complete, and what of the source that is.
+    """Return the upper of the collection, and the last range of each path below it.
 
     Raises:
+        ContentionError: other ingesters moved the upper during every read.
         LocationError: the store failed.
     """
     for _ in range(_TRIES):
         upper = ingester.upper
         if ingester.remap.state.upper_frontier < upper:
-            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
+            # but not yet their bindings.
             await ingester.remap.refresh()
         try:
             return upper, {} if upper.is_empty else await ingester.taken(upper.time)
         except AsOfBeforeSince:
-            # An ingester went on between our reading of the output and of the bindings.
+            # Another ingester ticked between our reads of the outputs and of the bindings.
             await ingester.refresh()
     raise ContentionError(
         "gave up, since ingesters changed the source during every read: try again",
@@ -118,7 +122,7 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
 
 
 async def load_health(ingester: Ingester) -> Health | None:
-    """Return the health that the source's last run left, if it can be read.
+    """Return the health of the source's last run; None if it is missing or damaged.
 
     Raises:
         LocationError: the store failed.

@@ -1,4 +1,4 @@
-"""What a run of an ingester tells of itself, as it goes and at its end."""
+"""The reports of a run: its progress after each tick, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from tidelog.store.wrappers.metered import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The results of a run, so far or in all.
+    """The results of a run, at its end or so far.
 
     If several ingesters run at once, the one that completes a tick counts its rows and bytes.
 
-    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
-        that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
-        head still has; ``store`` is what driver and executors asked of the location's store and
-        the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
-        taken yet, by path, and why, and ``notes`` say what else there is to tell of files (those
-        that were moved). ``driver_read_bytes`` is what this process read of both: on
-        Spark, a small part of what executors did. ``live_bytes`` are parts that the states name:
-        what merges replaced lies there too, until it is collected.
+    Shape: ``waiting`` has the reason why a file cannot be ingested yet, and ``notes`` has other
+        reports about files (such as a move), both by path. ``notes`` also has the errors of
+        merges, by the id of the shard. ``upper`` is None before the first tick.
+    Units: ``rows``, ``late`` and ``bad`` count rows, ``dropped`` counts values by field, and
+        ``won`` counts the commits that this ingester made. ``size_bytes`` are the bytes of the
+        source that were ingested, and ``left_bytes`` those of its head that were not. ``store``
+        counts the requests of driver and executors, to the stores of the location and the source.
+        ``driver_read_bytes`` are the bytes that this process read from both; with Spark, the
+        executors read most. ``live_bytes`` are the bytes of the parts that states name: parts that
+        a merge replaced use space too, until they are collected, and are not counted.
     """
 
     ticks: int = 0
@@ -74,7 +76,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """A report of a run: at its start, after each tick, and before it tries a failed store again.
+    """A report of a run: at its start, after each tick, and before it retries a failed store.
 
     ``tick`` is None except after a tick. ``trouble`` is the error after which the run pauses for
     ``pause_us``. ``warnings`` name columns of files that the source lacks, each once in a run.
@@ -88,7 +90,7 @@ class RunProgress:
 
 
 def new_column(name: str, columns: Sequence[str]) -> str:
-    """Return what to say of a column in files that the source lacks, and what to do."""
+    """Return the warning about a column of files that the source lacks, with the remedy."""
     twin = twin_of(name, columns)
     if twin is not None:
         return (

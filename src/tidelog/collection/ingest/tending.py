@@ -1,6 +1,6 @@
-"""Tending: what an ingester that goes on and on does for its shards beside its ticks.
+"""Background merges: an ingester that follows a source also merges the shards that it writes.
 
-One merge at a time, of whichever shard has one due; ticks do not wait for it.
+It runs one merge at a time. Ticks do not wait for a merge.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tidelog.persist.upkeep.merging import Expiry
 
 @dataclass(slots=True)
 class Tending:
-    """The merges of some shards, in the background. ``trouble`` says why one goes on no more.
+    """The background merges of some shards.
 
-    Shape: ``expiries`` by the id of a shard.
+    Shape: ``expiries`` is by the id of a shard. So is ``trouble``: it has the error of each shard
+        whose merge failed. Such a shard is not merged again in this run.
     """
 
     shards: Sequence[Shard]
@@ -30,7 +31,7 @@ class Tending:
     _busy_with: str = ""
 
     def look(self) -> None:
-        """Begin a merge if one is due, and none is under way."""
+        """Start a merge if a shard needs one and no merge is running."""
         if self._task is not None:
             if not self._task.done():
                 return
@@ -44,7 +45,7 @@ class Tending:
             self._task = asyncio.create_task(work, name="merge")
 
     async def stop(self) -> None:
-        """Give up the merge that is under way: it has changed nothing, or all."""
+        """Cancel the running merge. Its commit is atomic, so it has happened or not."""
         if self._task is None:
             return
         self._task.cancel()
@@ -56,7 +57,8 @@ class Tending:
         try:
             task.result()
         except LocationError:
-            return  # The next look tries again.
+            return  # The next call of `look` tries again.
         except TidelogError as error:
-            # Rows come in all the same; whoever merges this shard, or reads it, is told.
+            # Ingestion does not need merges, so it continues. The run reports the error, and a
+            # reader or another merger of this shard meets the same one.
             self.trouble[self._busy_with] = str(error)
