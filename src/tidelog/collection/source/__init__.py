@@ -1,1 +1,1 @@
-"""Raw sources: what there is to be taken, surveyed before it is bound, and read again as bound."""
+"""Raw sources: their messages are surveyed before a binding names them, and read again after."""

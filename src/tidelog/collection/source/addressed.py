@@ -1,7 +1,7 @@
-"""A raw source out of a kind: what the recipe asks, answered by what a kind in one file says.
+"""The raw source of a source kind: it implements `RawSource` by the methods of a `SourceKind`.
 
-Ranges are bound from frontiers alone, and nothing is read for it, unless times are the data's: then
-they are surveyed by whoever does the work, as files are, and cut by the same rules.
+With times from the clock, ranges are bound by their addresses alone, and nothing is read. With
+times from the data, the engine surveys the ranges, and they are cut by the same rules as files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PIECE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AddressedHead:
-    """How far each path reached, and about how many bytes a message takes."""
+    """The end of each path, and the approximate size of a message in bytes."""
 
     reached: Frontier
     row_bytes: int
@@ -69,7 +69,7 @@ def _limit(taken: Taken, path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RangeSurvey:
-    """A range, what was found of it, and what was taken of its path before."""
+    """A range, the result of its survey, and the newest bound range of its path."""
 
     asked: RowRange
     found: Surveyed
@@ -78,7 +78,7 @@ class RangeSurvey:
     def range_until(
         self, place: CutPlace | None, *, late: int, time_max: int, reached: int
     ) -> RowRange:
-        """Return the range up to a place, or all of it."""
+        """Return the range up to a place; None means the whole range."""
         asked = self.asked
         limit = asked.limit if place is None else place.offset
         size = asked.size_bytes * (limit - asked.start) // (asked.limit - asked.start)
@@ -92,8 +92,8 @@ class RangeSurvey:
 class AddressedSource:
     """The raw source of a `SourceKind`.
 
-    ``opened`` are stores that it opened, by URL. ``brought`` is its class, where other processes
-    would not find it by its name.
+    ``opened`` are the stores that it opened, by URL. ``brought`` is its class if the kind is
+    registered only in this process, so that an executor could not find it by name.
     """
 
     kind: SourceKind
@@ -110,7 +110,7 @@ class AddressedSource:
         return RowRange
 
     def pass_over(self, paths: frozenset[str]) -> None:
-        """Nothing is skipped of what is no file."""
+        """Do nothing: only files can be skipped."""
 
     async def head(self) -> AddressedHead:
         with told(self.kind):
@@ -204,7 +204,7 @@ class AddressedSource:
         return surveys
 
     async def _proven(self, ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
-        """Return ranges with what proves to whoever reads them that they are the same."""
+        """Return ranges with the proofs by which readers detect changes."""
         proofs = [await self._proof(one) for one in ranges]
         pairs = zip(ranges, proofs, strict=True)
         return tuple(msgspec.structs.replace(one, proof=proof) for one, proof in pairs)
@@ -214,18 +214,18 @@ class AddressedSource:
             return await self.kind.proof(found)
 
     async def _recognise(self, taken: Taken) -> None:
-        """Look once whether what was taken last is still what it was, if it is there."""
+        """Check, once in a process, that the newest bound range of each path has not changed."""
         for path, found in taken.items():
             if path not in self._recognised:
-                with suppress(PositionCollected):  # As it may be, once it is in.
+                with suppress(PositionCollected):  # Committed messages may be collected.
                     await self._check(found)
                 self._recognised.add(path)
 
     async def _check(self, found: AddressRange) -> None:
-        """Check that what lies in a range that was bound is what was bound.
+        """Check that a bound range still has the bound messages.
 
         Raises:
-            SourceRewritten: it is not.
+            SourceRewritten: the messages have changed.
         """
         if isinstance(found, RowRange) and await self._proof(found) != found.proof:
             raise SourceRewritten(
@@ -247,7 +247,7 @@ class AddressedSource:
 
 
 def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveyed:
-    """Return the times of the rows of a range that fit, by blocks of addresses."""
+    """Return the survey of a range: the times of its good rows, by blocks of addresses."""
     source, schema = job.source, job.data_schema
     name = source.time_column or ""
     required = required_columns(source, schema)
@@ -267,7 +267,7 @@ def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveye
 
 
 def split_range(found: RowRange) -> list[RowRange]:
-    """Split a range into pieces that several tasks can look into."""
+    """Split a range into pieces that several tasks can survey."""
     count = max(1, -(-found.size_bytes // PIECE_BYTES))
     cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64)
     bounds = sorted({found.start, *cuts.tolist(), found.limit})
@@ -279,14 +279,14 @@ def split_range(found: RowRange) -> list[RowRange]:
 
 
 def joined(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
-    """Return ranges of which those of one path, which follow each other, are one."""
+    """Return ranges with the adjacent ranges of each path joined into one."""
     found: list[RowRange] = []
     for one in ranges:
         if not found or found[-1].path != one.path:
             found.append(one)
             continue
         last = found[-1]
-        # Each counts what was late before, too.
+        # Each count includes the late messages of earlier bindings.
         late = one.late - (taken[one.path].late if one.path in taken else 0)
         found[-1] = msgspec.structs.replace(
             last,
@@ -299,7 +299,7 @@ def joined(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
 
 
 def _carried(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
-    """Return ranges with the count of late messages of their paths, of which they bring none."""
+    """Return ranges with the late counts of their paths; with times from the clock, none is new."""
     return [
         msgspec.structs.replace(r, late=taken[r.path].late) if r.path in taken else r
         for r in ranges

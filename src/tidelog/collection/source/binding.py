@@ -1,16 +1,18 @@
-"""Bindings: which addresses of a source are in, at which upper of the output.
+"""Bindings: records of which addresses of a source belong to which times of the output.
 
-Shape: the remap shard holds one row a file, or whatever else a kind of source has several of: the
-    range of it that was taken last, and proofs of what was read. Its columns are the fields of the
-    kind's ranges. A binding for ``[lower, upper)`` replaces the rows of the files it takes from,
-    at the time ``upper - 1``; so its ranges are just the rows that appear then, and the frontier
-    at any upper is the shard's contents before it. An interval in which no row appears took
-    nothing. Where upper is held back (``--lateness``), the rows of ranges that hold messages which
-    are not in yet stay beside the last ones, until all of them are; one that has no successor is
-    then replaced by itself, closed, and appears anew, but takes nothing.
-Invariants: a file's ranges follow each other without a gap. The messages of a range are those that
-    start in it. Who reads a range again, reads the same bytes or fails: ``sums`` are those of its
-    blocks (see `blocks`); where there are none, the object's version ``e_tag`` is the proof.
+Shape: the remap shard has one row per path (a file, or a table or log of another kind): its newest
+    range, with proofs of the data. The columns are the fields of the kind's ranges. A binding for
+    ``[lower, upper)`` replaces the rows of its paths, at the time ``upper - 1``. So its ranges are
+    the rows added at that time, and the progress at an upper is the contents of the shard before
+    it. If no row is added in an interval, its binding has no ranges.
+    With ``--lateness``, the upper stays behind the data, and some messages of a range are held
+    back. The row of such a range stays next to newer rows of its path until all of its messages are
+    committed. If it has no newer row by then, a closed copy of itself replaces it. The copy is not
+    a new range.
+Invariants: the ranges of a file follow each other without a gap. The messages of a range are those
+    that start in it. A later read of a range returns the same bytes, or fails. The proof is
+    ``sums``, the checksums of its blocks (see `blocks`), or without them the object's version,
+    ``e_tag``.
 Source: persist, "Bindings"; storage, "Reclock"; design page 6, "The recipe, as it runs".
 """
 
@@ -40,16 +42,15 @@ _WIRE: Final[Mapping[type, pa.DataType]] = {
 
 
 class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses ``[start, limit)`` of one path of a source: what every kind's ranges have.
+    """The addresses ``[start, limit)`` of one path of a source: the fields of every kind's ranges.
 
-    A kind whose readers need to know more makes a range of its own, with more fields of text, whole
-    numbers or bytes: they are columns of its remap shard.
+    If the readers of a kind need more facts, the kind subclasses it, with more fields of text,
+    whole numbers or bytes. All fields are columns of the remap shard.
 
-    Units: a path is a file, a table or a partition, and addresses count within it: what one stands
-        for, the kind of the source says. ``late`` counts messages of this path, over all bindings
-        so far, that came after their time was complete; those with a time past ``time_max``
-        (milliseconds) are bad ones. ``reached`` is the greatest time of its messages, where some
-        may be held back, and else `CLOSED`.
+    Units: a path is a file, a table or a partition. Addresses count within a path; the kind defines
+        their unit. ``late`` counts the late messages of this path in all bindings so far. Messages
+        with a time after ``time_max`` (milliseconds) are bad. ``reached`` is the greatest time of
+        the range's messages if some may be held back, and else `CLOSED`.
     """
 
     path: str
@@ -61,28 +62,30 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_read(self) -> bool:
-        """Say whether there is anything to be read of it."""
+        """Return True if the range has messages to read."""
         return True
 
     @property
     def weight_bytes(self) -> int:
-        """Return about how many bytes are read for it; where addresses are none, a kind says."""
+        """Return about how many bytes a read costs; a kind without byte addresses overrides it."""
         return self.limit - self.start
 
     def cut_at(self, places: Int64s) -> Int64s:
-        """Return where tasks that share it begin, near ``places``; anywhere, unless a kind says."""
+        """Return the addresses near ``places`` at which to split the range between tasks."""
         return places
 
 
 class FileRange(AddressRange, frozen=True, kw_only=True):
     """A range of one file: a plain value by which any process reads the same messages.
 
-    Units: ``start`` and ``limit`` are byte offsets, of parquet too, whose row groups lie where
-        their first byte does. ``size_bytes`` and ``e_tag`` are those of the file when it was bound.
-        ``head`` is the sum of the file's first ``head_bytes`` (of parquet, of its last ones: the
-        footer); ``header`` is csv's. Of a compressed file, offsets are those of its text, and
-        ``packed`` says where that lies (see `packed`). A file that was taken as ``moved`` first
-        has the range that it had under that name, ``unread``: of it nothing is taken again.
+    Shape: ``size_bytes`` and ``e_tag`` are those of the file when it was bound. ``head`` is the sum
+        of the file's first ``head_bytes``; for parquet, it is the sum of the footer. ``header`` is
+        the header line of csv, or the mark of a json array. ``packed`` locates the text in a
+        compressed file (see `packed`). ``moved`` is the path under which the file was ingested
+        before. Its range is then repeated under the new path with ``unread`` = 1: its messages are
+        not ingested again.
+    Units: ``start`` and ``limit`` are byte offsets, in the text of a compressed file. The offset of
+        a row group of parquet is that of its first byte.
     """
 
     size_bytes: int = 0
@@ -102,20 +105,20 @@ class FileRange(AddressRange, frozen=True, kw_only=True):
 
     @property
     def file_bytes(self) -> int:
-        """How many of the file's bytes are taken, with what was taken before."""
+        """Return how many bytes of the file are bound up to the end of this range."""
         packed = decode_packed(self.packed)
         return self.limit if packed is None else packed.file_bytes(self.limit)
 
     @property
     def is_summed(self) -> bool:
-        """Say whether its bytes are proven by sums; else the object's version proves them."""
+        """Return True if sums prove its bytes; otherwise the object's version does."""
         return bool(self.sums)
 
     def cut_at(self, places: Int64s) -> Int64s:
-        """Return places right behind the first byte of a block, where there are sums.
+        """Return places right after the first byte of a block, if the range has sums.
 
-        Whoever reads a piece looks for a line end from the byte before it on, and that is in a
-        block which it checks anyway.
+        A reader of a piece searches for a line end from the byte before the piece. That byte is
+        then in a block of the piece, which the reader checks anyway.
         """
         if not self.is_summed:
             return places
@@ -123,19 +126,25 @@ class FileRange(AddressRange, frozen=True, kw_only=True):
 
 
 R = TypeVar("R", bound=AddressRange)
-Taken = Mapping[str, AddressRange]  # by path, the range that was taken last
+Taken = Mapping[str, AddressRange]  # The newest range of each path.
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The frontier of a source, and the ranges that hold messages which are not in yet."""
+    """The progress of a source: the newest range of each path, and the ranges with held messages.
+
+    Messages are held back for ``--lateness``: they are bound, and come into the output later.
+    """
 
     taken: Taken = field(default_factory=dict)
     held: tuple[AddressRange, ...] = ()
 
     @property
     def needed(self) -> Taken:
-        """Return the frontier from which on the source is still needed."""
+        """Return the progress before which the source may delete its messages.
+
+        Ranges with held messages are read again, so it ends where the first of them starts.
+        """
         needed = dict(self.taken)
         for found in self.held:
             if found.start < needed[found.path].limit:
@@ -145,7 +154,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The ranges whose messages belong to the times ``[lower, upper)``."""
+    """The new ranges that are ingested at the times ``[lower, upper)``."""
 
     lower: int
     upper: int
@@ -164,9 +173,9 @@ def remap_schema(kind: type[AddressRange]) -> ShardSchema:
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
-    """Return the first binding from ``lower`` on, of a remap shard complete below ``upper``.
+    """Return the first binding at or after ``lower``; the remap shard is complete below ``upper``.
 
-    Shape: ``updates`` are the shard's updates at times from ``lower`` on.
+    Shape: ``updates`` are the shard's updates at ``lower`` or later.
     """
     if not updates.num_rows:
         return Binding(lower, upper, ())
@@ -174,36 +183,40 @@ def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRa
     time = int(times.min())
     found = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs > 0))), kind)
     gone = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs < 0))), kind)
-    # A path may have another file now, whose first range starts where one of the former file did.
+    # A closed copy of a removed range is not new. Compare whole ranges, not their addresses: if
+    # another file has taken the path, its first range may start at the same address.
     rest = {closed(r) for r in gone}
     new = (r for r in found if r not in rest)
     return Binding(lower, time + 1, tuple(new))
 
 
 def read_ranges(rows: pa.Table, kind: type[R]) -> list[R]:
-    """Return the ranges that rows of the remap shard stand for, in the order of their paths."""
+    """Return the ranges in the rows of a remap shard, sorted by path and start."""
     names = _columns_of(kind)
-    # By columns: there may be a hundred thousand files, and a dict a row takes twice as long.
+    # Convert by columns. There may be 100,000 files, and a dict per row takes twice as long.
     columns = [rows.column(name).to_pylist() for name in names]
     values = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return sorted((kind(**row) for row in values), key=lambda r: (r.path, r.start))
 
 
 def standing_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> Standing:
-    """Return what rows of the remap shard say at an upper of the output."""
+    """Return the progress at an upper of the output; ``rows`` are the remap shard's before it."""
     ranges = read_ranges(rows, kind)
-    # Those of one path come in order, the last one last.
+    # The ranges of a path are in order, so the newest one wins in the dict.
     return Standing({r.path: r for r in ranges}, tuple(r for r in ranges if r.reached >= upper))
 
 
 def plan_updates(
     standing: Standing, ranges: Iterable[AddressRange], kind: type[AddressRange], *, upper: int
 ) -> pa.Table:
-    """Return the remap updates by which ranges become the binding that ends at ``upper``."""
+    """Return the updates of the remap shard that record a binding which ends at ``upper``."""
     added = list(ranges)
+    # Replace the former row of each path, unless some of its messages are held back beyond upper.
     befores = (standing.taken.get(r.path) for r in added)
     removed = [r for r in befores if r is not None and r.reached < upper]
     known, followed = set(removed), {r.path for r in added}
+    # Remove the rows whose last held message comes in with this binding. The newest row of a path
+    # must stay, as its progress, so a closed copy replaces it.
     for found in standing.held:
         if found.reached < upper and found not in known:
             removed.append(found)
@@ -220,12 +233,12 @@ def plan_updates(
 
 
 def closed(found: R) -> R:
-    """Return a range all of whose messages are in."""
+    """Return the range as one without held messages."""
     return msgspec.structs.replace(found, reached=CLOSED)
 
 
 def advance(standing: Standing, binding: Binding) -> Standing:
-    """Return what stands after a binding."""
+    """Return the progress after a binding, as `plan_updates` records it."""
     upper = binding.upper
     taken = {**standing.taken, **{r.path: r for r in binding.ranges}}
     for found in standing.held:

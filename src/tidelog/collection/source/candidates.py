@@ -1,4 +1,4 @@
-"""Which files may be taken from next, by a listing and what was taken before. Pure."""
+"""The choice of the files to survey next, by a listing and the source's progress. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from tidelog.collection.source.moves import known_identity, with_identity
 from tidelog.collection.source.surveyed import WENT, FileCandidate, FileSurvey
 from tidelog.store.port import Entry, is_version
 
-# So much of a compressed file's text, or a share of a larger tick: several are read at once.
+# The text to survey of one compressed file, unless a quarter of the tick is more. Several files
+# are surveyed at once, so one must not use up the whole tick.
 PACKED_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class Known:
-    """What a process remembers of its surveys, so that it asks for none twice in vain.
+    """The results of earlier surveys in this process, so that it does not repeat useless ones.
 
-    Shape: by path, the version that was found to go on as it was taken; and of files of which
-        nothing can be taken, from where on, in which version, and why not yet.
+    Shape: ``checked`` has the version of each file that was found to continue its bound bytes.
+        ``stalled`` has each file of which nothing can be bound: the offset, the version and the
+        reason. Its reason is "" if the listing was older than the progress.
     """
 
     checked: dict[str, str] = field(default_factory=dict)
@@ -32,26 +34,26 @@ class Known:
         return {path: why for path, (_, _, why) in self.stalled.items() if why}
 
     def learn(self, survey: FileSurvey) -> None:
-        """Remember what a survey found."""
+        """Remember the result of a survey."""
         asked, found = survey.candidate, survey.found
         if asked.checked and found.waits is None:
             self.checked[asked.path] = asked.e_tag
         if survey.is_empty and found.waits is None and asked.start < asked.limit:
-            # The listing is older than what was taken: the next one will know.
+            # The listing is older than the progress. The next listing has another version.
             self.stalled[asked.path] = asked.start, asked.e_tag, ""
         elif found.waits is not None and survey.knows_all:
-            # From where the next survey would begin, of the same bytes, it would find the same.
+            # The next survey would begin at this offset, read the same bytes and find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
     def is_checked(self, entry: Entry, before: FileRange) -> bool:
-        """Return True if a file is known to go on as it was taken: by its version, or a survey."""
+        """Return True if a file continues its bound bytes, by its version or by a survey."""
         bound = with_identity(before.e_tag, known_identity(before))
         return is_version(entry.e_tag, bound) or self.checked.get(entry.key) == entry.e_tag
 
     def forget(self, sizes: Mapping[str, int], taken: Mapping[str, FileRange]) -> None:
-        """Forget of files that wait, those that are gone, or were taken whole after all.
+        """Forget the stalled files that are no longer listed, or are bound to their end.
 
-        One that went, and is listed, may be there again as it was.
+        Also forget those that had disappeared: if they are listed again, they may be readable.
         """
         for path, (_, _, why) in list(self.stalled.items()):
             before = taken.get(path)
@@ -60,13 +62,13 @@ class Known:
                 del self.stalled[path]
 
     def is_stalled(self, entry: Entry, start: int) -> bool:
-        """Say whether nothing more of a file can be taken, as far as is known."""
+        """Return True if an earlier survey found nothing to bind in this version from ``start``."""
         known = self.stalled.get(entry.key)
         if known is None:
             return False
         if known[:2] == (start, entry.e_tag):
             return True
-        # It is another file now, or another part of it was taken than all that there was.
+        # The file has another version now, or the progress has moved to another offset.
         del self.stalled[entry.key]
         return False
 
@@ -80,10 +82,10 @@ def choose_candidates(
     block_bytes: int,
     format: str,
 ) -> tuple[list[FileCandidate], bool]:
-    """Choose what to look into, in the order of the listing, of about ``bytes_max``.
+    """Return the candidates for a survey, in the order of the listing, of about ``bytes_max``.
 
-    Also say whether there is nothing else that is new, but for more of compressed files, of which
-    only a survey knows how much they hold.
+    The second result is True if no other file has new bytes. Compressed files do not count there:
+    only a survey finds how much text they have.
     """
     found: list[FileCandidate] = []
     left = bytes_max

@@ -1,8 +1,9 @@
-"""Cuts: how much of what was surveyed one binding takes. Pure.
+"""Cuts: the choice of how much of the surveyed data one binding has. Pure.
 
-With times from the data, a binding ends between two distinct times of the data as known when it is
-minted: all records before the cut are earlier than the first one after it. So a run that was killed
-and one that was not cut alike, and no time's records are split over two bindings.
+With times from the data, a binding ends between two distinct times of the surveyed data: all
+records before the cut are earlier than the first record after it. So the records of one time are
+never split between two bindings. A run that was killed also chooses the same cuts as one that was
+not.
 Source: design page 6, "Times from the data".
 """
 
@@ -21,22 +22,22 @@ R_co = TypeVar("R_co", bound=AddressRange, covariant=True)
 
 
 class Divisible(Protocol[R_co]):
-    """What was surveyed of a file, or of a range of another source's messages."""
+    """The survey of a file, or of a range of another source's messages."""
 
     @property
     def found(self) -> Surveyed:
-        """What was found of it."""
+        """Return the result of the survey."""
         ...
 
     def range_until(
         self, place: CutPlace | None, *, late: int, time_max: int, reached: int
     ) -> R_co:
-        """Return the range up to a place, or all of it."""
+        """Return the range up to a place; None means its whole length."""
         ...
 
 
 class Told(TypedDict):
-    """What a cut tells of a range: see `AddressRange`."""
+    """The fields of a range that depend on the cut: see `AddressRange`."""
 
     late: int
     time_max: int
@@ -45,10 +46,10 @@ class Told(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a binding ends: before ``place`` in the file of that index; None takes all files.
+    """The end of a binding: before ``place`` in the file with index ``file``; None is the very end.
 
-    Shape: ``block`` is that place's, among the file's; ``time_max`` the greatest time that is
-        taken, None if there is none.
+    Shape: ``block`` is the index of the place's block in its file. ``time_max`` is the greatest
+        time before the cut, None if no record there has a time.
     """
 
     file: int
@@ -58,18 +59,20 @@ class Cut:
 
 
 def choose_cut(files: Sequence[Divisible[Any]], *, complete: bool) -> Cut | None:
-    """Choose how much of the files to take, the most there may be; None asks to be shown more.
+    """Return the last permitted cut of the files; None if it needs more data.
 
-    ``complete`` says that there is nothing after these.
+    ``complete`` means that no data follow these files.
     """
     if complete:
         return take_all(files)
     blocks = _blocks(files)
     reached = _reached(blocks)
+    # The last permitted cut in a block is before the first row with the block's greatest time: see
+    # `surveyed`. So one place per block is enough.
     for index in range(len(blocks) - 1, -1, -1):
         file, number, block = blocks[index]
         place = block.rise
-        # A row without a time opens none: it stays with the one before it.
+        # If no row before the place has a time, a cut would leave the binding without a time.
         if place is not None:
             before = max(reached[index], place.greatest)
             if before > NO_TIME and place.least > before:
@@ -78,9 +81,10 @@ def choose_cut(files: Sequence[Divisible[Any]], *, complete: bool) -> Cut | None
 
 
 def choose_rough_cut(files: Sequence[Divisible[Any]]) -> Cut | None:
-    """Choose a cut where times go up and down: between two neighbours of other times.
+    """Return a cut of unordered data: the last one between two neighbours with distinct times.
 
-    What comes after it with an earlier time will be late, and counted. None: all have one time.
+    Rows after it with an earlier time become late, and are counted. Return None if all rows have
+    the same time.
     """
     blocks = _blocks(files)
     reached = _reached(blocks)
@@ -96,7 +100,7 @@ def choose_rough_cut(files: Sequence[Divisible[Any]]) -> Cut | None:
 
 
 def take_all(files: Sequence[Divisible[Any]]) -> Cut:
-    """Return the cut behind all files."""
+    """Return the cut after all files."""
     greatest = _reached(_blocks(files))[-1]
     return Cut(len(files), 0, None, greatest if greatest > NO_TIME else None)
 
@@ -104,9 +108,9 @@ def take_all(files: Sequence[Divisible[Any]]) -> Cut:
 def ranges_until(
     cut: Cut, files: Sequence[Divisible[R]], *, time_max: int, is_held: bool = False
 ) -> list[R]:
-    """Return the ranges that a cut takes. Rows later than ``time_max`` are bad ones of them.
+    """Return the ranges before a cut. Their rows later than ``time_max`` are bad.
 
-    ``is_held`` says that some of their rows may be held back, and so what times they reach counts.
+    With ``is_held``, some of their rows may be held back, so the ranges record their greatest time.
     """
 
     def told(blocks: Sequence[Block], place: CutPlace | None = None) -> Told:
@@ -128,14 +132,15 @@ def ranges_until(
 
 
 def late_in(blocks: Sequence[Block]) -> int:
-    """Return how many rows of some blocks came after their time was complete."""
+    """Return the number of late rows in some blocks."""
     return sum(block.late for block in blocks)
 
 
 def upper_after(cut: Cut, lower: int, *, held_ms: int = 0) -> int:
-    """Return the upper of a binding from ``lower`` on that takes a cut: its greatest time + 1.
+    """Return the upper of a binding that begins at ``lower`` and ends with a cut.
 
-    It is held back by ``held_ms``, but for a millisecond: what a binding takes has a time.
+    It is the cut's greatest time + 1, less ``held_ms``, and at least ``lower + 1``: a binding needs
+    at least one time.
     """
     reached = lower if cut.time_max is None else cut.time_max - held_ms
     return max(reached, lower) + 1

@@ -1,9 +1,10 @@
-"""Decoding: from the bytes of a range to good rows, and to what is wrong with the others. Pure.
+"""Decoding: from the bytes of a range to good rows, and to errors for the bad ones. Pure.
 
-What becomes of a record depends on that record alone, never on its neighbours: a whole range is
-parsed at once, but for its bad records. One at which a library fails, however, is a bad record too.
-Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its
-    file, or row number in a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
+The result for a record depends only on that record, never on its neighbours. So it does not matter
+how tasks split a range. A whole range is parsed at once, for speed. If a library fails on it, the
+records are tried in parts, and only the record that makes it fail is bad.
+Shape: rows have the schema's columns and ``_offset`` (int64: the byte offset of the record in its
+    file, or the row number in a parquet file). Errors have the columns of `catalog.ERRORS_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
 from tidelog.persist.format.part import large_rows
 
-# Less than a shard takes, which has a row's time beside it, and a bit of each value for null.
+# Less than the maximum of a shard, which also stores a row's time and a null bit for each value.
 ROW_BYTES_MAX: Final = 8_000_000
 _LARGE: Final = "the row is over 8 MB: keep large values elsewhere, and name them"
 _COMMAS: Final = CsvDialect()
@@ -42,15 +43,15 @@ _ISO: Final = Formats()
 
 
 class TextsNotKept(Exception):
-    """The text of rows that turned out to be bad is not at hand: decode them anew."""
+    """The text of bad rows is not in memory, so the caller must read and decode them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """The good rows of a range, its bad ones, and counts of fields that the schema lacks.
 
-    ``texts`` returns the text of the rows at some offsets, should they turn out to be bad later; of
-    rows that were kept, and their text was not, it raises `TextsNotKept`.
+    ``texts`` returns the text of the rows at some offsets, for rows that a later step finds to be
+    bad. It raises `TextsNotKept` for rows that come from a cache without their text.
     """
 
     rows: pa.Table
@@ -71,7 +72,7 @@ def decode_range(
 ) -> Decoded:
     """Decode the bytes of a range. A row in which a ``required`` column is null is bad.
 
-    ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
+    With ``counted`` False, fields that ``wanted`` lacks are not counted if counting takes time.
     """
     if format == ARRAY_FORMAT and found.header:
         data = array_lines(data, inside=found.start > 0)
@@ -83,11 +84,12 @@ def decode_range(
     try:
         return decode(data, found)
     except CorruptionError as error:
-        # It was bound unseen, and is what it was then: it never will be anything else.
+        # The range was bound without a read. Its bytes never change, so the error is permanent: it
+        # becomes a bad row.
         return Decoded(nothing, _unreadable(found, error.sentence))
     except (TidelogError, MemoryError):
         raise
-    except Exception:  # noqa: BLE001 - whatever a file does to a library, it is bad rows
+    except Exception:  # noqa: BLE001 - a file that makes a library fail has bad rows
         if format == "parquet":
             return _decode_groups_apart(data, found, decode, nothing)
         apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
@@ -100,7 +102,7 @@ def _decode_apart(
     dialect: CsvDialect | None,
     decode: Callable[[bytes, FileRange], Decoded],
 ) -> Decoded:
-    """Decode text of which some record makes a library fail."""
+    """Decode text in parts, because some record makes a library fail."""
     head = len(found.header) if found.start == 0 else 0
     starts, ends = split_at(data, record_ends(data, dialect), start=head, white=white_of(dialect))
 
@@ -136,7 +138,7 @@ def _decode_apart(
 def _decode_groups_apart(
     data: bytes, found: FileRange, decode: Callable[[bytes, FileRange], Decoded], nothing: pa.Table
 ) -> Decoded:
-    """Decode row groups of which some one makes a library fail: each of those is one bad row."""
+    """Decode row groups one by one. Each group that makes a library fail becomes one bad row."""
     groups = split_groups(data, found.start, found.limit)
 
     def some(start: int, limit: int) -> list[tuple[PackedGroups, Decoded]]:
@@ -175,7 +177,7 @@ def _decode_groups_apart(
 
 
 def _unreadable(found: FileRange, why: str) -> pa.Table:
-    """Return the one bad row of a file that cannot be read, however many ranges it is cut into."""
+    """Return one bad row for a file that cannot be read; only its first range has it."""
     return errors_table(found.path, [Misfit(0, why, "")] if found.start == 0 else [])
 
 
@@ -219,7 +221,7 @@ def fit_records(
     required: Sequence[str],
     formats: Formats = _ISO,
 ) -> Decoded:
-    """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
+    """Return the parsed records that fit the wanted types, converted, and errors for the others."""
     table, places, faults = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
     faults.add(places[large_rows(table, ROW_BYTES_MAX)], _LARGE)
@@ -244,7 +246,7 @@ def fit_records(
 
 @dataclass(frozen=True, slots=True)
 class _Faults:
-    """The fault of each row, as a place among the few reasons that there are; -1 without one."""
+    """The fault of each row, as an index into the distinct reasons; -1 for a good row."""
 
     codes: Int64s
     reasons: list[str] = field(default_factory=list)
@@ -260,7 +262,7 @@ class _Faults:
 
 
 def _fit(table: pa.Table, wanted: pa.Schema, formats: Formats) -> tuple[pa.Table, Int64s, _Faults]:
-    """Return a table of the wanted types, its rows' places in ``table``, and why some are bad."""
+    """Return a table of the wanted types, its rows' places in ``table``, and the rows' faults."""
     done, failed = do_apart(
         table.num_rows,
         lambda start, limit: (start, fit(table.slice(start, limit - start), wanted, formats)),
@@ -278,7 +280,7 @@ def _fit(table: pa.Table, wanted: pa.Schema, formats: Formats) -> tuple[pa.Table
 
 
 def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:
-    """Return bad records as rows of the errors shard; their text is cut at 4,096 characters."""
+    """Return bad records as rows of the errors shard, sorted by offset, with their texts cut."""
     ordered = sorted(misfits, key=lambda m: m.offset)
     return _errors(
         path,
@@ -294,6 +296,6 @@ def _errors(path: str, offsets: Int64s, reasons: pa.Array[Any], texts: Texts) ->
 
 
 def _in_order(errors: pa.Table) -> pa.Table:
-    """Return bad records by their offsets; those of one offset stay as they are."""
+    """Return bad records sorted by offset; those with the same offset keep their order."""
     order = np.argsort(errors.column("offset").to_numpy(), kind="stable")
     return errors.take(order)

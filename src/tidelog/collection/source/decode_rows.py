@@ -1,7 +1,7 @@
-"""Decoding of rows that a source has in columns, or in one column as text. Pure.
+"""Decoding of rows of sources that are not files: columns, or one column of text. Pure.
 
-Columns are fitted to the types that are wanted, as those of parquet are. Text is decoded as lines
-of a file would be, each row being one: a row that holds no record, or more than one, is a bad one.
+Columns are converted to the wanted types, like those of parquet. Text is decoded like lines of a
+file, one line for each row. A row without a record, or with more than one, is bad.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def _decode_records(
     path: str,
     decode: Callable[[bytes, FileRange], Decoded],
 ) -> Decoded:
-    """Decode records as the lines of a file; those that are None are bad already."""
+    """Decode records as the lines of a file; those that are None are in ``misfits``."""
     lines = [record or b"" for record in records]
     sizes = np.fromiter((len(line) + 1 for line in lines), np.int64, len(lines))
-    # From 1 on: what marks the beginning of a file may stand at 0, and here is none.
+    # Begin at offset 1: at 0, the decoder would look for the mark of a file's beginning.
     starts = 1 + np.cumsum(sizes) - sizes
     data = b"".join(line + b"\n" for line in lines)
     done = decode(data, FileRange(path=path, start=1, limit=1 + len(data)))
@@ -108,7 +108,7 @@ def _decode_records(
 
 
 def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64s) -> pa.Table:
-    """Return a table in which addresses of records stand for the places of their lines."""
+    """Return a table with the offsets of lines replaced by the addresses of their records."""
     places = table.column(name).to_numpy()
     rows = np.searchsorted(starts, places, side="right") - 1
     at = table.schema.get_field_index(name)
@@ -116,13 +116,13 @@ def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64
 
 
 def csv_line(body: bytes) -> bytes | None:
-    """Return a record of csv without its line end; None if it is empty, or has another one."""
+    """Return a csv record without its line end; None if it is empty or has more than one line."""
     line = body.removesuffix(b"\n").removesuffix(b"\r")
     return None if not line.strip() or b"\n" in line or b"\r" in line else line
 
 
 def one_line(body: bytes) -> bytes | None:
-    """Return json as one line; None if it is empty, or a line ends within a string."""
+    """Return json as one line; None if it is empty or has a line break within a string."""
     body = body.strip()
     if not body:
         return None

@@ -1,9 +1,9 @@
-"""Reading what was bound: the records of a range, or of a share of it, in any process.
+"""Reads of bound ranges: the records of a range, or of a part of it, in any process.
 
-Text is cut anywhere: a reader begins at the first record that starts in its share, and finishes the
-one that it is in at the share's end. Of parquet it reads the footer, and the row groups whose first
-byte lies in its share. What nobody cuts (json arrays, csv with line breaks in quotes, compressed
-text) is read as it was bound: see `can_be_shared`.
+Tasks may split text anywhere. A task begins at the first record that starts in its part, and reads
+its last record to the end. For parquet, a task reads the footer, and the row groups whose first
+byte is in its part. Json arrays, csv with line breaks in quotes and compressed text cannot be
+split, so one task reads the whole range: see `can_be_shared`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOOTER_GUESS_BYTES: Final = 64 * 1024
 
 
 def is_divisible(source: SourceInfo) -> bool:
-    """Say whether a reader who begins anywhere in a file finds where the next record starts."""
+    """Return True if a reader can find the start of the next record from any offset of a file."""
     dialect = source.dialect
     if source.format == ARRAY_FORMAT:
         return False
@@ -40,17 +40,17 @@ def is_divisible(source: SourceInfo) -> bool:
 
 
 def can_be_shared(source: SourceInfo, path: str) -> bool:
-    """Say whether several readers can share a file: it is neither compressed nor read in one go."""
+    """Return True if several tasks can read parts of a file: it is divisible and not compressed."""
     return is_divisible(source) and not is_packed(path, source.format)
 
 
 async def read_share(
     file: OpenedFile, found: FileRange, low: int, high: int, *, source: SourceInfo
 ) -> tuple[FileRange, bytes]:
-    """Read the records of a range that start in ``[low, high)``, as a range of their own.
+    """Return the records of a range that start in ``[low, high)``, with a range that has only them.
 
     Raises:
-        SourceRewritten: the bytes are not those that were bound. GoneError: the file is gone.
+        SourceRewritten: the bytes are not those bound. GoneError: the file no longer exists.
     """
     bound = BoundFile(file=file, found=found)
     if source.format == "parquet":
@@ -82,15 +82,15 @@ async def _read_text(bound: BoundFile, low: int, high: int) -> tuple[int, bytes]
 
 
 def _after_line(data: bytes, place: int, at: int) -> int | None:
-    """Return the offset right after the first line end from a place of ``data`` on."""
+    """Return the offset right after the first line end at or after a place of ``data``."""
     line = data.find(b"\n", max(0, place))
     return None if line < 0 else at + line + 1
 
 
 async def _read_groups(bound: BoundFile, low: int, high: int) -> bytes:
-    """Return the row groups whose first byte lies in ``[low, high)``, packed with the footer.
+    """Return the row groups whose first byte is in ``[low, high)``, packed with the footer.
 
-    Where the footer cannot be read, it is packed as it is: it makes a bad row.
+    A footer that cannot be decoded is packed too: the decoder turns it into a bad row.
     """
     found = bound.found
     footer = await read_footer_of(bound.file, found.size_bytes, known_bytes=found.head_bytes)
@@ -109,9 +109,9 @@ async def _read_groups(bound: BoundFile, low: int, high: int) -> bytes:
 
 
 async def read_footer_of(file: OpenedFile, size_bytes: int, *, known_bytes: int = 0) -> bytes:
-    """Return the footer of a parquet file, with one request where its length is known, or guessed.
+    """Return the footer of a parquet file; one request, unless the footer exceeds the guess.
 
-    Where its end is that of no parquet file, it is that end: who reads it will say so.
+    If the file does not end like parquet, return its last 8 bytes; decoding them raises the error.
     """
     guess = min(size_bytes, known_bytes or FOOTER_GUESS_BYTES)
     tail = await file.get(size_bytes - guess, size_bytes)

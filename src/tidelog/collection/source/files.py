@@ -1,10 +1,10 @@
-"""Files as a raw source: json lines, csv with a header, parquet, in any store.
+"""Files as a raw source: json, csv and parquet, in any store.
 
-An address is a path and a byte offset. Files are taken in the order of their paths; new ones, and
-what files have grown by, are found at every head. What was taken is proven by the binding: of
-objects in the cloud, which are replaced whole or not at all, by their versions; of a disk's files,
-which may grow, by the sums of their bytes: a file that grew goes on, one that was rewritten is an
-error that names it.
+An address is a path and a byte offset. Files are ingested in the order of their paths. Each head
+shows new files, and files that have grown. A binding proves the bytes of its ranges. Objects in the
+cloud are replaced as a whole, so their versions are the proof. Files on a disk may grow, so the
+sums of their bytes are the proof: a file that has grown continues, and one that was rewritten is
+detected.
 Source: design page 6, "Raw sources", "Who reads what".
 """
 
@@ -84,25 +84,26 @@ from tidelog.store.urls import keeps_versions
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
-PLACES_MAX: Final = 1_000  # So many files are searched for the bytes of one that was moved.
+PLACES_MAX: Final = 1_000  # The most files that are searched for the bytes of a moved one.
 ODD_KEY: Final = (
     "no request can name its key, which has an empty part, '.', '..' or a control character: "
     "rename or delete the object"
 )
-SEARCHES_MAX: Final = 3  # A file that is gone for good costs as many listings.
+SEARCHES_MAX: Final = 3  # Each search costs a listing, also for a file that was deleted.
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
-# Of parquet, times are read without the rest; of json arrays, a piece is no text by itself.
+# The formats whose surveys decode whole records. For parquet, a survey reads only the time column.
+# A piece of a json array is not a text that can be decoded by itself.
 _DECODED_WHOLE: Final = frozenset({"json", "csv"})
 
 
 @dataclass(slots=True, kw_only=True)
 class FilesSource:
-    """Files that patterns name, in one store, but for those of its location, at the path ``own``.
+    """The files in one store that match patterns, except those below the location's path ``own``.
 
-    ``final`` says that a text file's last record is whole though it lacks a line end. Bytes that
-    were surveyed in this process are kept for whoever reads them next, and in ``rows`` what was
-    decoded of them, so that an ingester that computes what it minted does neither twice.
+    With ``final``, a text file's last record is whole without a line end. The source caches the
+    bytes that it surveys in this process, or in ``rows`` the rows decoded from them. So an ingester
+    that computes its own binding need not read or decode them again.
     """
 
     store: Store
@@ -147,7 +148,7 @@ class FilesSource:
             entries = await listed_now([*listed.values()], self.info.url, self.clock)
             listed = {entry.key: entry for entry in entries}
         found = {key: entry for key, entry in listed.items() if entry.size_bytes}
-        # A path that is no text could not be recorded.
+        # A binding records the path as text, so a path that is not UTF-8 cannot be bound.
         nameless = {key for key in found if shown_key(key) != key}
         self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
         if keeps_versions(self.info.url):
@@ -162,11 +163,12 @@ class FilesSource:
     ) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
-        taken = cast("Mapping[str, FileRange]", taken)  # Its remap shard holds no others.
+        taken = cast("Mapping[str, FileRange]", taken)  # Its remap shard has no other ranges.
         job = self._job(lower)
         self._kept, self._kept_bytes, self._waiting = {}, 0, {}
         if self.rows is not None and not self.info.lateness_ms:
-            self.rows.forget()  # But what is held back is read again by the bindings that follow.
+            # With a lateness, later bindings read the held rows again, so the cache stays.
+            self.rows.forget()
         self._known.forget(head.sizes, taken)
         seen: dict[FileCandidate, FileSurvey] = {}
         budget = bytes_max
@@ -176,7 +178,7 @@ class FilesSource:
             sizes = await self._sizes(taken, head)
             standing = self._moves.standing(taken, sizes, head.tags)
             if await self._find_others(taken, standing, sizes, head, compared):
-                continue  # A search for others is no round: however many there are, they end.
+                continue  # Not a round: each path is compared once, so this ends.
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
                 standing,
@@ -188,16 +190,16 @@ class FilesSource:
             await self._look(chosen, seen, job, survey)
             surveys = [seen[one] for one in chosen]
             if self._leave_changed(surveys, taken):
-                continue  # Nor is this one.
+                continue  # Not a round: the files now count as new.
             if await self._find_moved(surveys, standing, sizes, head, job, complete=complete):
-                continue  # However many files a folder has, they end.
+                continue  # Not a round: each move is found once.
             files, complete = _in_order(surveys, complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
                 plan = self._take(files, cut, job)
                 if await self._is_proven(plan, head):
                     return self._recorded(plan, taken)
-                continue  # Which is no round either.
+                continue  # Not a round: the files that have changed wait now.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
                 if not moved.ranges or job.is_timed:
@@ -205,7 +207,7 @@ class FilesSource:
                 if await self._is_proven(moved, head):
                     return self._recorded(moved, taken)
                 continue
-            # All that was seen waits, or is of one time, or unordered: look further.
+            # All surveyed data wait, or have one time, or are unordered: survey more.
             budget, round_ = budget * 2, round_ + 1
         return None
 
@@ -220,7 +222,7 @@ class FilesSource:
             e_tag=version.e_tag if job.is_versioned else None,
             source=self.info.name,
         )
-        # Rows are as good as the bytes that they were made of, and what of them is kept is one.
+        # Cache either the decoded rows or the bytes, not both.
         are_decoded = job.is_timed and self.info.format in _DECODED_WHOLE
         keep_rows = self.rows.keep if self.rows is not None and are_decoded else None
         return await survey_piece(
@@ -241,9 +243,9 @@ class FilesSource:
         head: FilesHead,
         compared: set[str],
     ) -> bool:
-        """Find paths whose file is another one by its identity; return True if there are any.
+        """Find paths whose file is another one by its identity; return True if any is found.
 
-        ``compared`` are the paths that were compared for this plan, and gets more.
+        ``compared`` has the paths that this plan has compared. This call adds to it.
         """
         if self._has_versions():
             return False
@@ -263,14 +265,15 @@ class FilesSource:
         )
         for path in others.replaced:
             self._moves.replace(path, head.tags[path], taken[path], proven=True)
-        # A copy with the date and size of a file that is nowhere else counts as that file.
+        # A copy counts as the former file if it has the date and size of that file, and the file
+        # itself is not elsewhere.
         same = {e.key: e.e_tag for e in changed if date_of(e.e_tag) == date_of(taken[e.key].e_tag)}
         self._known.checked.update({path: same[path] for path in others.unlike & same.keys()})
         self._unlike = (others.unlike - same.keys()) | (self._unlike - compared)
         return bool(others.replaced)
 
     def _leave_changed(self, surveys: Sequence[FileSurvey], taken: Mapping[str, FileRange]) -> bool:
-        """Take files that do not go on as they were taken for new ones; True if there are any."""
+        """Treat files whose bound bytes have changed as new files; return True if any is found."""
         is_any = False
         for one in surveys:
             asked = one.candidate
@@ -295,7 +298,7 @@ class FilesSource:
         *,
         complete: bool,
     ) -> bool:
-        """Find files that were taken under other names, or went; say whether there are any."""
+        """Find files that were ingested under other names or disappeared; True if any is found."""
         new = [one for one in files if one.candidate.before is None and not one.is_empty]
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, sizes)
@@ -320,7 +323,7 @@ class FilesSource:
     async def _is_proven(self, plan: Plan, head: FilesHead) -> bool:
         """Return True if the files of a plan are still those that were listed and surveyed.
 
-        The others wait.
+        Files that have changed wait, and the next round plans without them.
         """
         ranges = cast("Sequence[FileRange]", plan.ranges)
         lost: Sequence[FileRange] = ()
@@ -345,7 +348,7 @@ class FilesSource:
         return usage_of(self.store)
 
     async def hold(self, taken: Taken, *, make: bool) -> None:
-        """Files are kept by whoever writes them."""
+        """Do nothing: the owner of the files decides how long they exist."""
 
     async def read(
         self,
@@ -361,8 +364,8 @@ class FilesSource:
         try:
             return await self._read_at(found.path, found, start, limit, anew=anew)
         except (GoneError, SourceRewritten):
-            # A sum, or a version, proves the bytes wherever they are: the file may be moved, and
-            # again before it is read.
+            # The file may have moved since its binding. Sums or a version prove its bytes under any
+            # name. It may move again during the search, so search several times.
             places: Sequence[str] = ()
             for _ in range(SEARCHES_MAX):
                 before, places = places, await self._places_of(found)
@@ -381,7 +384,8 @@ class FilesSource:
             e_tag=None if found.is_summed else version,
             source=self.info.name,
         )
-        # Another ingester may have bound another version than this one has looked at.
+        # The cache is by version: another ingester may have bound another version than the one
+        # surveyed here.
         kept = sorted(self._kept.get((path, date_of(found.e_tag)), ()), key=_span_start)
         if self.rows is not None and not anew:
             rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
@@ -389,7 +393,8 @@ class FilesSource:
                 return found, rows
         has_other_form = codec_of(path) != codec_of(found.path)
         if self.info.format != "parquet" and (found.packed or has_other_form):
-            text = join_kept(kept, found.start, found.limit)  # Which is none of the file's bytes.
+            # For a compressed file, the cached spans are of its text, not of its bytes.
+            text = join_kept(kept, found.start, found.limit)
             if text is None or not _is_bound(text, found):
                 text = await self._text_at(path, file, found)
             if found.packed:
@@ -404,7 +409,8 @@ class FilesSource:
                 return await read_packed(file, found, clock=self.clock)
             except SourceRewritten:
                 if not found.is_summed:
-                    raise  # If it was compressed again, its text may be the same.
+                    raise
+                # If the file was compressed again, its bytes differ and its text may be the same.
         span = found.start, found.limit
         try:
             text = await read_any_text(file, span, format=self.info.format, clock=self.clock)
@@ -415,7 +421,7 @@ class FilesSource:
         return text
 
     async def _places_of(self, found: FileRange) -> Sequence[str]:
-        """Return where the file of a range may be now, the likeliest place first."""
+        """Return the paths where the file of a range may be now, the likeliest first."""
         entries = (await self.head()).entries
         if not found.is_summed:
             return [one.key for one in entries if date_of(one.e_tag) == date_of(found.e_tag)]
@@ -451,7 +457,7 @@ class FilesSource:
         job: SurveyJob,
         survey: Survey,
     ) -> None:
-        """Have surveyed what was not seen yet, and must be before it is bound."""
+        """Have the engine survey the candidates that must be read before a binding."""
         new = [one for one in chosen if one not in seen]
         asked = [one for one in new if self._must_be_seen(one, job)]
         pieces = [self._split(one, job) for one in asked]
@@ -472,7 +478,7 @@ class FilesSource:
                 seen[one] = unseen(one)
 
     async def _replaced_since(self, asked: Sequence[FileCandidate]) -> set[str]:
-        """Return the paths whose file has gone, or was replaced, since it was listed."""
+        """Return the paths whose file was deleted or replaced since it was listed."""
         if self._has_versions():
             return set()
         tags = {one.path: one.e_tag for one in asked}
@@ -481,7 +487,8 @@ class FilesSource:
     def _must_be_seen(self, asked: FileCandidate, job: SurveyJob) -> bool:
         if not job.is_light(asked.path) or asked.checked:
             return True
-        # What an object holds is not what its listing says; that it is what it says, is seen once.
+        # A listing does not show whether an object has the source's format. So read the header or
+        # the footer of each new object once.
         has_form = self.info.format == "parquet" or (
             self.info.dialect is not None and self.info.dialect.has_header
         )
@@ -512,7 +519,7 @@ def _span_start(span: tuple[int, bytes]) -> int:
 
 
 def _is_bound(text: bytes, found: FileRange) -> bool:
-    """Say whether text that was kept is that of a bound range."""
+    """Return True if a text is that of a bound range, by its length and its sums."""
     return len(text) == found.limit - found.start and (
         not found.is_summed
         or are_blocks(
@@ -522,9 +529,10 @@ def _is_bound(text: bytes, found: FileRange) -> bool:
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:
-    """Return the files of which something can be taken; say whether there is nothing else.
+    """Return the files with data to bind; the second result is True if no others have any.
 
-    Nothing is taken of what stands behind a compressed file that holds more than was looked at.
+    If a compressed file has more text than was surveyed, later files must wait: files are ingested
+    in order.
     """
     files: list[FileSurvey] = []
     for one in chosen:
@@ -536,7 +544,7 @@ def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[Fil
 
 
 def _cut(files: Sequence[FileSurvey], job: SurveyJob, *, complete: bool, rough: bool) -> Cut | None:
-    """Choose how much of the files to take; None asks for more, as does having none."""
+    """Return the cut of the files; None if more data must be surveyed, or there are no files."""
     if not files:
         return None
     if not job.is_timed:

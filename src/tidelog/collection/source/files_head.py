@@ -1,4 +1,4 @@
-"""The files that a source has at some moment, and what of a listing is none of them. Pure."""
+"""The files of a source at one time: the files of a listing, without those it ignores. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.collection.source.binding import AddressRange, FileRange, Taken
 from tidelog.store.patterns import literal_parts, matches
 from tidelog.store.port import Entry
 
-# Of Hadoop, rsync, browsers, copy tools and editors. Vim and Emacs end a backup with ``~``.
+# Suffixes by which Hadoop, rsync, browsers, copy tools and editors mark unfinished or backup files.
 UNFINISHED: Final = (
     ".tmp",
     ".temp",
@@ -47,7 +47,7 @@ class FilesHead:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """How many bytes each file has."""
+        """Return the size of each file, in bytes."""
         return {entry.key: entry.size_bytes for entry in self.entries}
 
     @cached_property
@@ -79,7 +79,7 @@ def _file_bytes(found: AddressRange) -> int:
 
 
 def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield files, and of symbolic links to a file the first one, unless the file is among them."""
+    """Yield each file once: by its own entry, or else by the first symbolic link to it."""
     seen = {entry.key for entry in entries if not entry.target}
     for entry in entries:
         if not entry.target or entry.target not in seen:
@@ -88,14 +88,14 @@ def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def is_asked_for(key: str, patterns: Sequence[str]) -> bool:
-    """Say whether one of a source's patterns takes a file."""
+    """Return True if one of a source's patterns selects a file."""
     return any(matches(one, key) and not is_passed_over(key, one) for one in patterns)
 
 
 def empty_places(
     places: Sequence[str], patterns: Sequence[str], entries: Sequence[Entry]
 ) -> list[str]:
-    """Return the places whose pattern takes none of the files that there are."""
+    """Return the places whose pattern selects none of the listed files."""
     return [
         place
         for place, pattern in zip(places, patterns, strict=True)
@@ -104,14 +104,15 @@ def empty_places(
 
 
 def is_passed_over(key: str, pattern: str) -> bool:
-    """Say whether tools leave such files beside data, or are still writing them.
+    """Return True if a file is a tool's own, or is still being written, and not data.
 
-    A part of the path that the pattern does not name begins with ``.`` or ``_``; or it ends as one
-    that is being written does, unless the pattern asks for just that.
+    Such a file has a part of its path that begins with ``.`` or ``_`` and that the pattern does not
+    name. Or it has a suffix of `UNFINISHED`, unless the pattern ends with one too.
     """
     named = literal_parts(pattern)
     parts = key.split("/")
-    # A part "." or ".." hides nothing: the source reports the object as one that has no path.
+    # A part "." or ".." does not hide a file: the source reports such an object, which no request
+    # can name.
     if any(part.startswith((".", "_")) and part not in (".", "..") for part in parts[named:]):
         return True
     return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)

@@ -1,8 +1,8 @@
-"""Generations: the files that had one path, one after another. Pure.
+"""Generations: the files that had the same path, one after another. Pure.
 
 A log is rotated: the file at ``app.log`` gets another name, and a new file takes its place. The
-remap shard holds one row a path, so the row of the former file moves to the file's new path. If no
-file of the source is it, the row moves to a former path, which no file can have.
+remap shard holds one row per path, so the row of the former file moves to the file's new path. If
+the source no longer has that file, the row moves to a former path, which no file can have.
 
 Source: decision 26.
 """
@@ -34,7 +34,7 @@ def shown_path(path: str) -> str:
 
 
 def is_skipped(found: FileRange, skipped: Collection[str]) -> bool:
-    """Return True if a range is given up: by its path, or by its path and version."""
+    """Return True if a range is skipped: by its path, or by its path and version."""
     return found.path in skipped or former_path(found) in skipped
 
 
@@ -106,7 +106,7 @@ def _renamed(found: FileRange, path: str) -> FileRange:
 
 
 def names_by_path(taken: Mapping[str, FileRange]) -> Mapping[str, Sequence[str]]:
-    """Return the names of each file that was moved, by each of them."""
+    """Return all names of each file that was moved, by each of its names."""
     names: dict[str, list[str]] = {}
     for path, found in taken.items():
         if found.moved in taken:

@@ -1,9 +1,9 @@
-"""A source that makes its rows up, by their numbers and a seed: for tests, demos and benchmarks.
+"""The generator: a source of synthetic rows, for tests, demos and benchmarks.
 
-A row is a function of its number and the settings alone, in arithmetic that is exact everywhere:
-so any engine, on any machine, at any time makes the same one.
-Shape: ``counter`` rows are ``n`` (int64, from 0) and ``time``; ``key-value`` rows have ``key`` and
-    ``value`` (int64) between.
+A row depends only on its number and the settings, and the arithmetic is exact on every processor.
+So each engine makes the same row on any machine at any time.
+Shape: ``counter`` rows have ``n`` (int64, from 0) and ``time``. ``key-value`` rows have ``key`` and
+    ``value`` (int64) between these two.
 Source: design page 6, "Raw sources".
 """
 
@@ -25,7 +25,7 @@ SHAPES: Final = ("counter", "key-value")
 BATCH_ROWS: Final = 65_536
 RATE: Final = 1_000
 ROWS_ALONE: Final = 1_000_000
-ROWS_MAX: Final = 2**42  # At one a second, their times are those of 64 bits still.
+ROWS_MAX: Final = 2**42  # At one row a second, their times still fit in 64 bits.
 START_MAX_US: Final = 2**58  # After the year 9,000.
 START: Final = "2000-01-01T00:00:00Z"
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -37,7 +37,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Generator(SourceKind):
-    """Rows by number, from 0 on."""
+    """A source of synthetic rows; their addresses are their numbers, from 0."""
 
     name = "generator"
     knows = {  # noqa: RUF012 - a class variable of the port, and no field
@@ -93,7 +93,7 @@ class Generator(SourceKind):
             yield await self.opening.clock.offload(partial(self._table, numbers))
 
     def _table(self, numbers: Int64s) -> pa.Table:
-        # In whole seconds and the rest, so that no product exceeds 64 bits.
+        # Split into whole seconds and the rest, so that no product exceeds 64 bits.
         seconds, rest = np.divmod(numbers, self.rate)
         times = self.start_us + seconds * 1_000_000 + rest * 1_000_000 // self.rate
         columns: dict[str, Any] = {"n": numbers}
@@ -103,12 +103,11 @@ class Generator(SourceKind):
         return pa.table(columns)
 
     def _keys(self, numbers: Int64s) -> Int64s:
-        """Return keys, from 0 on; the lower ones are the more frequent, by the skew.
+        """Return a key, from 0, for each row; with a skew, lower keys are more frequent.
 
-        A share of ``x`` of all keys, from the lowest on, has the share ``x ** (1 / (skew + 1))`` of
-        the rows.
+        The lowest share ``x`` of the keys has the share ``x ** (1 / (skew + 1))`` of the rows.
         """
-        # Products of numbers below 1 are rounded the same way by every processor; powers are not.
+        # Every processor rounds products of numbers below 1 alike, but not powers.
         even = (mixed(numbers, self.seed, _KEY) >> np.uint64(11)).astype(np.float64) / 2.0**53
         share = even
         for _ in range(self.skew):
@@ -122,7 +121,7 @@ class Generator(SourceKind):
 
 
 def mixed(numbers: Int64s, seed: int, salt: np.uint64) -> Words:
-    """Return 64 bits for each number, seed and salt, as if at random (SplitMix64)."""
+    """Return 64 pseudo-random bits for each number, by seed and salt (SplitMix64)."""
     with np.errstate(over="ignore"):
         base = _finish(np.full(1, seed, np.uint64) + salt * _STEP)
         return _finish(base + (numbers.astype(np.uint64) + np.uint64(1)) * _STEP)

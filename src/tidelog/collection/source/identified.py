@@ -1,6 +1,6 @@
-"""Which file a range is of, where a disk tells it: what a file is after it was renamed and grew.
+"""The search for moved files on a disk, by their identities and their bytes.
 
-What is said of it is in `moves`, which is pure; here files are looked at.
+The decisions are in `moves`, which is pure. This module reads the files.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from tidelog.store.port import Entry, Store
 from tidelog.store.urls import local_path
 
 _AT_ONCE: Final = 16
-_HEAD_BYTES: Final = 64 * 1024  # Compressed, they hold the longest beginning by far.
+_HEAD_BYTES: Final = 64 * 1024  # Compressed bytes that surely contain the longest beginning.
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Whether files were found that were taken under other names.
+    """The result of a search: ``found`` is True if some file was ingested under another name.
 
-    Shape: ``went`` are new ones that are not what their listing shows: they wait for another.
+    ``went`` are new files that have changed since the listing. They wait for the next listing.
     """
 
     found: bool
@@ -63,7 +63,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """A new file, its beginnings, and the rows of files that are gone and go on like it."""
+    """A new file, its beginnings, and the rows of the missing files whose bound bytes it has."""
 
     one: FileSurvey
     file: OpenedFile
@@ -74,11 +74,12 @@ class _Alike:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """A search for files that were taken under other names than they have now.
+    """A search for files that were ingested under other names than they have now.
 
-    Shape: ``gone`` are the files that are at none of their names, and ``kin`` those that exist and
-        have the family name of a new one. ``listed`` are all names, also of files of no bytes, and
-        ``tags`` the versions of the others. ``is_complete``: there are no other new files.
+    Shape: ``gone`` are the files that are at none of their names. ``kin`` are existing files with
+        the family name of a new one. ``listed`` are all listed names, also of empty files. ``tags``
+        are the versions of the files that are not empty. ``is_complete`` is True if the survey has
+        all new files.
     """
 
     gone: Mapping[Beginning, Sequence[FileRange]]
@@ -93,7 +94,7 @@ class Search:
     clock: Clock
 
     async def run(self, new: Sequence[FileSurvey]) -> Renamed:
-        """Find which of the new files were taken. A file that goes meanwhile waits.
+        """Find which of the new files were ingested before. Files that disappear meanwhile wait.
 
         Raises:
             LocationError: the store failed.
@@ -108,7 +109,8 @@ class Search:
             except GoneError:
                 went.append(one.candidate)
                 continue
-            # A file with the date or the identity is the former one, and others are its copies.
+            # First decide for files with the date or the identity of a missing one: each is that
+            # file. Others with the same bytes are then known to be copies.
             if any(is_same_file(one.candidate, row, like.identity) for row in like.gone):
                 found |= self._learn(like, ())
             else:
@@ -122,10 +124,11 @@ class Search:
         return Renamed(found, tuple(went))
 
     async def _alike(self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]) -> _Alike:
-        """Return which files that are gone a new one goes on like.
+        """Return a new file with the missing files whose bound bytes it has.
 
         Raises:
-            GoneError: it is gone, or has more than its listing shows: another ingester took that.
+            GoneError: the file no longer exists. Or it is longer than its listing shows, and
+                another ingester has bound the rest.
         """
         asked, other = one.candidate, self.moves.replaced.get(one.candidate.path)
         begins = await self._beginnings(one, file, lengths)
@@ -148,7 +151,7 @@ class Search:
         return _Alike(one, file, begins, gone, identity_in(asked.e_tag))
 
     async def _is_in_place(self, path: str) -> bool:
-        """Return False if another file, or none, is at a path than the listing shows there."""
+        """Return False if the path no longer has the file that the listing shows there."""
         gone = await replaced_since({path: self.tags.get(path, "")}, self.info.url, self.clock)
         return not gone
 
@@ -162,9 +165,9 @@ class Search:
         )
 
     def _others(self, like: _Alike) -> list[FileRange]:
-        """Return the files that a new one may be a copy of.
+        """Return the files of which a new one may be a copy.
 
-        A file whose path the new one took is not among them: rotated logs may begin alike.
+        The file whose path the new one has taken is not among them: rotated logs may begin alike.
         """
         path = like.one.candidate.path
         others = [row for row in _each(self.kin, like.begins) if row.path != path]
@@ -178,13 +181,16 @@ class Search:
         ]
 
     def _is_whole_in(self, before: FileRange, asked: FileCandidate) -> bool:
-        """Return True if a new file can hold all of another: more than a first record."""
+        """Return True if a new file can have all bound bytes of another, more than a first record."""
         if self._has_other_form(before, asked):
             return True
         return before.head_bytes < before.limit <= asked.size_bytes
 
     async def _like(self, before: FileRange, one: FileSurvey, file: OpenedFile) -> FileRange | None:
-        """Return a row in the form of a new file that goes on as the row's file did; else None."""
+        """Return the row, in the new file's form, if the file has its bound bytes; else None.
+
+        The forms are compressed and plain: a tool may have compressed the file when it moved it.
+        """
         asked, form = one.candidate, self.info.format
         if not self._has_other_form(before, asked):
             if before.file_bytes <= asked.size_bytes < before.size_bytes:
@@ -208,11 +214,11 @@ class Search:
         return bool(before.packed) != is_packed(asked.path, self.info.format)
 
     def _is_kin(self, before: FileRange, asked: FileCandidate) -> bool:
-        """Return True if a file with the bytes of one that is gone is that one, by its name.
+        """Return True if a file with the bytes of a missing one is that file, by name or date.
 
-        A tool that compresses, or copies and truncates, leaves another inode. It keeps the date,
-        or the name but for a number or a suffix, and the former path has another file, or an empty
-        one.
+        A tool that compresses a log, or copies and truncates it, creates another inode, so
+        identities differ. The file then has the date of the former one. Or it has its name except
+        for a number or a suffix, and another or an empty file is at the former path.
         """
         if self.moves.is_elsewhere(before.path) and not self.is_complete:
             return False
@@ -226,9 +232,9 @@ class Search:
     async def _doubt_copies(
         self, one: FileSurvey, file: OpenedFile, others: Sequence[FileRange]
     ) -> bool:
-        """Note a file that holds the rows of one that exists and has its name but for a number.
+        """Note a file that has the rows of an existing file with the same family name.
 
-        Return False if that one has gone, or was replaced, since it was listed.
+        Return False if that other file was moved or replaced since it was listed.
         """
         asked = one.candidate
         with suppress(GoneError):
@@ -248,10 +254,10 @@ class Search:
     async def _beginnings(
         self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
     ) -> list[Beginning]:
-        """Return how a file begins, and how its text does, for each of these lengths.
+        """Return the sums of a file's beginning, and of its text's, for each of these lengths.
 
         Raises:
-            GoneError: it is gone.
+            GoneError: the file no longer exists.
         """
         if self.info.format == "parquet":
             return [(one.found.head_bytes, one.found.head)]
@@ -282,10 +288,10 @@ def _date(e_tag: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Paths that have another file than the frontier has there.
+    """Paths whose file is another one than that of the recorded row.
 
-    Shape: ``replaced`` are those whose former file is elsewhere. Of ``unlike`` nothing is known but
-        that the file is another one: it may be the former one, written again with more in it.
+    Shape: ``replaced`` are those whose former file is at another path. The files of ``unlike`` only
+        have another identity: such a file may be the former one, rewritten with more records.
     """
 
     replaced: frozenset[str]
@@ -301,7 +307,7 @@ async def find_others(
     url: str,
     clock: Clock,
 ) -> Others:
-    """Find which changed files are others than the frontier has, by their identities."""
+    """Find the changed files that are others than the recorded ones, by their identities."""
     names = names_by_path(taken)
     found = {entry.key: identity_in(entry.e_tag) for entry in changed}
     moved = {path for path in found if _is_elsewhere(path, found, names, taken, sizes)}
@@ -326,15 +332,16 @@ async def find_others(
 
 
 def paths_of(identity: str, entries: Sequence[Entry]) -> list[str]:
-    """Return the listed paths at which the file of an identity is."""
+    """Return the listed paths of the file with an identity."""
     return [entry.key for entry in entries if identity and identity_in(entry.e_tag) == identity]
 
 
 async def listed_now(entries: Sequence[Entry], url: str, clock: Clock) -> Sequence[Entry]:
-    """Return the entries of a disk's listing as their files are now, with their identities.
+    """Return the entries of a disk's listing with the files' current sizes and identities.
 
-    A listing takes a while. A file that is renamed meanwhile may be in it twice: so the paths that
-    show one file are looked at again. Hard links stay two.
+    A listing takes a while. If a file is renamed during it, the listing may have the file twice. So
+    paths with the same file are read a second time: only those that still exist remain. Hard links
+    remain as two entries.
     """
     if not local_path(url, ""):
         return entries
@@ -363,7 +370,7 @@ async def listed_now(entries: Sequence[Entry], url: str, clock: Clock) -> Sequen
 
 
 async def replaced_since(tags: Mapping[str, str], url: str, clock: Clock) -> set[str]:
-    """Return the paths whose file is no longer that of a listed version, or is gone."""
+    """Return the paths that no longer have the file of the listed version."""
 
     def find() -> set[str]:
         return {
@@ -382,9 +389,10 @@ def _is_elsewhere(
     taken: Mapping[str, FileRange],
     sizes: Mapping[str, int],
 ) -> bool:
-    """Return True if the file that was at a path is known to be at a later one of its names.
+    """Return True if the former file of a path is known to be at a later one of its names.
 
-    So it is after a copy was made and the file itself was truncated: its inode stays at the path.
+    This is so after a tool has copied a log and truncated it: the inode stays at the path, and the
+    records are in the copy.
     """
     for name in names.get(path, ()):
         later, known = taken[name], known_identity(taken[name])
@@ -398,9 +406,9 @@ def _is_elsewhere(
 async def sizes_now(
     taken: Mapping[str, FileRange], sizes: Mapping[str, int], *, store: Store
 ) -> Mapping[str, int]:
-    """Return the sizes of a listing, without names of moved files that are not theirs any more.
+    """Return the sizes of a listing, without former names at which moved files no longer are.
 
-    Who renames a file while the source is listed may leave both of its names in the listing.
+    If a file is renamed during a listing, the listing may have both of its names.
 
     Raises:
         LocationError: the store failed.
@@ -414,7 +422,7 @@ def _without(sizes: Mapping[str, int], old: set[str]) -> Mapping[str, int]:
 
 
 async def _gone(paths: Iterable[str], store: Store) -> set[str]:
-    """Return those paths at which there is no file."""
+    """Return the paths at which no file exists."""
 
     async def is_gone(path: str) -> bool:
         try:
@@ -452,9 +460,9 @@ async def find_moved_on(
 async def _is_there(
     found: FileRange, state: FileState | None, source: SourceInfo, store: Store
 ) -> bool:
-    """Return True if a path has the file of a range, and the file the range's last bytes.
+    """Return True if a path still has the file of a range, with the range's bytes.
 
-    A file that was not changed since it was listed is not read.
+    A file that has not changed since it was listed is not read.
     """
     identity = known_identity(found)
     if state is None and not found.is_read:

@@ -1,4 +1,4 @@
-"""Keeping what surveys decoded in this process's memory, and reading it back.
+"""A cache, in this process's memory, of the rows that surveys decoded, and reads from it.
 
 Source: design page 6, "Who reads what".
 """
@@ -21,7 +21,7 @@ KEPT_ROWS_BYTES_MAX: Final = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class RowsInMemory:
-    """Decoded pieces in memory, up to ``bytes_max`` of Arrow data; threads of a survey share it."""
+    """Decoded pieces in memory, up to ``bytes_max`` of Arrow data. It is safe for threads."""
 
     bytes_max: int = KEPT_ROWS_BYTES_MAX
     _pieces: OrderedDict[tuple[str, int], DecodedPiece] = field(default_factory=OrderedDict)
@@ -54,12 +54,13 @@ class RowsInMemory:
 async def read_kept(
     rows: KeptRows, file: OpenedFile, found: FileRange, low: int, high: int, *, clock: Clock
 ) -> Decoded | None:
-    """Return the records of a bound range that start in ``[low, high)``, where they are kept.
+    """Return the records of a bound range that start in ``[low, high)``, from the cache.
 
-    None asks to read and decode them: some are not kept, or not proven to be what was bound.
+    Return None if some of them are not cached, or their bytes are not proven to be the bound ones.
+    The caller then reads and decodes them.
 
     Raises:
-        SourceRewritten: the file is not what was bound. GoneError: it is gone.
+        SourceRewritten: the file differs from the bound one. GoneError: the file no longer exists.
     """
     kept = await clock.offload(lambda: rows.find(found.path, low, high))
     parts: list[Decoded] = []
@@ -78,9 +79,9 @@ async def read_kept(
 
 
 async def _is_tail_bound(piece: DecodedPiece, file: OpenedFile, found: FileRange) -> bool:
-    """Say whether a piece's last record ends as it was bound: that lies in the next one's blocks.
+    """Return True if the end of a piece's last record, in the next piece's blocks, is as bound.
 
-    Where the range ends with the piece or before, that record is none of its.
+    If the range ends with the piece or before it, that record is not part of the range.
     """
     high, tail = piece.proof.high, piece.proof.tail
     if not tail or not found.is_summed or found.limit <= high:

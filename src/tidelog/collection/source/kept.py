@@ -1,9 +1,10 @@
-"""Decoded pieces: what a survey decoded, kept for whoever computes what was bound of it.
+"""Decoded pieces: rows that a survey has decoded, cached for the computation of the binding. Pure.
 
-What is kept decides nothing. It is used where the binding proves that its bytes are those that were
-decoded, by the sums of their blocks or by the object's version; else they are read and decoded
-anew. A piece of text, but the last of a file, ends with a record that reaches into the next one:
-those bytes are its ``tail``, which whoever uses it compares with what was bound. Pure.
+A cached piece never decides a result. It is used only if the binding proves, by sums of blocks or
+by the object's version, that the piece was decoded from the bound bytes. Otherwise the bytes are
+read and decoded again. A piece of text that is not the last of its file ends with a record that
+reaches into the next piece. The bytes there are its ``tail``. The sums of the piece do not cover
+them, so a reader compares them with the bound bytes.
 Source: design page 6, "Who reads what".
 """
 
@@ -28,12 +29,12 @@ from tidelog.collection.source.surveyed import Surveyed, SurveyPiece
 
 
 class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
-    """Which bytes of a file a decoded piece was made of, and how they are known again.
+    """The bytes from which a piece was decoded, with checksums to compare with a binding.
 
-    Shape: records count that start in ``[first, limit)``; ``sums`` are those of the blocks of
-        ``[low, high)``, ``rests`` those of the part of a block before an offset. Where an object's
-        version is the proof, ``e_tag`` is it, and there are no sums. ``dropped`` counts fields that
-        the schema lacks.
+    Shape: the piece has the records that start in ``[first, limit)``. ``sums`` are those of the
+        blocks of ``[low, high)``. ``rests`` has the sum of a block's part before an offset. If the
+        object's version is the proof, ``e_tag`` is that version and ``sums`` is empty. ``dropped``
+        counts values of fields that the schema lacks.
     """
 
     path: str
@@ -50,11 +51,11 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int] = {}
 
     def meets(self, low: int, high: int) -> bool:
-        """Say whether records that start in ``[low, high)`` may be among its own."""
+        """Return True if the piece may have records that start in ``[low, high)``."""
         return self.first < high and low < self.limit
 
     def fits(self, found: FileRange) -> bool:
-        """Say whether the bytes of a bound range are those of this piece, where the two meet."""
+        """Return True if the piece and a bound range have the same bytes where they overlap."""
         if self.header != found.header:
             return False
         if not found.is_summed:
@@ -69,7 +70,7 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _sum_of(self, low: int, high: int) -> bytes | None:
-        """Return the sum of the block that begins at ``low``, or of its part before ``high``."""
+        """Return the sum of the block at ``low``, or of its part before ``high`` if known."""
         if high != self.high and high % self.block_bytes:
             return self.rests.get(high)
         return _sum_at(self.sums, low, self.low, self.block_bytes)
@@ -82,7 +83,7 @@ def _sum_at(sums: bytes, low: int, start: int, block_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPiece:
-    """The rows and the bad records of a piece of a file, and what proves that they are."""
+    """The rows and the bad records of a piece of a file, with the proof of their bytes."""
 
     proof: PieceProof
     rows: pa.Table
@@ -93,10 +94,13 @@ class DecodedPiece:
         return self.rows.nbytes + self.errors.nbytes
 
     def between(self, low: int, high: int) -> Decoded | None:
-        """Return the records that start in ``[low, high)``; None if that is not known of them."""
+        """Return the records that start in ``[low, high)``; None if they cannot be separated.
+
+        The counts of dropped values are those of the whole piece. A part of it cannot have its own.
+        """
         proof = self.proof
         if proof.dropped and (low > proof.first or high < proof.limit):
-            return None  # Of fields that the schema lacks, it is not known which record had them.
+            return None
         return Decoded(
             _between(self.rows, OFFSET, low, high),
             _between(self.errors, "offset", low, high),
@@ -109,30 +113,30 @@ KeepRows = Callable[[DecodedPiece], None]
 
 
 class KeptRows(Protocol):
-    """Where decoded pieces are kept, up to a bound: those that were kept first go first."""
+    """A cache of decoded pieces, with a bound on its size; it evicts the oldest pieces first."""
 
     def keep(self, piece: DecodedPiece) -> None:
-        """Keep a piece, if there is room for it."""
+        """Store a piece, if it fits within the bound."""
         ...
 
     def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
-        """Return the kept pieces of a file that may have records that start in ``[low, high)``.
+        """Return the cached pieces of a file that may have records that start in ``[low, high)``.
 
-        They are what was kept, or are not returned.
+        A piece that was damaged in the cache is not returned.
         """
         ...
 
     def forget(self) -> None:
-        """Let go of what is of no more use: all that was kept has been computed, or never will."""
+        """Remove all pieces: the bindings that could use them are computed, or never will be."""
         ...
 
 
 def piece_of(
     piece: SurveyPiece, found: Surveyed, decoded: Decoded, *, end: int, tail: bytes
 ) -> DecodedPiece:
-    """Return what was decoded of a piece, as it is kept: its records that end at ``end`` or before.
+    """Return the decoded records of a survey's piece, in the form for the cache.
 
-    ``tail`` are the bytes of the last of them that lie behind the piece.
+    ``end`` is the end of the last record, and ``tail`` are the bytes of it after the piece.
     """
     asked, (first, limit) = piece.candidate, piece.window
     high, limit = (end, end) if piece.is_last else (piece.high, min(limit, end))
@@ -155,7 +159,7 @@ def piece_of(
 
 
 def join_decoded(found: list[Decoded]) -> Decoded:
-    """Return what was decoded of pieces that follow each other as one."""
+    """Return the records of adjacent pieces as one."""
     dropped: dict[str, int] = {}
     for one in found:
         for name, count in one.dropped.items():

@@ -1,9 +1,9 @@
-"""Kinds of sources: what makes one, in one small file.
+"""Kinds of sources: the base class for a new one, which fits in a small file.
 
-A kind says where its messages stand, how far they reach, and reads them; all else is the recipe's:
-bindings, times, engines, bad rows, late ones. Its messages lie under paths (a table, a partition,
-a log; one is enough), each at an address, a whole number that rises within its path. Kinds that
-tidelog does not bring are made known by `tidelog.collection.source.kinds.register_kind`.
+A kind returns the addresses of its messages, and reads them. The ingester does all else: bindings,
+times, engines, bad rows and late rows. Messages belong to paths (a table, a partition or a log; one
+path is enough). Each message has an address: a whole number that rises within its path. Register a
+kind of your own with `tidelog.collection.source.kinds.register_kind`.
 Source: design page 6, "Raw sources"; storage, "Ingredients".
 """
 
@@ -25,19 +25,19 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.store.port import Store
 
-ADDRESS: Final = OFFSET  # The column of a batch that has each row's address.
-BODY: Final = "body"  # The column that is decoded, where a source's format says so.
+ADDRESS: Final = OFFSET  # The column of a batch with each row's address.
+BODY: Final = "body"  # The column with text to decode, unless the source's format is `ROWS`.
 SAMPLE_BYTES: Final = 2 * 1024 * 1024
-ROWS: Final = "rows"  # The format of a source that takes its kind's columns as they are.
+ROWS: Final = "rows"  # The format of a source that uses the columns of its kind unchanged.
 
-Frontier = Mapping[str, int]  # By path, the address before which all is, and from which on nothing.
+Frontier = Mapping[str, int]  # The first address of each path that is not included.
 
 
 class RowRange(AddressRange, frozen=True, kw_only=True):
-    """A range of a source whose addresses count messages, and not bytes.
+    """A range of a source whose addresses count messages, not bytes.
 
-    Units: ``size_bytes`` is about what its messages take. ``proof`` is the kind's: by it a reader
-        knows that what lies there now is what was bound.
+    Units: ``size_bytes`` is the approximate size of its messages. ``proof`` comes from the kind: a
+        reader compares it, to detect that the messages have changed since the binding.
     """
 
     size_bytes: int = 0
@@ -50,9 +50,9 @@ class RowRange(AddressRange, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedWith:
-    """What a kind is opened with: the source, and the store of the location that it feeds.
+    """The arguments for opening a kind: the source, and the store of its location.
 
-    ``open_store`` opens another, whose requests are counted as the source's.
+    ``open_store`` opens another store by URL; its requests count as the source's.
     """
 
     info: SourceInfo
@@ -62,14 +62,14 @@ class OpenedWith:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Return what was said of the source by ``--set``."""
+        """Return the settings of the source, as given by ``--set``."""
         return self.info.settings
 
     def text(self, name: str) -> str:
-        """Return a setting that must be there.
+        """Return a required setting.
 
         Raises:
-            UsageError: it is not.
+            UsageError: the setting is missing.
         """
         if name not in self.settings:
             raise UsageError(f"a source of the kind {self.info.kind!r} needs --set {name}=...")
@@ -79,7 +79,7 @@ class OpenedWith:
         """Return a setting that is a whole number.
 
         Raises:
-            UsageError: it is none, or out of bounds.
+            UsageError: the setting is not a whole number, or not between ``least`` and ``most``.
         """
         text = self.settings.get(name)
         if text is None:
@@ -94,10 +94,10 @@ class OpenedWith:
 
 @contextmanager
 def told(kind: SourceKind) -> Iterator[None]:
-    """Tell an error that a kind did not foresee as one of what it reads, which may pass.
+    """Turn an unforeseen error of a kind into a LocationError, so that ingestion retries.
 
     Raises:
-        LocationError: there was one. NOT_APPLIED.
+        LocationError: the kind raised an error that is not one of tidelog. NOT_APPLIED.
     """
     try:
         yield
@@ -114,10 +114,11 @@ def told(kind: SourceKind) -> Iterator[None]:
 class SourceKind(abc.ABC):
     """A kind of source, opened for one source.
 
-    Whoever asks, and how often: an address has the same message for ever, or it is an error.
+    An address always has the same message, in every process. If the message is lost or has changed,
+    `read` must raise an error.
 
-    Shape: ``name`` is the kind's; ``knows`` are its settings and what each says. ``row_bytes`` is
-        about what a message takes.
+    Shape: ``name`` is the name of the kind. ``knows`` describes each of its settings.
+    Units: ``row_bytes`` is the approximate size of a message.
     """
 
     name: ClassVar[str]
@@ -129,30 +130,34 @@ class SourceKind(abc.ABC):
 
     @abc.abstractmethod
     async def columns(self) -> pa.Schema:
-        """Return the columns that its rows have.
+        """Return the schema of its rows, without the column `ADDRESS`.
 
         Raises:
-            UsageError: a setting is wrong. GoneError: there is nothing to read.
+            UsageError: a setting is wrong. GoneError: the data do not exist.
         """
 
     @abc.abstractmethod
     async def head(self) -> Frontier:
-        """Look how far its messages reach."""
+        """Return the current end of each path: the address after its last message."""
 
     @abc.abstractmethod
     def read(self, found: RowRange) -> AsyncIterator[pa.Table]:
         """Yield the rows of a range, in the order of their addresses, with a column `ADDRESS`.
 
         Raises:
-            SourceRewritten: they are others than those that were bound. GoneError: they are gone.
+            SourceRewritten: the rows differ from those bound.
+            GoneError: the rows no longer exist.
         """
 
     async def settle(self) -> Mapping[str, str]:
-        """Return the settings that the source is created with: as they are, unless a kind says."""
+        """Return the settings to store with a new source; by default, the given ones.
+
+        A kind can resolve relative settings here, for example "newest" to a position.
+        """
         return self.opening.settings
 
     async def sample(self) -> list[bytes]:
-        """Return the first texts in the column `BODY`, of about 2 MiB, to infer columns from."""
+        """Return about 2 MiB of the first texts of the column `BODY`, to infer columns from."""
         reached = await self.head()
         ranges = await self.plan({}, reached, bytes_max=SAMPLE_BYTES)
         found: list[bytes] = []
@@ -162,9 +167,9 @@ class SourceKind(abc.ABC):
         return found
 
     async def plan(self, start: Frontier, limit: Frontier, *, bytes_max: int) -> Sequence[RowRange]:
-        """Return ranges from one frontier on, of about ``bytes_max``; none if there is no more.
+        """Return the ranges after ``start`` and before ``limit``, of about ``bytes_max`` in all.
 
-        Each path that has something left gets as much.
+        Each path with messages left gets an equal part. The result is empty if none is left.
         """
         left = {p: (start.get(p, 0), end) for p, end in limit.items() if start.get(p, 0) < end}
         rows = max(1, bytes_max // self.row_bytes // max(1, len(left)))
@@ -179,18 +184,19 @@ class SourceKind(abc.ABC):
         ]
 
     async def proof(self, found: RowRange) -> str:
-        """Return what is the same each time that a range holds the same messages.
+        """Return a text that changes if the messages of a range change, such as a checksum.
 
         Raises:
-            SourceRewritten: the source does not reach that far any more. GoneError: it is gone.
+            SourceRewritten: the path now ends before the range does.
+            GoneError: the messages no longer exist.
         """
         return ""
 
     async def hold(self, taken: Frontier, *, make: bool) -> None:  # noqa: B027 - most need none
-        """Keep what comes from a frontier on, and let go of what lies before it.
+        """Keep the messages after ``taken``, and release those before it.
 
-        ``make`` asks to begin with it, if need be.
+        With ``make``, begin to keep them if there is no hold yet.
         """
 
     async def release(self) -> None:  # noqa: B027 - as above
-        """Let go of all: the source was dropped."""
+        """Release all messages: the source was dropped."""

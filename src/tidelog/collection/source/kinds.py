@@ -1,8 +1,8 @@
-"""The kinds of sources that there are, by name, and how a source of one is opened.
+"""The registry of source kinds by name, and the opening of sources.
 
-tidelog brings files, logs and a generator. Others are found by the entry points of installed
-packages (group ``tidelog.sources``: the kind's name, and the class), or were registered in this
-process. A catalog's name for a kind is looked up, and never imported: it is data.
+tidelog has the kinds files, log and generator. Installed packages add kinds by entry points (group
+``tidelog.sources``: the kind's name, and the class), and a process can register more. The catalog's
+name of a kind is only looked up here. It is never imported as a module, because it is data.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _registered: dict[str, type[SourceKind]] = {}
 
 
 def register_kind(kind: type[SourceKind]) -> type[SourceKind]:
-    """Make a kind of source known in this process, by its name; return it, as decorators do."""
+    """Register a kind of source in this process, by its name. Return it, for use as a decorator."""
     _registered[kind.name] = kind
     return kind
 
 
 def registered_kind(name: str) -> type[SourceKind] | None:
-    """Return a kind that was registered in this process, which other processes know nothing of."""
+    """Return a kind that is registered in this process; an executor may not have it."""
     return _registered.get(name)
 
 
 def find_kind(name: str) -> type[SourceKind]:
-    """Find a kind of source, other than files.
+    """Return a kind of source, other than files.
 
     Raises:
-        UsageError: there is none of the name here.
+        UsageError: this process has no kind of the name.
     """
     found = _registered.get(name) or _own(name) or _installed(name)
     if found is None:
@@ -60,7 +60,7 @@ def find_kind(name: str) -> type[SourceKind]:
 
 
 def _own(name: str) -> type[SourceKind] | None:
-    # Imported when asked for: most who ingest files need neither.
+    # Imported on demand: a process that ingests files needs neither.
     if name == GENERATOR:
         from tidelog.collection.source.generator import Generator
 
@@ -85,10 +85,10 @@ def open_kind(
 ) -> SourceKind:
     """Open a source of another kind than files; ``store`` is the location's.
 
-    ``opened`` are other stores that are open, by URL; those that the source opens are put there.
+    ``opened`` has the other open stores, by URL. The stores that the source opens are added to it.
 
     Raises:
-        UsageError: there is no such kind here, or it has no such setting.
+        UsageError: this process has no such kind, or the kind has no such setting.
     """
     kind = find_kind(info.kind)
     unknown = [name for name in info.settings if name not in kind.knows]
@@ -118,10 +118,10 @@ def open_source(
     final: bool = False,
     opened: dict[str, Metered] | None = None,
 ) -> RawSource:
-    """Open a source that the catalog knows; see `open_kind`.
+    """Open a source of the catalog; see `open_kind`.
 
     Raises:
-        UsageError: it is of a kind that is not installed here.
+        UsageError: the source's kind is not installed here.
     """
     stores = {} if opened is None else opened
     if info.kind == FILES:
@@ -140,7 +140,9 @@ def open_source(
 
 
 async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> bool:
-    """Release what a dropped source holds elsewhere; return False if its kind is not known here.
+    """Release a dropped source's holds outside of the location, such as its cursor in a log.
+
+    Return False if this process does not have its kind. Another process can then release them.
 
     Raises:
         LocationError: a store failed.

@@ -1,10 +1,11 @@
-"""A log as a source: its records, by their positions, in either protocol.
+"""A log as a source: its records by their positions, in either protocol.
 
-A cursor in the log holds what is not in the collection yet, from the source's creation on, and
-follows each tick; its name begins with ``source_``. A binding names the sum of the objects that its
-records lie in, so that a log that was set back, or made anew, is known by whoever reads it.
-Shape: rows are ``position`` (int64), ``time``, ``stream`` (binary, in logs that have streams) and
-    ``body`` (binary). Control records are passed over.
+A cursor in the log, whose name begins with ``source_``, holds the records that are not in the
+collection yet. It is created with the first tick of the source, and moves with each tick. A binding
+has the setsum of the fragments that hold its records. So a reader detects that the log was set back
+or created again.
+Shape: rows have ``position`` (int64), ``time``, ``stream`` (binary, in logs that have streams) and
+    ``body`` (binary). Control records are skipped.
 Source: design page 6, "Raw sources"; docs/guides/sources.md.
 """
 
@@ -47,7 +48,7 @@ _NAME_MAX: Final = 80
 
 
 class LogRecords(SourceKind):
-    """The records of one log, in this location by its name, or elsewhere by its folder's URL."""
+    """The records of one log: in this location by name, or in another by the URL of its folder."""
 
     name = "log"
     knows = {  # noqa: RUF012 - a class variable of the port, and no field
@@ -72,7 +73,7 @@ class LogRecords(SourceKind):
 
     @property
     def cursor(self) -> str:
-        """Return the name of the cursor that holds what is not taken yet."""
+        """Return the name of the cursor that holds the records not yet in the collection."""
         info = self.opening.info
         return f"source_{_NOT_IN_CURSORS.sub('_', info.name[:_NAME_MAX])}_{info.id}"
 
@@ -101,7 +102,7 @@ class LogRecords(SourceKind):
         return {self.path: (await log.bounds()).next}
 
     async def plan(self, start: Frontier, limit: Frontier, *, bytes_max: int) -> Sequence[RowRange]:
-        """See `SourceKind`; a range ends where an object of the log does."""
+        """Return ranges as `SourceKind.plan` does; each ends at the end of a fragment."""
         low, high = self._first(start), limit.get(self.path, 0)
         if low >= high:
             return []
@@ -137,8 +138,8 @@ class LogRecords(SourceKind):
                 witness = await log.save_cursor(witness, position)
             self._witness = witness
         except (CursorMoved, BusyError, UsageError, PositionCollected):
-            # Another ingester moves it as well, or a collection looks at it: the next tick will
-            # try again. Or the log no longer has that position, which planning reports.
+            # Another ingester moves the cursor too, or a collector reads it: the next tick tries
+            # again. Or the log no longer has the position: the next plan reports that.
             self._witness = None
 
     async def _cursor(self, log: Log, position: int, *, make: bool) -> Witness | None:
@@ -167,16 +168,17 @@ class LogRecords(SourceKind):
         return Within(self.opening.store, log_folder(self.where))
 
     async def _fragments(self, start: int, limit: int) -> list[Fragment]:
-        """Return the objects that hold positions.
+        """Return the fragments that hold the positions ``[start, limit)``.
 
         Raises:
-            PositionCollected: some were collected. SourceRewritten: the log does not reach so far.
+            PositionCollected: some records were collected.
+            SourceRewritten: the log ends before ``limit``, so another log has replaced it.
         """
         log = await self._log()
         try:
             found = await log.fragments(start, limit=limit)
         except (UsageError, PositionCollected):
-            found = []  # It does not come to there, or no longer begins there.
+            found = []  # The log ends before ``limit``, or begins after ``start``.
         if found and found[0].start <= start and limit <= found[-1].limit:
             return found
         bounds = await log.bounds()
@@ -197,7 +199,7 @@ class LogRecords(SourceKind):
 
 
 def _rows(log: Log, tables: Sequence[pa.Table]) -> pa.Table:
-    """Return records as rows of a source."""
+    """Return records of the log as rows of the source."""
     records = tables[0] if tables else _NOTHING
     positions = records.column("position")
     columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a survey makes of the bytes that it read: of text, and of row groups of parquet. Pure.
+"""The examination of a survey's bytes: text, and row groups of parquet. Pure.
 
 Source: design page 6, "Who reads what".
 """
@@ -56,18 +56,18 @@ HEAD_BYTES: Final = 4_096
 FIRST_LOOK_BYTES: Final = 256 * 1024
 SMALL_SURVEY_BYTES: Final = 1024 * 1024
 SMALL_SURVEY_FILES: Final = 16
-# Behind it there are as many times again, for the bindings that come after such a row.
+# Half of the range of int64. Bindings after a row with this time still have times left.
 LAST_TIME: Final = 2**62
 _INK: Final = re.compile(rb"[^ \t\r\n]")
 
 
 class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a survey, as a plain value: any process can do it, or a share of it.
+    """The request of a survey, as a plain value: any process can do it, or a part of it.
 
-    Shape: rows earlier than ``lower`` are late; those with a time past ``time_max`` are bad.
-        ``final`` says that a text file's last record is whole though it lacks a line end.
-        ``is_versioned``: the version of an object proves its bytes, so that none are summed.
-        ``kind`` is the source's, where other processes would not find it by its name.
+    Shape: rows earlier than ``lower`` are late, and those later than ``time_max`` are bad. With
+        ``final``, a text file's last record is whole without a line end. With ``is_versioned``, the
+        version of an object proves its bytes, so none are summed. ``kind`` is the source's kind, if
+        it is registered only in this process, so that an executor could not find it by name.
     """
 
     source: SourceInfo
@@ -92,21 +92,25 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.final or self.is_versioned
 
     def is_light(self, path: str) -> bool:
-        """Say whether a look at a header or a footer is enough, as nothing has to be summed."""
+        """Return True if only a header or footer must be read: without sums and without times."""
         return self.is_versioned and not self.is_timed and can_be_shared(self.source, path)
 
     def is_small(self, bytes_max: int = SMALL_SURVEY_BYTES) -> bool:
-        """Say whether to read it takes no longer than to have it read by others would."""
+        """Return True if the survey is so small that other processes would not make it faster."""
         size = sum(piece.weight_bytes for piece in self.pieces)
         return size <= bytes_max and len(self.pieces) <= SMALL_SURVEY_FILES
 
 
 def greatest_time(source: SourceInfo, *, now_us: int, lower: int) -> int:
-    """Return the greatest time that a row may have: a mad one would move upper for good."""
+    """Return the greatest permitted time of a row.
+
+    A row far in the future would advance the upper there for good, and make all later rows late.
+    """
     if source.time_column is None:
         return ANY_TIME
     ahead_ms = source.max_ahead_ms
-    # What is complete already moves nothing, wherever the clock stands.
+    # A time before `lower` is complete already. It cannot move the upper, even if it is after the
+    # clock.
     return max(LAST_TIME if ahead_ms is None else now_us // 1_000 + ahead_ms, lower)
 
 
@@ -119,14 +123,14 @@ def look_at_text(
     lead: bytes | None = None,
     keep_rows: KeepRows | None = None,
 ) -> Surveyed:
-    """Return what a piece of a text file is, whose bytes from ``piece.low`` on are ``data``.
+    """Return the survey of a piece of a text file; ``data`` are its bytes from ``piece.low``.
 
-    Shape: they go on behind the piece, to the end of its last record, where that is looked at.
-        ``lead`` is how the record begins in which the piece does, where that is known. Where times
-        are read of it, ``keep_rows`` is told of what was decoded.
+    Shape: if the end of its last record matters, ``data`` continues after the piece to that end.
+        ``lead`` is the part before the piece of the record in which the piece begins, if known.
+        With times from the data, ``keep_rows`` is called with the decoded rows.
 
     Raises:
-        CorruptionError: the file holds something else than text, or text of other line ends.
+        CorruptionError: the file is not text, or has unknown line ends.
         HeaderDiffers: the file's header lacks most of the source's columns.
     """
     asked, dialect = piece.candidate, job.source.dialect
@@ -164,7 +168,7 @@ def look_at_text(
         head=sum_of(head) if head else b"",
         head_bytes=len(head),
         header=header,
-        # What lies behind a part of a file that was asked for was not asked for.
+        # A survey that did not ask for the file's end has no reason to report about it.
         torn=_why_torn(data, piece, is_array=is_array)
         if at_end and whole < len(data) and _is_asked(piece, whole)
         else "",
@@ -184,10 +188,10 @@ def _why_torn(data: bytes, piece: SurveyPiece, *, is_array: bool) -> str:
 
 
 def check_text(begin: bytes, source: SourceInfo) -> None:
-    """Check that a file that begins so is text in UTF-8, and has the line ends that are read.
+    """Check by its beginning that a file is UTF-8 text with line ends that tidelog reads.
 
     Raises:
-        CorruptionError: it is something else.
+        CorruptionError: the file is of another format, or has old line ends (a lone CR).
     """
     why = why_foreign(begin)
     if why is not None:
@@ -200,13 +204,13 @@ def check_text(begin: bytes, source: SourceInfo) -> None:
 
 
 def _is_asked(piece: SurveyPiece, whole: int) -> bool:
-    """Say whether a file's end was asked for, or a record that only that could end."""
+    """Return True if the piece covers the file's end, or a record that only the end could end."""
     return piece.is_last and (piece.candidate.ends_the_file or not whole)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rests:
-    """Sums of the part of a block before an offset, of a piece whose bytes are at hand."""
+    """The sums of a block's part before an offset, computed from the bytes of a piece."""
 
     data: bytes
     piece: SurveyPiece
@@ -228,7 +232,10 @@ def _whole_bytes(
     lead: bytes | None,
     is_array: bool,
 ) -> int:
-    """Return how many of the bytes are whole records; of all pieces but the last, how many end."""
+    """Return the length of the whole records in ``data``.
+
+    For a piece that is not the last, records count that end in the piece.
+    """
     span = piece.high - piece.low
     if not is_divisible(job.source):
         ends = record_ends(data, job.source.dialect, final=at_end and job.is_final)
@@ -244,7 +251,7 @@ def _whole_bytes(
     if job.source.format == ARRAY_FORMAT and not data[whole:].strip(WHITE):
         return len(data)
     if is_array:
-        return len(data) if job.is_final else whole  # Its end is its bracket, not an object's.
+        return len(data) if job.is_final else whole  # Only its bracket ends an array.
     last = data[whole:] if whole else (lead or b"") + data
     known = whole or lead is not None
     is_whole = job.is_final or (known and _stands_alone(last, job.source.format))
@@ -252,7 +259,7 @@ def _whole_bytes(
 
 
 def text_of(data: bytes, low: int, source: SourceInfo, header: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a file from ``low`` on as records by lines, and the file's header."""
+    """Return the bytes of a file from ``low`` as lines of records, and the file's header."""
     if source.format != ARRAY_FORMAT:
         return data, header
     mark = header if low else array_mark(data)
@@ -262,16 +269,18 @@ def text_of(data: bytes, low: int, source: SourceInfo, header: bytes) -> tuple[b
 def has_record_end(
     data: bytes, size: int, low: int, source: SourceInfo, *, before: FileRange | None
 ) -> bool:
-    """Say whether a record ends in what was read behind a piece of ``size`` bytes, or before.
+    """Return True if ``data``, which begins with a piece of ``size`` bytes, has a record's end.
 
-    The piece begins at ``low``, and ``before`` was taken of its file.
+    If records can be split off anywhere, only an end at the piece's last byte or later counts. The
+    piece begins at ``low``. ``before`` is the newest bound range of its file.
     """
     if is_divisible(source):
         return data.find(b"\n", max(0, size - 1)) >= 0
     header = before.header if before is not None else b""
     share = FIRST_LOOK_BYTES
     while True:
-        # What ends in the beginning of it, ends in all of it: most often, soon.
+        # A record that ends in a prefix also ends in the whole. Most records are short, so try
+        # short prefixes first.
         text, _ = text_of(data[:share], low, source, header)
         if len(record_ends(text, source.dialect, final=False)):
             return True
@@ -281,7 +290,7 @@ def has_record_end(
 
 
 def _stands_alone(line: bytes, format: str) -> bool:
-    """Say whether a last line without a line end shows that it is whole: json may."""
+    """Return True if a last line without a line end is whole: a complete json object is."""
     try:
         return format != "csv" and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -289,7 +298,7 @@ def _stands_alone(line: bytes, format: str) -> bool:
 
 
 def _first_record(data: bytes, piece: SurveyPiece) -> int:
-    """Return where the first record that starts in a piece begins, from ``piece.low`` on."""
+    """Return the place, relative to ``piece.low``, of the first record that starts in a piece."""
     return 0 if piece.is_first else (data.find(b"\n") + 1 or len(data))
 
 
@@ -301,7 +310,7 @@ def _first_ink(data: bytes, piece: SurveyPiece, header: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """The times of a piece by blocks; and what was decoded for it, up to ``limit`` of its bytes."""
+    """The times of a piece by blocks, and its decoded records, up to ``limit`` of its bytes."""
 
     blocks: Sequence[Block] = ()
     decoded: Decoded | None = None
@@ -311,11 +320,11 @@ class _Timed:
 def _text_times(
     data: bytes, whole: int, piece: SurveyPiece, job: SurveyJob, header: bytes, *, is_kept: bool
 ) -> _Timed:
-    """Return the times of a piece; where they are to be kept, its records are decoded whole."""
+    """Return the times of a piece; with ``is_kept``, all columns of its records are decoded."""
     start = _first_record(data, piece)
     limit = whole
     if not piece.is_last:
-        # A record that starts at the piece's end is the last of its own.
+        # The record that starts at the piece's end is the piece's last one: see `SurveyPiece`.
         line = data.find(b"\n", piece.high - piece.low)
         limit = line + 1 if line >= 0 else data.rfind(b"\n") + 1
         if line < 0 and job.is_final:
@@ -329,7 +338,8 @@ def _text_times(
     if is_kept:
         decoded = _decode_whole(text, found, job)
     if decoded is None or decoded.errors.num_rows:
-        # Another fault of a row does not change its time. A bad row with an old time is not late.
+        # A row whose fault is in another column still has a time, so read the time column alone.
+        # But a bad row with an old time does not count as late.
         offsets, times = _times_in(text, found, job, decoded)
     else:
         offsets, times = _times_of_rows(decoded.rows, job)
@@ -344,7 +354,7 @@ def _text_times(
 
 
 def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
-    """Decode records as whoever computes what is bound of them does."""
+    """Decode records exactly as the computation of the binding does."""
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
     return decode_messages(data, found, schema.data, source=source, required=required)
@@ -353,10 +363,10 @@ def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
 def _times_in(
     data: bytes, found: FileRange, job: SurveyJob, whole: Decoded | None = None
 ) -> tuple[Int64s, Int64s]:
-    """Return the offsets and times of the rows that have one, read from the time column alone.
+    """Return the offsets and times of the rows with a time; only the time column is decoded.
 
-    A bad row that is late is left out, for it counts as bad: only where rows are late, they are
-    decoded ``whole``.
+    A late row that is also bad is left out, because it counts as bad. To find these, all columns
+    are decoded, but only if some row is late and the caller has no ``whole`` decoding.
     """
     source = job.source
     name = source.time_column or ""
@@ -382,7 +392,7 @@ def _times_of_rows(rows: pa.Table, job: SurveyJob) -> tuple[Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class ReadGroups:
-    """Bytes of a parquet file from ``start`` on, and its footer, as bytes and as it was read."""
+    """Bytes of a parquet file from ``start``, and its footer, as bytes and decoded."""
 
     data: bytes
     start: int
@@ -391,10 +401,10 @@ class ReadGroups:
 
 
 def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
-    """Return what the row groups of a piece are.
+    """Return the survey of a piece's row groups.
 
-    Shape: the bytes are there to the end of the piece's last row group, and of the last piece to
-        the next one's begin, where they are needed.
+    Shape: as far as they are needed, the bytes reach to the end of the piece's last row group. For
+        a last piece, they reach to the beginning of the next row group.
     """
     metadata, block_bytes = read.metadata, piece.candidate.block_bytes
     limit = end_of_groups(metadata, piece) if piece.is_last else None
@@ -418,14 +428,17 @@ def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surv
 
 
 def end_of_groups(metadata: pq.FileMetaData, piece: SurveyPiece) -> int:
-    """Return where the row groups of a last piece end: where the next one begins, or the file."""
+    """Return the end of a last piece's row groups: the next place to cut, or the file's end."""
     starts, high = group_starts(metadata), piece.high
     clean = np.flatnonzero((starts >= high) & _begin_cleanly(metadata, starts))
     return int(starts[clean[0]]) if len(clean) else piece.candidate.size_bytes
 
 
 def _begin_cleanly(metadata: pq.FileMetaData, starts: Int64s) -> Bools:
-    """Say of each row group whether a file can be cut before it: all before it lie before it."""
+    """Return a mask of the row groups before which a file can be cut.
+
+    All earlier row groups must end before it; a writer may interleave the columns of row groups.
+    """
     ends = np.array([group_span(metadata, n, n + 1)[1] for n in range(len(starts))], np.int64)
     reached = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])[: len(starts)]
     clean: Bools = reached <= starts
@@ -459,8 +472,10 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
 def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, path: str) -> None:
     """Check that a file's header has at least half of the columns of its source.
 
+    Otherwise most values of the file would be lost without an error.
+
     Raises:
-        HeaderDiffers: it has not: most of what the file holds would be lost, told by nobody.
+        HeaderDiffers: the header lacks more than half of the columns.
     """
     try:
         found = header_names(header, dialect)
@@ -489,10 +504,12 @@ def _own_names(names: list[str], columns: Sequence[str], dialect: CsvDialect) ->
 def check_columns(
     metadata: pq.FileMetaData, columns: Sequence[str], dialect: CsvDialect, *, path: str
 ) -> None:
-    """Check that a parquet file has one of the source's columns, if it has rows.
+    """Check that a parquet file with rows has one of the source's columns.
+
+    Otherwise each of its rows would consist of nulls.
 
     Raises:
-        HeaderDiffers: it has none of them: each row would be all nulls.
+        HeaderDiffers: the file has none of the columns.
     """
     names = metadata.schema.to_arrow_schema().names
     if metadata.num_rows and not {*_own_names(names, columns, dialect)} & {*columns}:

@@ -1,4 +1,4 @@
-"""Decoding what was read of a range, whatever kind of source it is of. Pure."""
+"""Decoding of a range's data, for every kind of source. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from tidelog.collection.source.kind import ROWS
 from tidelog.errors import InvariantError
 from tidelog.persist.format.schema import ShardSchema
 
-OWN: Final = ("generator", "log")  # Kinds whose columns are fixed: to leave one out was chosen.
-ReadData: TypeAlias = "bytes | pa.Table | Decoded"  # What a source reads of a range.
+# The columns of these kinds are fixed and known. If a source lacks one, the user left it out on
+# purpose, so its values are not counted as dropped.
+OWN: Final = ("generator", "log")
+ReadData: TypeAlias = "bytes | pa.Table | Decoded"  # The data of a range, as a source reads them.
 
 
 def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
-    """Return the columns without which a row is a bad one."""
+    """Return the columns in which a null makes a row bad: the key, and the time."""
     key = schema.key if source.envelope == "upsert" else []
     time = [] if source.time_column is None else [source.time_column]
     return list(dict.fromkeys([*key, *time]))
@@ -35,7 +37,10 @@ def decode_messages(
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> Decoded:
-    """Decode what was read of a range: bytes of a file, rows of another source, or decoded ones."""
+    """Return the rows of a range, from bytes of a file or rows of another kind of source.
+
+    Data that are decoded already are returned unchanged.
+    """
     if isinstance(data, Decoded):
         return data
     if isinstance(data, pa.Table):

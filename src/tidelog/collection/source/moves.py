@@ -1,9 +1,11 @@
-"""Moves: files that were taken under another name than they have now. Pure.
+"""Moves: files that were ingested under another name than they have now. Pure.
 
-A file that is new, and begins as one did that was taken and is gone, is that one, if it also goes
-on as that did, and has its date, or its identity where the disk tells that (else, if it has grown):
-none of it is taken again. Otherwise it is another file with the same bytes in it, whose rows would
-be lost: it is taken, and told.
+A new file may be a moved one: some ingested file is no longer at its path, and the new file has all
+of its bound bytes. It is the same file if it also has the same date, or the same identity (see
+`store.local.identity`). If an identity is unknown, it is the same file if it has grown. The
+ingester then does not ingest its bytes again.
+Otherwise it may be another file with the same bytes, whose rows would be lost. So it is ingested,
+and a note reports that its rows may exist twice.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ Beginning = tuple[int, bytes]  # How many bytes a file's beginning has, and thei
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A path that another file has taken: its listed version, and the row that it displaces.
+    """A path that has another file now: the new file's listed version, and the displaced row.
 
-    ``proven``: the file of the row is known to be elsewhere.
+    ``proven`` is True if the file of the row is known to be at another path.
     """
 
     e_tag: str
@@ -50,7 +52,7 @@ class Replaced:
 class Moves:
     """The moves that a process found, until a binding records them, and its notes on files.
 
-    ``replaced`` holds the paths whose file is not the one that the frontier has there.
+    ``replaced`` has the paths whose file is another one than that of the recorded row.
     """
 
     found: dict[str, FileRange] = field(default_factory=dict)
@@ -63,7 +65,10 @@ class Moves:
         sizes: Mapping[str, int],
         tags: Mapping[str, str],
     ) -> Mapping[str, FileRange]:
-        """Return the frontier with the moves of files that exist, before they are recorded."""
+        """Return the progress with the moves that are found but not recorded yet.
+
+        Moves that the listing or the recorded progress contradicts are forgotten first.
+        """
         for path, other in list(self.replaced.items()):
             if taken.get(path) != other.row or tags.get(path) != other.e_tag:
                 del self.replaced[path]
@@ -71,7 +76,7 @@ class Moves:
         known = displaced(taken, self.replaced)
         names = names_by_path(known) if self.found else {}
         for path, found in list(self.found.items()):
-            # Other ingesters, whose listings are older, go on under the name that it had.
+            # Another ingester with an older listing may have bound more under the old name.
             is_known = found.moved in known and path not in known and path in sizes
             is_known &= may_be_one(known_identity(found), identity_in(tags.get(path, "")))
             if not is_known or _last(names.get(found.moved, (found.moved,)), known).limit != (
@@ -81,9 +86,10 @@ class Moves:
         return {**known, **self.found, **returned(known, sizes)}
 
     def replace(self, path: str, e_tag: str, row: FileRange, *, proven: bool) -> None:
-        """Remember that another file has the path of a row, as far as a listing shows it.
+        """Remember that a listing shows another file at the path of a row.
 
-        Unless it is ``proven`` that the file of the row is elsewhere, the two may share rows.
+        Unless it is ``proven`` that the file of the row is elsewhere, the two files may share rows,
+        and a note reports that.
         """
         self.replaced[path] = Replaced(e_tag, row, proven)
         if proven:
@@ -105,7 +111,7 @@ class Moves:
             del self.notes[path]
 
     def count_as_grown(self, path: str) -> None:
-        """Remember that a file has the path and the beginning of another one, and counts as it."""
+        """Note that a file has the path and all bound bytes of another one, and counts as that."""
         self.notes[path] = (
             "it was replaced by a file that begins with all that was taken of it, and counts as "
             "that file: if it is another one, its first rows are missing"
@@ -120,12 +126,15 @@ class Moves:
         skipped: Collection[str],
         kin: Collection[str] = (),
     ) -> bool:
-        """Remember which of some files that are gone, and alike, a file is; True if it is one.
+        """Decide which missing file a new one is, and remember the move; True if it is one.
 
-        Its ``identity`` is "" where that is not known. It is none that was ``skipped``: such a file
-        is taken under another name. It is one of ``kin`` whatever its date and identity are.
+        Shape: ``alike`` are the missing files whose bound bytes the new file has. ``identity`` is
+            that of the new file, "" if unknown. A file that was ``skipped`` does not count, so it
+            is ingested under another name. A file at a path of ``kin`` counts without a comparison
+            of date and identity.
         """
-        # Of several that are alike, one is the file that is gone, and the others are copies.
+        # If several new files have the bytes of a missing one, one is that file, and the others
+        # are copies.
         names = {found.moved: path for path, found in self.found.items()}
         same = [
             gone
@@ -136,12 +145,12 @@ class Moves:
         ]
         if same:
             before = max(same, key=lambda gone: gone.limit)
-            # It may have had another name for a moment, which nothing records.
+            # If the file has moved twice since the last binding, record only the last move.
             brief = self.found.pop(before.path, None)
             moved = before.path if brief is None else brief.moved
             other = self.found.get(names.get(moved, ""))
             if other is not None and known_identity(other) != identity:
-                del self.found[other.path]  # It is the copy.
+                del self.found[other.path]  # That file is the copy.
                 self.notes.pop(other.path, None)
             self.found[asked.path] = msgspec.structs.replace(
                 before,
@@ -157,7 +166,8 @@ class Moves:
             self.notes[asked.path] = (
                 f"it is {shown!r} under another name, and its rows were ingested before"
             )
-            self._shares_none(shown)  # For its former file is known.
+            # The former file of the path is found here, so the file now there shares no rows.
+            self._shares_none(shown)
         elif alike:
             self.doubt(asked, alike[0])
         return bool(same)
@@ -168,7 +178,10 @@ class Moves:
         taken: Mapping[str, FileRange],
         sizes: Mapping[str, int],
     ) -> None:
-        """Remember which objects have the size of one that is gone: more is not known of them."""
+        """Note the new objects with the size of a missing one, as possible copies.
+
+        An object is not read before it is bound, so only its size can be compared.
+        """
         if not new:
             return
         gone = {found.size_bytes: found for path, found in taken.items() if path not in sizes}
@@ -178,7 +191,7 @@ class Moves:
                 self.doubt(one.candidate, before)
 
     def doubt(self, asked: FileCandidate, before: FileRange, *, is_gone: bool = True) -> None:
-        """Remember that a file may hold the rows of another one that was taken."""
+        """Note that a file may have the rows of another file that was ingested."""
         gone = "was taken and is gone" if is_gone else "was taken"
         self.notes[asked.path] = (
             f"it is taken, though it may be {shown_path(before.path)!r}, which {gone}: then its "
@@ -189,7 +202,7 @@ class Moves:
 def gone_by_beginning(
     taken: Mapping[str, FileRange], sizes: Mapping[str, int]
 ) -> Mapping[Beginning, Sequence[FileRange]]:
-    """Return the files that were taken and are gone, under all their names, by their beginnings."""
+    """Return the ingested files that are at none of their names, by their beginnings."""
     names = names_by_path(taken)
     return _by_beginning(
         found
@@ -201,9 +214,9 @@ def gone_by_beginning(
 def kin_by_beginning(
     taken: Mapping[str, FileRange], sizes: Mapping[str, int], new: Sequence[FileSurvey]
 ) -> Mapping[Beginning, Sequence[FileRange]]:
-    """Return files that exist and may be copies of new ones, or they of them, by beginnings.
+    """Return the existing files of which a new one may be a copy, or the reverse, by beginnings.
 
-    They have the family name and the first record of a new file. Other new files are among them.
+    They have the family name and the first record of a new file. Other new files may be among them.
     """
     own = [one.range_until(None, late=0, time_max=ANY_TIME, reached=CLOSED) for one in new]
     firsts = Counter((begin, family_of(row.path)) for row in own for begin in beginnings_of(row))
@@ -227,7 +240,7 @@ def kin_by_beginning(
 
 
 def beginnings_of(row: FileRange) -> list[Beginning]:
-    """Return how a row's file begins, and if it is compressed, how its text does."""
+    """Return the beginning of a row's file, and if it is compressed, that of its text."""
     packed = decode_packed(row.packed)
     begins = [(row.head_bytes, row.head)]
     if packed is not None and packed.text_head:
@@ -239,7 +252,8 @@ def _last_rows(
     taken: Mapping[str, FileRange], names: Mapping[str, Sequence[str]]
 ) -> Iterator[FileRange]:
     for path, found in taken.items():
-        # A row without records, or a row that a later one continues, holds nothing to take twice.
+        # A row without records, or one that a newer row of the same file continues, has no rows
+        # that could be ingested twice.
         has_records = found.head and found.limit > len(found.header)
         if has_records and _last(names.get(path, (path,)), taken) is found:
             yield found
@@ -254,9 +268,10 @@ def _by_beginning(rows: Iterable[FileRange]) -> Mapping[Beginning, Sequence[File
 
 
 def returned(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> Mapping[str, FileRange]:
-    """Return what is in of files that have a former name again, where more was taken since.
+    """Return rows for moved files that have a former name again.
 
-    Whether they go on as that did is looked at as of any file whose date is another.
+    More of such a file was bound under the later name. So its row there gets the later progress.
+    The next survey compares its bytes, because its version is not the one of the row.
     """
     back: dict[str, FileRange] = {}
     for path, had in names_by_path(taken).items():
@@ -270,22 +285,22 @@ def returned(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> Mappin
 
 
 def named_twice(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> set[str]:
-    """Return the names in a listing of files that were moved, of which it has several names."""
+    """Return the listed names of those moved files that a listing has under several names."""
     families = {id(names): names for names in names_by_path(taken).values()}
     listed = ([name for name in names if name in sizes] for names in families.values())
     return {name for names in listed if len(names) > 1 for name in names}
 
 
 def _last(names: Sequence[str], taken: Mapping[str, FileRange]) -> FileRange:
-    """Return what was taken last of a file, under whichever of its names."""
+    """Return the row of a file with the most progress, among all of its names."""
     return max((taken[name] for name in names), key=lambda found: found.limit)
 
 
 def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool:
-    """Say whether a file is one that was taken, and of which it has all that was.
+    """Return True if a file with all bound bytes of a row is the row's file, not a copy.
 
-    One with the date that it had is. Of others their identities say it, where both are known; where
-    not, one that has grown is.
+    It is if size and date are equal. Otherwise the identities decide, if both are known. If not, a
+    file that has grown counts as the same.
     """
     if asked.size_bytes == before.size_bytes and date_of(asked.e_tag) == date_of(before.e_tag):
         return True
@@ -294,7 +309,7 @@ def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool
 
 
 def may_be_one(identity: str, other: str) -> bool:
-    """Return False if two identities are known, and are those of two files."""
+    """Return False if both identities are known and differ."""
     return not identity or not other or identity == other
 
 
@@ -312,14 +327,14 @@ def known_identity(found: FileRange) -> str:
 
 
 def date_of(e_tag: str) -> str:
-    """Return the part of a version that each listing shows: of a local file, time and size."""
+    """Return the part of a version that each listing shows; for a local file, time and size."""
     return e_tag.rpartition("|")[2]
 
 
 def with_identity(e_tag: str, identity: str) -> str:
-    """Return the version of a local file with the identity in it, if that is known.
+    """Return the version of a local file with its identity, if that is known.
 
-    A store that numbers versions has the number in this place: `is_version` knows both.
+    A store that numbers versions puts the number in the same place; `is_version` handles both.
     """
     return f"{identity}|{date_of(e_tag)}" if identity else e_tag
 
@@ -330,7 +345,10 @@ def without_stale(
     taken: Mapping[str, FileRange],
     tags: Mapping[str, str],
 ) -> Mapping[str, int]:
-    """Return the sizes of a listing, without those of paths whose taken file is a ``new`` one."""
+    """Return the sizes of a listing, without paths whose ingested file is now a ``new`` one.
+
+    Such a path has another file now, so it must not hide that its former file has moved.
+    """
     ours = {identity_in(asked.e_tag) for asked in new} - {""}
     stale = {
         path

@@ -1,4 +1,4 @@
-"""One file of a source, opened to be read: as a listing showed it, or as it was bound."""
+"""Reads of one file of a source: in the version that a listing showed, or with the bound bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tidelog.store.port import Store, is_version
 
 @dataclass(slots=True, kw_only=True)
 class OpenedFile:
-    """A file, of which bytes are read that are those of one version, where ``e_tag`` names it.
+    """A file. If ``e_tag`` is given, all bytes read are of that version.
 
-    ``kept`` are spans of it that are at hand: where each begins, and its bytes. ``source`` is the
-    name of what it is a file of.
+    ``kept`` are cached spans of the file: the offset of each, and its bytes. ``source`` is the name
+    of the file's source, for messages.
     """
 
     store: Store
@@ -27,10 +27,10 @@ class OpenedFile:
     kept: Sequence[tuple[int, bytes]] = field(default_factory=list)
 
     async def get(self, start: int, limit: int) -> bytes:
-        """Return the bytes ``[start, limit)``, or as many of them as there are.
+        """Return the bytes ``[start, limit)``, or fewer if the file ends before ``limit``.
 
         Raises:
-            GoneError: the file is. SourceRewritten: it is of another version.
+            GoneError: the file no longer exists. SourceRewritten: it has another version now.
         """
         if start >= limit:
             return b""
@@ -46,14 +46,14 @@ class OpenedFile:
         return found.data
 
     def rewritten(self) -> SourceRewritten:
-        """Return the error that the file is not what it was."""
+        """Return the error for a file whose ingested bytes have changed."""
         return SourceRewritten(
             f"the file {self.path!r} was rewritten after some of it was taken: put it back as it "
             f"was, or go on without it: {self._skip}"
         )
 
     def gone(self) -> GoneError:
-        """Return the error that the file is not there."""
+        """Return the error for a bound file that no longer exists."""
         return GoneError(
             f"the file {self.path!r} is gone, though its messages are bound to times: put it back, "
             f"or go on without it: {self._skip}"
@@ -66,18 +66,18 @@ class OpenedFile:
 
 @dataclass(slots=True, kw_only=True)
 class BoundFile:
-    """The file of a range that was bound: what is read of it, are the bytes that were bound."""
+    """The file of a bound range. A read returns the bound bytes, or fails."""
 
     file: OpenedFile
     found: FileRange
 
     async def get(self, start: int, limit: int) -> tuple[int, bytes]:
-        """Return bytes of the file in which ``[start, limit)`` lies, and where they begin.
+        """Return the offset and the bytes of a span that covers ``[start, limit)``.
 
-        Of a range with sums they are whole blocks of it, checked, and no others.
+        If the range has sums, the span consists of whole blocks of it, and they are checked.
 
         Raises:
-            SourceRewritten: they are not those that were bound. GoneError: the file is gone.
+            SourceRewritten: the bytes are not those bound. GoneError: the file no longer exists.
         """
         found = self.found
         if not found.is_summed:
@@ -93,7 +93,7 @@ class BoundFile:
 
 
 def join_kept(kept: Sequence[tuple[int, bytes]], start: int, limit: int) -> bytes | None:
-    """Return the bytes ``[start, limit)`` out of spans in order; None if some are not there."""
+    """Return the bytes ``[start, limit)`` from sorted spans; None if some bytes are missing."""
     found: list[bytes] = []
     at = start
     for begin, data in kept:

@@ -1,4 +1,4 @@
-"""A source that would take what is written into its own location, and so never come to an end."""
+"""A check against loops: a source must not read files that are written into its own location."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WRITTEN: Final = (
 
 
 def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
-    """Refuse a source that would take what is written into its own location.
+    """Check that a source reads no file that is written into its own location.
 
     Raises:
-        UsageError: it would.
+        UsageError: a pattern of the source matches such a file.
     """
     if location_url.startswith("memory:"):
-        return  # Where no file lies.
-    # A listing follows symbolic links: what one leads to lies in both places.
+        return  # It has no files.
+    # A listing follows symbolic links, so each place is compared under all of its names.
     if url.startswith("file:"):
         parts = pattern.split("/")
         depth = min(literal_parts(pattern), len(parts) - 1)
@@ -41,16 +41,16 @@ def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
 
 
 def leads_into(entry: Entry, root: str) -> bool:
-    """Say whether a file lies behind a symbolic link into a location, whose path is ``root``."""
+    """Return True if an entry is a symbolic link to a file below the location at ``root``."""
     return bool(root) and entry.target.startswith(f"{root}/")
 
 
 def _inner(within: str, around: str) -> str | None:
-    """Return what keys of one place begin with in another that holds it; None if none does."""
+    """Return the path of ``within`` relative to ``around``; None if it is not inside."""
     inside, outside = (_folder(split_query(url)[0]) for url in (within, around))
     return inside.removeprefix(outside) if inside.startswith(outside) else None
 
 
 def _folder(place: str) -> str:
-    """Return a place with one slash behind it; the root of a disk has it already."""
+    """Return a URL with one slash at its end; the root of a disk has it already."""
     return place if place == "file:///" else f"{place.rstrip('/')}/"

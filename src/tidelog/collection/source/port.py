@@ -1,9 +1,9 @@
-"""Raw sources: what the recipe asks of them.
+"""The port of raw sources: the operations that an ingester needs of a source.
 
-A raw source hands out messages in the order of their addresses, can start at any address, and gives
-the same message for the same address for ever, or says it is gone. The process that plans what is
-taken next reads no data: it looks at listings, has what must be looked into surveyed by whoever
-does the work, and cuts by what these tell.
+A raw source returns messages in the order of their addresses, from any address. An address always
+has the same message; if the message is lost, a read raises an error. The process that plans a
+binding reads no data. It reads listings, has the engine survey the pieces that must be read before
+a binding, and chooses the ranges by the results.
 Source: storage, "Ingredients"; design page 6, "Who reads what".
 """
 
@@ -22,7 +22,7 @@ from tidelog.store.wrappers.metered import Usage
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next binding would take; ``upper`` is None where times are the clock's."""
+    """The ranges of the next binding, and its ``upper``; None if times are from the clock."""
 
     ranges: tuple[AddressRange, ...]
     upper: int | None
@@ -30,7 +30,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """What was found of each piece, in order, and what other processes asked of stores for it."""
+    """The result for each piece, in order, and the store usage of other processes."""
 
     found: Sequence[Surveyed]
     usage: Usage = field(default_factory=Usage)
@@ -40,69 +40,69 @@ Survey = Callable[[SurveyJob], Awaitable[SurveyResult]]
 
 
 class SourceHead(Protocol):
-    """How far a source had got when it was asked."""
+    """The extent of a source at the time of a request."""
 
     def left_bytes(self, taken: Taken) -> int:
-        """Return how many bytes lie between a frontier and this head."""
+        """Return the number of bytes after ``taken`` and up to this head."""
         ...
 
     def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
-        """Return what is left once ranges were taken, of what was left of it before.
+        """Return the bytes left after ``ranges`` are ingested; before, ``left_bytes`` were left.
 
-        It costs what the ranges do, and not what all files do.
+        Its cost depends on the number of ranges, not on the number of files.
         """
         ...
 
 
 class RawSource(Protocol):
-    """One raw source, as engines and the ingester know it.
+    """One raw source, as engines and the ingester use it.
 
-    Who brings a new kind of source writes no such thing, but a `tidelog.collection.source.kind`.
+    To add a kind of source, implement `tidelog.collection.source.kind.SourceKind` instead.
     """
 
     @property
     def range_type(self) -> type[AddressRange]:
-        """Return what its ranges are: their fields are the columns of its remap shard."""
+        """Return the type of its ranges: the fields are the columns of the remap shard."""
         ...
 
     def pass_over(self, paths: frozenset[str]) -> None:
-        """Take nothing more of these paths, and have them in no head."""
+        """Leave these paths out of all later heads and plans."""
         ...
 
     async def head(self) -> SourceHead:
-        """Look how far the source has got."""
+        """Return the current extent of the source."""
         ...
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
     ) -> Plan | None:
-        """Choose the next binding's ranges, of about ``bytes_max``; None if nothing is new.
+        """Return the next binding's ranges, of about ``bytes_max``; None if nothing is new.
 
-        What has to be looked into, ``survey`` does.
+        The engine runs ``survey`` for the pieces that must be read first.
 
         Raises:
-            SourceRewritten: what was taken before is no longer what it was.
+            SourceRewritten: messages that were bound before have changed.
         """
         ...
 
     async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
-        """Look into a piece of what may be taken next.
+        """Read a piece of the data after the last binding, and return what a plan needs of it.
 
         Raises:
-            SourceRewritten: what was taken before is no longer what it was.
+            SourceRewritten: messages that were bound before have changed.
         """
         ...
 
     def waiting(self) -> Mapping[str, str]:
-        """Return what could not be taken at the last plan, by path, and why not yet."""
+        """Return the paths that the last plan could not bind yet, each with the reason."""
         ...
 
     def notes(self) -> Mapping[str, str]:
-        """Return what there is to tell of what was taken, or was not, by path."""
+        """Return reports about paths for the user, such as files that were moved."""
         ...
 
     def usage(self) -> Usage:
-        """Return what the source's store was asked for so far, as far as this process did."""
+        """Return the requests that this process has sent to the source's store so far."""
         ...
 
     async def read(
@@ -113,24 +113,26 @@ class RawSource(Protocol):
         *,
         anew: bool = False,
     ) -> tuple[AddressRange, ReadData]:
-        """Return what lies in a range, proven to be what the binding names.
+        """Return the messages of a bound range, checked against the proof in the binding.
 
-        ``anew``: what was decoded before, and kept, is not wanted.
+        With ``anew``, the source ignores its cache of decoded rows.
         Shape: bytes of a file, or rows with their addresses: see
-            `tidelog.collection.source.messages`. Of a share of it: of its records that start in
-            ``[low, high)``, as a range of their own.
+            `tidelog.collection.source.messages`. With ``low`` or ``high``, only the records that
+            start in ``[low, high)``, with a range that describes them.
 
         Raises:
-            SourceRewritten: there is something else. GoneError: it is gone.
+            SourceRewritten: the data differ from those bound.
+            GoneError: the data no longer exist.
         """
         ...
 
     async def hold(self, taken: Taken, *, make: bool) -> None:
-        """Tell the source that what lies before a frontier is in, and may be forgotten.
+        """Report to the source that all messages before ``taken`` are committed.
 
-        ``make`` asks it to keep what comes after, if it does not yet.
+        The source may delete those. With ``make``, it begins to keep all later ones, if it does
+        not yet.
 
         Raises:
-            GoneError: that is gone already. LocationError: the source's store failed.
+            GoneError: later messages are lost already. LocationError: the source's store failed.
         """
         ...

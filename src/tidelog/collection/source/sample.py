@@ -1,4 +1,4 @@
-"""Samples: how a file of text begins, decompressed where it is compressed."""
+"""Samples: the beginning of a text file, decompressed if the file is compressed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE_BYTES_MAX: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileSample:
-    """The beginning of a file's text; ``why`` says what keeps it from being read."""
+    """The beginning of a file's text; ``why`` is the reason if none of it can be read."""
 
     text: bytes
     is_cut: bool
@@ -31,21 +31,21 @@ class FileSample:
 
     @property
     def is_array(self) -> bool:
-        """Say whether it is a json array."""
+        """Return True if the text is a json array."""
         return bool(array_mark(self.text))
 
     def lines(self, format: str) -> bytes:
-        """Return the records of json as lines, without the one that the end cuts."""
+        """Return the json records as lines, without a last one that the sample cuts off."""
         text = self.text
         if format == ARRAY_FORMAT and self.is_array:
-            end = array_end(text, inside=False)  # Other text behind it is no element.
+            end = array_end(text, inside=False)  # Text after the array is not an element.
             text = array_lines(text, inside=False)[:end]
         ends = record_ends(text)
         return text[: int(ends[-1])] if self.is_cut and len(ends) else text
 
 
 async def read_sample(entry: Entry, store: Store) -> FileSample:
-    """Read how a file begins: 2 MiB of it, and of its text.
+    """Read the beginning of a file: at most 2 MiB of its bytes, and 2 MiB of its text.
 
     Raises:
         LocationError: the store failed.

@@ -1,8 +1,8 @@
-"""Objects that went, or were replaced, after they were listed: looked for right before a binding.
+"""A check before each binding: its objects must still exist in the versions that were listed.
 
-What is bound without being read has to be there. A listing of 100,000 objects takes seconds, and
-a run may work for hours at what it listed: so each binding's share is listed again, unless the
-listing is new.
+An object may be bound without a read. If it was deleted or replaced since the listing, the binding
+could never be read. A listing of 100,000 objects takes seconds, and a run may use one for hours. So
+the objects of each binding are listed again, unless the listing is new.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from tidelog.errors import ObjectNotFound
 from tidelog.store.port import Store, is_version
 
 NEW_US: Final = 2_000_000
-_PAGE: Final = 1_000  # So many objects a store lists in one answer, or somewhat more.
+_PAGE: Final = 1_000  # About how many objects a store lists in one answer.
 _AT_ONCE: Final = 16
 
 
 async def find_lost(
     ranges: Sequence[FileRange], head: FilesHead, store: Store, prefixes: Sequence[str]
 ) -> list[FileRange]:
-    """Return those ranges whose objects are no longer those that were listed below ``prefixes``.
+    """Return the ranges whose objects are deleted or replaced since they were listed.
+
+    ``prefixes`` are those of the listing.
 
     Raises:
         LocationError: the store failed.
@@ -34,6 +36,7 @@ async def find_lost(
     first, last = min(r.path for r in ranges), max(r.path for r in ranges)
     low = bisect_left(head.entries, first, key=lambda entry: entry.key)
     high = bisect_right(head.entries, last, key=lambda entry: entry.key)
+    # A request per object costs less if a listing of the span needs more requests than that.
     if high - low > _PAGE * len(ranges):
         work = [partial(_tag_of, store, found.path) for found in ranges]
         tags = dict(
@@ -56,7 +59,8 @@ async def _tags_between(
 ) -> dict[str, str]:
     tags: dict[str, str] = {}
     for prefix in prefixes:
-        # What comes after a path but for its last sign, begins with that path or soon comes to it.
+        # `after` is exclusive, so start from the path without its last character. Few other keys
+        # are between the two.
         async for entry in store.list(prefix, after=first[:-1] or None):
             if entry.key > last:
                 break

@@ -1,4 +1,4 @@
-"""Surveying pieces of files: read once, summed, looked at; in any process, by any number of tasks.
+"""Surveys of pieces of files: each is read once, summed and examined, in any process.
 
 Source: design page 6, "Who reads what".
 """
@@ -70,7 +70,10 @@ async def survey_piece(
     keep: Keep | None = None,
     keep_rows: KeepRows | None = None,
 ) -> Surveyed:
-    """Survey a piece of a file. The result says why a file waits, or that it is `CHANGED`.
+    """Survey a piece of a file. If the file must wait, the result has the reason.
+
+    A fault of one file must not stop the others. So it is a reason to wait, not an error; the
+    reason `CHANGED` means that bytes bound before have changed.
 
     Raises:
         LocationError: the store failed.
@@ -78,8 +81,8 @@ async def survey_piece(
     asked = piece.candidate
     try:
         if asked.checked and job.is_versioned:
-            # Opened as the version that was taken: reading any other is the error. It is that
-            # very one where the listing that shows another is older than what was taken.
+            # The file is opened in the bound version, so this read fails if the version has
+            # changed. It succeeds if only the listing is older than the binding.
             await file.get(0, 1)
             return Surveyed()
         if job.source.format == "parquet":
@@ -94,16 +97,16 @@ async def survey_piece(
                 return Surveyed()
         return await _survey_text(piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows)
     except GoneError:
-        # What is in of it, stays; what is bound of it, is not surveyed any more.
+        # Committed rows stay. Bound ranges are not surveyed again: a tick reads them.
         return Surveyed(waits=WENT)
     except SourceRewritten:
         return Surveyed(waits=CHANGED)
     except CorruptionError as error:
-        # It may be being written, or moved: it is looked at again, and stops no other.
+        # Another process may still be writing or moving the file. A later survey reads it again.
         return Surveyed(waits=error.sentence)
     except (TidelogError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a file does to the code, it stops no other
+    except Exception as error:  # noqa: BLE001 - one file must not stop the others
         return Surveyed(waits=unforeseen(error, f"offset {piece.low}").sentence)
 
 
@@ -140,14 +143,18 @@ async def _survey_text(
 
 
 async def _why_array_waits(start: int, file: OpenedFile) -> str:
-    """Return why text from ``start`` on waits: a taken element ends with a comma, an array not."""
+    """Return why the text from ``start`` waits: the array is not closed, or text follows it.
+
+    ``start`` is after the last bound element. If the bytes before it end with the array's bracket,
+    the array is closed.
+    """
     low = max(0, start - READ_ON_BYTES)
     taken = (await file.get(low, start)).rstrip(WHITE)
     return array_and_more(low + len(taken)) if taken.endswith(b"]") else TORN_ARRAY
 
 
 async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile) -> bytes:
-    """Return a piece's bytes and those behind it, to the end of the record that is in both."""
+    """Return a piece's bytes, and the bytes after it up to the end of its last record."""
     size, more = piece.candidate.size_bytes, READ_ON_BYTES
     looked = piece.high - piece.low - piece.is_last
     while piece.low + len(data) < size:
@@ -165,7 +172,10 @@ async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: Opened
 async def _read_back(
     data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile
 ) -> bytes | None:
-    """Return how a last record of json begins, if that is in other pieces: so it may be whole."""
+    """Return the beginning of a last json record if it is in earlier pieces; else None.
+
+    With it, `look_at_text` can tell whether a last record without a line end is whole.
+    """
     asked, low = piece.candidate, piece.low
     at_end = piece.is_last and low + len(data) >= asked.size_bytes
     if not at_end or piece.is_first or job.source.dialect is not None or b"\n" in data:
@@ -179,10 +189,11 @@ async def _read_back(
 
 
 async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -> bytes:
-    """Return the header line of a file of csv, checked; nothing where files have none.
+    """Return the checked header line of a csv file; b"" if the files have no header.
 
     Raises:
-        HeaderDiffers: it lacks most of the source's columns. CorruptionError: it is not whole yet.
+        HeaderDiffers: the header lacks most of the source's columns.
+        CorruptionError: the header has no line end yet.
     """
     dialect = job.source.dialect
     if dialect is None or not dialect.has_header:
@@ -203,10 +214,10 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
 
 
 async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> bool:
-    """Say whether a file, whose beginning is known to be that of ``before``, goes on as that did.
+    """Return True if a file has the bytes of a range; the caller has compared the beginnings.
 
     Raises:
-        GoneError: it is gone. LocationError: the store failed.
+        GoneError: the file no longer exists. LocationError: the store failed.
     """
     packed = decode_packed(before.packed)
     try:
@@ -220,10 +231,10 @@ async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> b
 
 
 async def has_text_of(before: FileRange, file: OpenedFile, *, format: str, clock: Clock) -> bool:
-    """Return True if a file has the text of a range, though one of both is compressed, or both.
+    """Return True if a file has the text of a range; either file, or both, may be compressed.
 
     Raises:
-        GoneError: it is gone. LocationError: the store failed.
+        GoneError: the file no longer exists. LocationError: the store failed.
     """
     span = _last_blocks(before)
     try:
@@ -236,19 +247,22 @@ async def has_text_of(before: FileRange, file: OpenedFile, *, format: str, clock
 
 
 def _last_blocks(before: FileRange) -> tuple[int, int]:
-    """Return the blocks of the last 4 KiB of a range: of a last block alone, a few bytes may be."""
+    """Return the bounds of the blocks with the last 4 KiB of a range.
+
+    The last block alone may have only a few bytes, and prove too little.
+    """
     low = max(before.start, min(before.limit - 1, before.limit - CHECKED_BYTES))
     return covering(before.start, before.limit, low, before.limit, before.block_bytes)
 
 
 async def _check_unchanged(before: FileRange, file: OpenedFile) -> None:
-    """Check that a file of another version begins, and goes on, as it was taken before.
+    """Check that a new version of a file still has the bytes bound before.
 
-    Its first record and the last block or two that were taken are read again: so a file that only
-    grew costs that much, whatever it holds.
+    Only its first record and the last one or two bound blocks are read again. So the check of a
+    file that grew has a fixed cost.
 
     Raises:
-        SourceRewritten: it does not.
+        SourceRewritten: the bytes differ.
     """
     head = await file.get(0, before.head_bytes)
     low, high = _last_blocks(before)
@@ -268,7 +282,7 @@ async def _survey_groups(
     footer = await read_footer_of(
         file, size, known_bytes=before.head_bytes if before is not None else 0
     )
-    # A file of parquet is written once: with another footer it is another file.
+    # A parquet file is written once, so one with another footer is another file.
     if before is not None and (before.size_bytes != size or sum_of(footer) != before.head):
         raise file.rewritten()
     footer_bytes(footer[-8:])

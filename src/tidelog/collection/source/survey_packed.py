@@ -1,8 +1,9 @@
-"""Compressed files: surveyed before they are bound, and read as they were bound.
+"""Surveys and reads of compressed files.
 
-A file is copied to this machine as it is, and decompressed there a piece at a time: whole, where it
-is new, since only its end proves that it is not damaged. Then one range after another is taken of
-it; who reads one decompresses what is before it too, back to where a member begins.
+A file is copied to this machine unchanged, and decompressed here in pieces. A survey of a new file
+decompresses all of it, since only its end proves that it is not damaged. Bindings then use one
+range of its text after another. A read of a range begins to decompress at the start of a member,
+so it decompresses some text before the range too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FREE_RAW_BYTES: Final = 2**62
 
 @dataclass(slots=True, kw_only=True)
 class OpenText:
-    """Text of a file of one version, which whoever surveyed some of it may go on with."""
+    """The open text of one version of a file, with which the next survey can continue."""
 
     e_tag: str
     raw: BinaryIO
@@ -49,7 +50,7 @@ class OpenText:
     text: PackedText
 
     def __del__(self) -> None:
-        self.raw.close()  # Nobody may ask for the rest of it.
+        self.raw.close()  # There may be no next survey.
 
 
 OpenTexts = MutableMapping[str, OpenText]  # By path.
@@ -65,10 +66,10 @@ async def survey_packed(
     keep_rows: KeepRows | None,
     texts: OpenTexts,
 ) -> Surveyed:
-    """Look at a compressed file. What is wrong with what is new of it, is why that waits.
+    """Survey a compressed file. If its new bytes are damaged, they wait, with the damage as reason.
 
     Raises:
-        SourceRewritten: what was taken before is no longer what it was. GoneError: it is gone.
+        SourceRewritten: the bytes bound before have changed. GoneError: the file no longer exists.
         LocationError: the store failed.
     """
     asked, before = piece.candidate, piece.candidate.before
@@ -103,7 +104,7 @@ async def survey_packed(
 
 @dataclass(slots=True)
 class _Survey:
-    """One look at a file whose bytes are at hand."""
+    """The survey of one compressed file whose bytes are copied."""
 
     piece: SurveyPiece
     job: SurveyJob
@@ -113,10 +114,11 @@ class _Survey:
     goes_on: bool = False
 
     def look(self) -> tuple[bytes, Surveyed]:
-        """Return some text, and what it is.
+        """Return the surveyed text, and the result.
 
         Raises:
-            CorruptionError: the file is damaged, or no file of the source.
+            CorruptionError: the file is damaged, or is not text of the source's format.
+            HeaderDiffers: the header lacks most of the source's columns.
         """
         asked, text = self.piece.candidate, self.opened.text
         size, source = asked.limit - asked.start, self.job.source
@@ -132,7 +134,8 @@ class _Survey:
         limit = min(asked.limit, extent.text_bytes)
         if limit <= asked.start:
             return data, Surveyed(waits=TORN_MEMBER if extent.torn else None, packed=packed)
-        # Behind what is whole there is more to come: its last line may go on there.
+        # A torn file has more text after its whole members, and the last line may continue there.
+        # So the size counts one byte more than the whole text.
         size = extent.text_bytes + extent.torn
         of_text = msgspec.structs.replace(asked, limit=limit, size_bytes=size)
         piece = SurveyPiece(candidate=of_text, low=asked.start, high=limit)
@@ -140,8 +143,7 @@ class _Survey:
         header = before.header if before is not None else b""
         found = look_at_text(data, piece, self.job, header=header, keep_rows=self.keep_rows)
         head = self._raw(0, min(HEAD_BYTES, extent.whole_bytes)) if before is None else b""
-        # A record that does not end in what is whole is looked for to the end, however little of
-        # the file was asked for.
+        # A record that does not end within the limit was searched for to the end of the whole text.
         sees_all = limit == extent.text_bytes or (
             found.limit is None and asked.start + len(data) == extent.text_bytes
         )
@@ -155,7 +157,7 @@ class _Survey:
         )
 
     def _extent(self) -> Extent:
-        """Return how much of the file is whole; it is read to its end unless that is known."""
+        """Return how much of the file is whole; decompress it to its end unless that is known."""
         asked, known, before = self.piece.candidate, self.known, self.piece.candidate.before
         is_same = before is not None and is_version(asked.e_tag, before.e_tag)
         if known is None or before is None or before.unread or not is_same:
@@ -180,10 +182,10 @@ class _Survey:
 
 
 async def read_packed(file: OpenedFile, found: FileRange, *, clock: Clock) -> bytes:
-    """Read the text of a range.
+    """Return the text of a bound range.
 
     Raises:
-        SourceRewritten: it is not what was bound. GoneError: the file is gone.
+        SourceRewritten: the text is not the bound one. GoneError: the file no longer exists.
     """
     packed = decode_packed(found.packed) or Packed()
 
@@ -211,10 +213,10 @@ async def read_packed(file: OpenedFile, found: FileRange, *, clock: Clock) -> by
 
 
 async def check_packed(before: FileRange, known: Packed, file: OpenedFile) -> None:
-    """Check that a file of another version begins, and goes on, as it was when some was taken.
+    """Check that a new version of a file still has the bytes bound before: its head and tail.
 
     Raises:
-        SourceRewritten: it does not.
+        SourceRewritten: the bytes differ.
     """
     head = await file.get(0, before.head_bytes)
     tail = await file.get(known.whole_bytes - known.tail_bytes, known.whole_bytes)
@@ -225,10 +227,13 @@ async def check_packed(before: FileRange, known: Packed, file: OpenedFile) -> No
 async def read_any_text(
     file: OpenedFile, span: tuple[int, int], *, format: str, clock: Clock
 ) -> bytes:
-    """Return a span of a file's text, decompressed if the file is compressed, or less of it.
+    """Return a span of a file's text, decompressed if the file is compressed.
+
+    The result is shorter if the text ends before the span does.
 
     Raises:
-        GoneError: the file is gone. CorruptionError: it is damaged before the span's end.
+        GoneError: the file no longer exists.
+        CorruptionError: the file is damaged before the span's end.
     """
     if not is_packed(file.path, format):
         return await file.get(*span)
@@ -243,12 +248,14 @@ async def read_text(
     clock: Clock,
     limit: int = FREE_RAW_BYTES,
 ) -> list[bytes]:
-    """Return spans of a compressed file's text, in order of their starts, or less of each.
+    """Return spans of a compressed file's text, in the order of their starts.
 
-    ``limit`` bounds the bytes of the file that are read.
+    A span is shorter if the text ends before it does. ``limit`` bounds the bytes of the file that
+    are read.
 
     Raises:
-        GoneError: the file is gone. CorruptionError: it is damaged before the last span's end.
+        GoneError: the file no longer exists.
+        CorruptionError: the file is damaged before the last span's end.
     """
 
     def cut(raw: BinaryIO) -> list[bytes]:
@@ -261,13 +268,13 @@ async def read_text(
 
 
 def _copy() -> BinaryIO:
-    """Return where a file's bytes are kept meanwhile: on this machine's disk, if they are many."""
+    """Return a temporary file for a copy: in memory, or on disk above `IN_MEMORY_BYTES`."""
     found = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115 - its users do
-    return cast("BinaryIO", found)  # It is one in all but its type.
+    return cast("BinaryIO", found)  # It has the methods, but not the declared type.
 
 
 async def _fill(raw: BinaryIO, file: OpenedFile, start: int, limit: int) -> bool:
-    """Copy the bytes ``[start, limit)`` of a file; say whether they were all there."""
+    """Copy the bytes ``[start, limit)`` of a file; return False if the file ends before."""
     for at in range(start, limit, COPIED_BYTES):
         wanted = min(COPIED_BYTES, limit - at)
         data = await file.get(at, at + wanted)

@@ -1,9 +1,9 @@
-"""What a survey tells of a file, before any of it is bound. Pure.
+"""Surveys: the facts about a file that a plan needs before it binds any of it. Pure.
 
-A survey is done in pieces, by tasks anywhere; what it tells is small, and does not depend on how
-many pieces there were. Of times it tells, for each block, enough to cut where a look at every row
-would: a cut is made before a row whose time exceeds all times before it, so the last such row of a
-block is the first one that has the block's greatest time.
+The engine surveys a file in pieces, by tasks in any process. The result is small, and does not
+depend on the number of pieces. For each block it has enough times to choose the same cut as a look
+at every row. A cut is before a row whose time exceeds all times before it. In a block, the last
+such row is the first one with the block's greatest time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def array_and_more(end: int) -> str:
     )
 
 
-Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
-NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any: what rows without a time reach.
+Keep = Callable[[str, int, bytes], None]  # Called with a path, an offset, and the bytes there.
+NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any time: the maximum over no times.
 
 
 class FileCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be taken next of one file, as a listing shows it: the records from ``start`` on.
+    """The part of a listed file to survey: the records that start in ``[start, limit)``.
 
-    Shape: records count that start before ``limit``. ``before`` is what was taken last; it is to be
-        ``checked`` where the file's version is another one than it was then.
+    Shape: ``before`` is the newest bound range of the file, if any. ``checked`` asks the survey to
+        check that the file still has those bytes, because its version has changed since.
     """
 
     path: str
@@ -62,10 +62,11 @@ class FileCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of a candidate, for one task: the bytes ``[low, high)``, which begin with a block.
+    """A part of a candidate for one task: the bytes ``[low, high)``; ``low`` starts a block.
 
-    Its records are those that start in it, or at ``high``, but not at ``low`` itself: so a task
-    that looks for the line end before a record reads no block of another's.
+    Its records are those that start after ``low`` and up to ``high`` itself. The record at ``low``
+    belongs to the piece before. So a task finds the line end before each of its records in its own
+    blocks. A first piece also has the record at ``low``, and a last one has none at ``high``.
     """
 
     candidate: FileCandidate
@@ -82,7 +83,7 @@ class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weight_bytes(self) -> int:
-        """Return about how much is read for it."""
+        """Return about how many bytes a survey of it reads."""
         asked = self.candidate
         size = self.high - self.low
         if codec_of(asked.path) is not None:
@@ -91,18 +92,18 @@ class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Return between which offsets its records start."""
+        """Return the half-open range of offsets at which its records start."""
         return self.low + (not self.is_first), self.high + (not self.is_last)
 
 
 class RangePiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of messages that may be taken next, for one task, of a source of no files."""
+    """A range of messages for one task to survey, of a source that does not read files."""
 
     found: AddressRange
 
     @property
     def weight_bytes(self) -> int:
-        """Return about how much is read for it."""
+        """Return about how many bytes a survey of it reads."""
         return self.found.weight_bytes
 
 
@@ -110,10 +111,11 @@ AnyPiece = SurveyPiece | RangePiece
 
 
 class CutPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a binding may end: before the record at ``offset``.
+    """A place where a binding may end: before the record at ``offset``.
 
-    Shape: ``rest`` is the sum of the part of a block before it (see `sum_of_rest`); ``least`` is
-        that record's time, and ``late`` and ``greatest`` tell of the records of its block before.
+    Shape: ``rest`` is the sum of the block's part before it (see `sum_of_rest`). ``least`` is the
+        time of that record; for a row group, the least of its times. ``late`` is the number of late
+        records before it in its block, and ``greatest`` is their greatest time.
     """
 
     offset: int
@@ -126,9 +128,9 @@ class CutPlace(msgspec.Struct, frozen=True, array_like=True):
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """The times of the records that start in one block of a file (of parquet: of a row group).
 
-    Shape: ``late`` counts rows that come after their time was complete. ``first`` is the place of
-        the first row with a time, ``rise`` that of the first one with the greatest time, ``change``
-        that of the last one whose time is not that of the row before; ``last`` is the last time.
+    Shape: ``late`` counts late rows. ``first`` is the place of the first row with a time. ``rise``
+        is the place of the first row with the greatest time. ``change`` is the place of the last
+        row whose time differs from that of the row before. ``last`` is the last time.
     """
 
     greatest: int = NO_TIME
@@ -140,14 +142,15 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of a candidate, or of a piece of it.
+    """The result of a survey of a candidate, or of a piece of it.
 
-    Shape: what can be taken ends at ``limit``, None if nothing of it ends in the piece; ``rest`` is
-        the sum of the part of a block before that, ``sums`` those of all blocks that were read.
-        ``ink`` is where the first record begins; ``head`` is the sum of the file's beginning, which
-        ends with that record or before (of parquet, of its footer). ``waits`` says why nothing, or
-        not all, can be taken yet; ``torn``, why what is behind ``limit`` cannot. ``packed`` tells
-        of a compressed file, whose offsets are those of its text.
+    Shape: ``limit`` is the end of the last whole record, None if no record ends in the piece.
+        ``rest`` is the sum of the block's part before it, and ``sums`` are those of all blocks
+        read. ``ink`` is the offset of the first record. ``head`` is the sum of the file's
+        beginning, at most up to the end of the first record; for parquet, it is that of the footer.
+        ``waits`` is the reason why nothing, or not all, can be bound yet. ``torn`` is the reason
+        for the bytes after ``limit``. ``packed`` describes a compressed file; its offsets are those
+        of the text.
     """
 
     sums: bytes = b""
@@ -164,7 +167,7 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate, and what was found of it: the records of ``[candidate.start, limit)``."""
+    """A candidate, and the result of its survey: the records of ``[candidate.start, limit)``."""
 
     candidate: FileCandidate
     found: Surveyed
@@ -176,22 +179,22 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sees_the_end(self) -> bool:
-        """Say whether nothing more of the file is known than what was looked at."""
+        """Return True if the survey has reached the end of the file, as far as it is known."""
         asked, packed = self.candidate, self.found.packed
         return asked.ends_the_file if packed is None else packed.text_bytes <= asked.limit
 
     @property
     def knows_all(self) -> bool:
-        """Say whether to look at more of the file would find no more that can be taken.
+        """Return True if a survey of more of the file would not find more whole records.
 
-        A compressed file is read on, however little is asked for, until a record ends.
+        A survey of a compressed file reads on past its limit until a record ends.
         """
         return self.sees_the_end or (self.is_empty and self.found.packed is not None)
 
     def range_until(
         self, place: CutPlace | None, *, late: int, time_max: int, reached: int
     ) -> FileRange:
-        """Return the range up to a place, or all of it."""
+        """Return the range up to a place; None means all surveyed records."""
         asked, found, before = self.candidate, self.found, self.candidate.before
         limit, rest = (self.limit, found.rest) if place is None else (place.offset, place.rest)
         sums = found.sums and sums_until(found.sums, asked.start, limit, rest, asked.block_bytes)
@@ -218,7 +221,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_candidate(candidate: FileCandidate, piece_bytes: int) -> list[SurveyPiece]:
-    """Split a candidate into pieces of about so many bytes, each from a block on."""
+    """Split a candidate into pieces of about ``piece_bytes``; each but the first starts a block."""
     block = candidate.block_bytes
     step = max(1, piece_bytes // block) * block
     first = (candidate.start // block) * block + step
@@ -227,7 +230,7 @@ def split_candidate(candidate: FileCandidate, piece_bytes: int) -> list[SurveyPi
 
 
 def join_pieces(candidate: FileCandidate, pieces: Sequence[Surveyed]) -> FileSurvey:
-    """Put together what was found of a candidate's pieces, in order."""
+    """Return the survey of a candidate from the results of its pieces, which are in order."""
     first = pieces[0]
     ends = [piece for piece in pieces if piece.limit is not None]
     waits = next((piece.waits for piece in pieces if piece.waits is not None), None)
@@ -250,12 +253,12 @@ def join_pieces(candidate: FileCandidate, pieces: Sequence[Surveyed]) -> FileSur
 
 
 def unseen(candidate: FileCandidate) -> FileSurvey:
-    """Return a candidate that its listing alone proves: by the object's version."""
+    """Return the survey of a candidate that is not read: the object's version is its proof."""
     before = candidate.before
     found = Surveyed(limit=candidate.limit, header=before.header if before is not None else b"")
     return FileSurvey(candidate=candidate, found=found, limit=candidate.limit)
 
 
 def went_away(candidate: FileCandidate) -> FileSurvey:
-    """Return the survey of a candidate that is gone, or was replaced, since it was listed."""
+    """Return the survey of a candidate that was deleted or replaced since it was listed."""
     return FileSurvey(candidate=candidate, found=Surveyed(waits=WENT), limit=candidate.start)

@@ -1,4 +1,4 @@
-"""The times of records, told by blocks: where a binding may end, and what lies before. Pure."""
+"""Summaries of the times of records, by block: enough to choose where a binding ends. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace
 
-RestUntil = Callable[[int], bytes]  # The sum of the part of a block before an offset.
+RestUntil = Callable[[int], bytes]  # Returns the sum of a block's part before an offset.
 
 
 def text_blocks(
     offsets: Int64s, times: Int64s, *, lower: int, block_bytes: int, rest_until: RestUntil
 ) -> list[Block]:
-    """Return the times of records by blocks; those without a time are left out, and change none.
+    """Return the summary of each block with records.
 
-    Shape: the records' offsets rise. Rows earlier than ``lower`` are late.
+    Shape: the offsets of the records rise. The caller leaves out records without a time. Rows
+        earlier than ``lower`` are late.
     """
     breaks = np.flatnonzero(np.diff(offsets // block_bytes)) + 1
     starts = np.concatenate([np.zeros(1, np.int64), breaks])
@@ -56,7 +57,7 @@ def _block(offsets: Int64s, times: Int64s, lower: int, rest_until: RestUntil) ->
 def group_block(
     offset: int, times: Int64s, *, lower: int, can_end_before: bool, rest_until: RestUntil
 ) -> Block:
-    """Return the times of one row group, which lies at ``offset`` and is never split."""
+    """Return the summary of one row group at ``offset``. A binding never splits a row group."""
     if not len(times):
         return Block()
     place = None
