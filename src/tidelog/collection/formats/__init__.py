@@ -1,1 +1,1 @@
-"""How rows lie in files, and how they are had out of them; pure."""
+"""File formats: how rows are stored in files, and how they are decoded. Pure."""

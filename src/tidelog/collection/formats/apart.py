@@ -1,4 +1,4 @@
-"""Rows apart: work that some row makes a library fail at is done without that row. Pure."""
+"""Isolation of bad rows: if a row makes a library fail, the work is done without that row. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def do_apart(count: int, work: Callable[[int, int], T]) -> tuple[list[T], dict[int, str]]:
-    """Do work on the rows ``[start, limit)`` of ``count``; where that fails, on each half of them.
+    """Do work on ``count`` rows; if it fails, split the rows in halves and do each half.
 
-    Return what was done, in order, and for each row that fails alone the name of its error. An
-    error of ours, or a lack of memory, is no row's fault, and is raised.
+    Return the results in order, and the name of the error for each row that fails alone. An error
+    of tidelog, or a lack of memory, is not the fault of a row, and is raised.
     """
     done: list[T] = []
     failed: dict[int, str] = {}
@@ -27,7 +27,7 @@ def do_apart(count: int, work: Callable[[int, int], T]) -> tuple[list[T], dict[i
             raise
         except Exception as error:
             if limit - start < 1:
-                raise  # Not even nothing can be done.
+                raise  # The work fails even without rows.
             if limit - start == 1:
                 failed[start] = type(error).__name__
             else:

@@ -1,8 +1,8 @@
-"""Casts: values of one type as another, exactly or not at all. Pure.
+"""Casts: conversion of values to another type, exactly or not at all. Pure.
 
-What becomes of a value depends on it alone: a column is cast at once, but for the values that do
-not fit, each of which is tried alone. Nothing is rounded, cut or wrapped, and what does not fit
-inside of a list or a struct makes the whole of it unfit.
+The result for a value depends only on that value. A column is cast at once, except the values that
+may not fit: each of those is cast alone. A cast never rounds, cuts or wraps a value. If an item in
+a list or a struct does not fit, the whole list or struct does not fit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from tidelog.persist.format.duck import duck, text_literal
 
 Array: TypeAlias = "pa.Array[Any]"
 
-# What SQL reads as something else: it drops digits past the sixth of a second, the time of day of a
-# date, and the day or offset of a time; makes numbers that are too large infinite; and takes the
-# end of a day for its beginning.
+# Guards against inexact reads by SQL. It drops digits past the sixth of a second, the time of day
+# of a date, and the day or offset of a time. It makes numbers that are too large infinite. It takes
+# 24:00, the end of a day, for its beginning.
 _INTEGER: Final = "[+-]?[0-9]+"
 _LOST_DIGITS: Final = r"[.][0-9]{6}[0-9]*[1-9]"
 _DAY: Final = r"[^:]*|.*[T ]00:00(:00([.]0*)?)?Z?"
 _TIME: Final = r"([01]?[0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _DAY_US: Final = 86_400_000_000
-# SQL takes words for times, such as 'epoch'; read by a format, each of them is a day of 1900.
+# SQL reads words such as 'epoch' as times, and strptime reads them as a day of 1900. So a text
+# without a digit is refused.
 _IS_WRITTEN: Final = "regexp_matches(x, '[0-9]')"
 _JOINED_BYTES_MAX: Final = 1 << 30
 _TOGETHER_BYTES_MAX: Final = 1 << 22
@@ -40,7 +41,10 @@ _TOGETHER_BYTES_MAX: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table of the wanted types, and by column the rows of which it is the first misfit."""
+    """A table of the wanted types; ``misfit`` has each column's rows that do not fit.
+
+    A row counts only for the first column that does not fit.
+    """
 
     table: pa.Table
     misfit: Mapping[str, Int64s]
@@ -48,9 +52,9 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """How dates and times are written, as strptime says it, if not as ISO 8601 alone.
+    """The formats of dates and timestamps for strptime, in addition to ISO 8601.
 
-    ``is_inferred``: texts that inference would have refused for a column's type do not fit it.
+    With ``is_inferred``, a text must also match the pattern by which inference chose the type.
     """
 
     date: str | None = None
@@ -58,7 +62,7 @@ class Formats:
     is_inferred: bool = False
 
     def look_of(self, dtype: pa.DataType) -> str | None:
-        """Return how texts of a type look; None where the cast alone decides."""
+        """Return the pattern that texts of a type must match; None to try only the cast."""
         if not self.is_inferred:
             return None
         form = self.date if pa.types.is_date(dtype) else self.timestamp
@@ -69,7 +73,7 @@ _ISO: Final = Formats()
 
 
 def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
-    """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
+    """Cast each column of ``wire``, which has the wanted names and wire types; misfits are null."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
     misfit: dict[str, Int64s] = {}
     columns = {field.name: wire.column(field.name) for field in wanted}
@@ -93,14 +97,14 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
 
 
 def _has_times(dtype: pa.DataType) -> bool:
-    """Say whether times of day lie in a type: what is of it already need not be one."""
+    """Return True if a type has times of day: a value of that type may still be invalid."""
     if not pa.types.is_nested(dtype):
         return pa.types.is_time(dtype)
     return any(_has_times(dtype.field(place).type) for place in range(dtype.num_fields))
 
 
 def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return a column in one piece, if that can be: each piece costs a query."""
+    """Return a column in one chunk, unless it is too large: each chunk costs a query."""
     if column.num_chunks <= 1 or column.nbytes > _JOINED_BYTES_MAX:
         return column
     return pa.chunked_array([pa.concat_arrays(column.chunks)])
@@ -111,8 +115,8 @@ def cast_columns(
 ) -> list[tuple[Array, Bools]]:
     """Cast several arrays, each as `cast_values` does.
 
-    Short texts are cast together: a query takes longer than they do, and a file may have thousands
-    of columns.
+    Short text columns are cast together, because the fixed cost of a query exceeds theirs, and a
+    file may have thousands of columns.
     """
     found: list[tuple[Array, Bools]] = []
     for some in _together(arrays, dtype):
@@ -127,7 +131,7 @@ def cast_columns(
 
 
 def _together(arrays: Sequence[Array], dtype: pa.DataType) -> Iterator[Sequence[Array]]:
-    """Yield arrays, in order, in groups that are cast at once."""
+    """Yield the arrays, in order, in groups to cast together."""
     is_query = not pa.types.is_nested(dtype) and not pa.types.is_decimal(dtype)
     group: list[Array] = []
     size = 0
@@ -143,7 +147,7 @@ def _together(arrays: Sequence[Array], dtype: pa.DataType) -> Iterator[Sequence[
 
 
 def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tuple[Array, Bools]:
-    """Return the values as ``dtype``, and say which of them do not fit: those become null."""
+    """Return the values as ``dtype``, and a mask of those that do not fit: these become null."""
     given = _plain(array)
     if given.type == dtype and not (pa.types.is_nested(dtype) and _has_times(dtype)):
         return _checked(given, given)
@@ -156,11 +160,11 @@ def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tu
     if pa.types.is_nested(given.type) or pa.types.is_nested(dtype):
         return _unfit_all(given, dtype)
     if pa.types.is_temporal(dtype) and not pa.types.is_temporal(given.type):
-        return _unfit_all(given, dtype)  # A number does not say what it counts, nor since when.
+        return _unfit_all(given, dtype)  # The unit and the epoch of a number are unknown.
     if pa.types.is_time(dtype) and not pa.types.is_time(given.type):
-        return _unfit_all(given, dtype)  # Its day would be lost.
+        return _unfit_all(given, dtype)  # The day of a timestamp would be lost.
     if pa.types.is_boolean(given.type) and is_number(dtype):
-        return _unfit_all(given, dtype)  # Arrow makes 1 of true.
+        return _unfit_all(given, dtype)  # Arrow would cast true to 1.
     return _cast_exactly(given, dtype)
 
 
@@ -183,7 +187,7 @@ def _plain(array: Array) -> Array:
 
 def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp(array.type.unit))  # The day of UTC, not of a zone's clock.
+        array = array.cast(pa.timestamp(array.type.unit))  # Use the day in UTC, not in a time zone.
     try:
         return _checked(array, _cast(array, dtype))
     except pa.ArrowNotImplementedError:
@@ -193,46 +197,49 @@ def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
 
 
 def _cast(array: Array, dtype: pa.DataType) -> Array:
-    """Cast values as Arrow does, but none to a decimal that it is not.
+    """Cast values as Arrow does, except that a cast to a decimal also detects an overflow.
 
     Raises:
-        pa.ArrowInvalid: one does not fit. pa.ArrowNotImplementedError: none ever does.
+        pa.ArrowInvalid: some value does not fit.
+        pa.ArrowNotImplementedError: no value of the type fits.
     """
     if not pa.types.is_decimal(dtype):
         return array.cast(dtype)
     if pa.types.is_integer(array.type):
-        # Arrow asks whether all numbers of the type fit, not whether these do.
+        # Arrow checks whether all numbers of the integer type fit, not only these values.
         array = array.cast(pa.decimal128(20, 0))
-    # With the digits of its scale, a number may be beyond 128 bits: Arrow does not always see that.
+    # With the digits of its scale, a number may exceed 128 bits, and Arrow does not always detect
+    # that. In 256 bits it fits.
     return array.cast(pa.decimal256(dtype.precision, dtype.scale)).cast(dtype)
 
 
 def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
-    """Find the values that Arrow casts though they do not fit."""
+    """Return the cast values, and a mask of those that Arrow casts inexactly: these become null."""
     dtype = cast.type
     unfit = np.zeros(len(array), dtype=np.bool_)
     if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
-        # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
+        # A narrower float may round a value, as floats do, but must not make it infinite.
         unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
     if pa.types.is_time(dtype):
-        # Parquet has whole numbers here: of a time that is past its day, or before it, as well.
+        # Parquet stores times of day as whole numbers, which may be negative or exceed a day.
         numbers: Any = pc.fill_null(cast.cast(pa.int64()), pa.scalar(0))
         ticks = numbers.to_numpy()
         unfit = (ticks < 0) | (ticks >= _DAY_US)
     if pa.types.is_boolean(dtype):
-        # Arrow takes all numbers but zero for true.
+        # Arrow casts every number but zero to true.
         unfit = as_mask(pc.not_equal(cast.cast(array.type), array))
     if pa.types.is_decimal(dtype) and pa.types.is_floating(array.type):
-        # Arrow rounds to the digits of a decimal. From text it reads the float that is nearest.
+        # Arrow rounds to the digits of the decimal. A value fits if its text reads back as the same
+        # float.
         unfit = as_mask(pc.not_equal(cast.cast(pa.string()).cast(array.type), array))
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
-        # Arrow drops the time of day: that is no exact cast, but for midnights.
+        # Arrow drops the time of day, so only a midnight is cast exactly.
         unfit = as_mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
     return _without(cast, unfit), unfit
 
 
 def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
-    """Cast values of which at least one does not fit."""
+    """Cast values if at least one does not fit: the suspect values one by one."""
     count = len(array)
     if count == 1:
         return _unfit_all(array, dtype)
@@ -254,7 +261,7 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     unfit = np.ones(count, dtype=np.bool_)
     unfit[rows] = np.concatenate([_no_values(), *(mask for _, mask in found)])
     nothing: Array = pa.nulls(1, dtype)  # type: ignore[call-overload]
-    # Each value's place among those that were cast; of one that does not fit, that of the null.
+    # The place of each value among the cast ones; a value that was not cast gets the null at 0.
     places = np.zeros(count, dtype=np.int64)
     places[rows] = np.arange(1, len(rows) + 1)
     values: Array = pa.concat_arrays([nothing, *(values for values, _ in found)])
@@ -268,7 +275,7 @@ def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Arra
         cast, unfit = cast_values(parsed, dtype)
         return cast, unread | unfit
     if pa.types.is_binary(dtype):
-        # The bytes of its UTF-8: SQL would read escapes in it, such as \x41.
+        # Take the bytes of its UTF-8. SQL would interpret escapes in it, such as \x41.
         return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
     look = formats.look_of(dtype)
     if pa.types.is_decimal(dtype):
@@ -277,7 +284,7 @@ def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Arra
         try:
             return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
         except pa.ArrowInvalid:
-            pass  # Arrow reads year-month-day alone, four times as fast.
+            pass  # Arrow is four times as fast as SQL, but accepts only year-month-day.
     parsing = _parsing(dtype, formats)
     if look is not None:
         parsing = f"CASE WHEN regexp_matches(x, {text_literal(look)}) THEN {parsing} END"
@@ -293,7 +300,7 @@ def _cast_decimals(array: Array, dtype: pa.DataType, look: str | None) -> tuple[
 
 
 def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
-    """Read text by an expression over ``x`` that is null for what it cannot read."""
+    """Return texts converted by a SQL expression over ``x``, which is null for a misfit."""
     with duck() as connection:
         connection.register("wire", pa.table({"x": array, "n": np.arange(len(array))}))
         found: pa.Table = connection.sql(f"SELECT {sql} AS x FROM wire ORDER BY n").to_arrow_table()
@@ -304,14 +311,14 @@ def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
 
 def _parsing(dtype: pa.DataType, formats: Formats) -> str:
     if pa.types.is_integer(dtype):
-        # SQL would round 1.5 and read 1e3: neither is what a whole number looks like.
+        # SQL would round 1.5 and accept 1e3, but neither is the text of a whole number.
         return (
             f"CASE WHEN regexp_full_match(trim(x), '{_INTEGER}') "
             f"THEN TRY_CAST(trim(x) AS {sql_type(dtype)}) END"
         )
     if pa.types.is_timestamp(dtype):
-        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
-        # UTC.
+        # A SQL cast to a plain timestamp would drop an offset such as +02:00. So cast to
+        # TIMESTAMPTZ; times without an offset are UTC.
         moment = "TRY_CAST(x AS TIMESTAMPTZ)"
         if formats.timestamp is not None:
             moment = f"coalesce({_by_format(formats.timestamp)}::TIMESTAMPTZ, {moment})"
@@ -359,13 +366,13 @@ def _cast_lists(array: pa.ListArray[Any], dtype: pa.ListType[Any]) -> tuple[Arra
 
 
 def _offsets_of(array: pa.ListArray[Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    # What lies under a null list, or outside of a slice, is not among the flattened values.
+    # The flattened values leave out those under a null list, and those outside of a slice.
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
 def _cast_structs(array: pa.StructArray, dtype: pa.StructType) -> tuple[Array, Bools]:
-    # Of two fields that have one name, the first counts.
+    # If two fields have the same name, the first counts.
     there = {array.type.field(i).name: i for i in reversed(range(array.type.num_fields))}
     unfit = np.zeros(len(array), dtype=np.bool_)
     children: list[Array] = []

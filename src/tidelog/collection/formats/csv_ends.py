@@ -1,11 +1,11 @@
-"""Where the records of csv end whose quoted fields may hold line ends. Pure.
+"""The ends of csv records whose quoted fields may have line breaks. Pure.
 
-A quote opens a field only at the field's start, and what it opens is closed by a quote before a
-delimiter or a line end; two quotes in it are one. Where a record does not keep to that, its first
-line is a record of its own, a bad one, and the next line is read again.
+A quote opens a field only at the field's start. A quote before a delimiter or a line end closes it,
+and two quotes within it mean one. If a record breaks these rules, its first line is a bad record of
+its own, and parsing continues with the next line.
 
-Invariants: what ends before a place does not depend on what stands behind the record there, so
-that bytes that are cut at any end have the ends that they had together.
+Invariants: the ends before a place do not depend on the bytes after the record at that place. So
+bytes that are cut at any end have the same ends as the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.places import Bools, Bytes, Int64s, places_of
 
-# A quote that is not followed by another one within so many bytes has opened nothing.
+# If no other quote follows within this distance, a quote does not open a field. This bounds the
+# bytes that must be read before a record's end is known.
 GAP_BYTES_MAX: Final = 16 * 1024 * 1024
 _NEWLINE: Final = 10
 _RETURN: Final = 13
@@ -26,7 +27,7 @@ _RETURN: Final = 13
 def multiline_ends(data: bytes, dialect: CsvDialect, *, final: bool) -> Int64s:
     """Return the offsets right after each complete record's line end.
 
-    ``final`` says that nothing follows: a quote that is open at the end has opened nothing.
+    ``final`` means that no data follow: then a quote without a closing one does not open a field.
     """
     lines = places_of(_NEWLINE, data)
     quotes = places_of(ord(dialect.quote), data)
@@ -40,10 +41,10 @@ def multiline_ends(data: bytes, dialect: CsvDialect, *, final: bool) -> Int64s:
 
 
 class _Scan:
-    """Quotes that open and close fields, found pair by pair; those that do neither are left out.
+    """The search for the pairs of quotes that open and close fields; other quotes are left out.
 
-    Quotes are taken for an opening and a closing one in turn, all at once up to the first of which
-    that cannot be; then it is gone on behind that one.
+    Quotes are assumed to open and close in turn, all at once, up to the first one for which that is
+    impossible. The search then continues after that one.
     """
 
     def __init__(self, raw: Bytes, lines: Int64s, quotes: Int64s, delimiter: int) -> None:
@@ -52,16 +53,16 @@ class _Scan:
         self._count = 0
 
     def pairs(self) -> Int64s:
-        """Return the places of quotes that open and close, in turn."""
+        """Return the places of the quotes that open and close fields, in turn."""
         return self._taken[: self._count]
 
     def run(self, *, final: bool) -> int:
-        """Find all pairs; return the end of what is decided."""
+        """Find all pairs; return the offset up to which the record ends are decided."""
         starts, strays = self._strays()
         first, total, size = 0, len(self.quotes), len(self.raw)
         while first < total:
             if not starts[first]:
-                first += 1  # It stands within a field that is not quoted.
+                first += 1  # The quote is within a field that is not quoted.
                 continue
             place = int(np.searchsorted(strays[first % 2], first))
             stray = int(strays[first % 2][place]) if place < len(strays[first % 2]) else total
@@ -69,7 +70,8 @@ class _Scan:
             self._take(first, opening)
             first = stray
             if opening < stray:
-                # What this one opens, is not closed: by what stands behind it, or at all.
+                # The quote at ``opening`` has no valid closing quote. If more data may bring one,
+                # its record is undecided. Otherwise the first line of the record is bad.
                 quote = int(self.quotes[opening])
                 record = self._record_start(quote)
                 if stray == total and not final and size - quote <= GAP_BYTES_MAX:
@@ -78,9 +80,9 @@ class _Scan:
         return size
 
     def _strays(self) -> tuple[Bools, tuple[Int64s, Int64s]]:
-        """Say which quotes can open a field, and which cannot be what they are taken for.
+        """Return a mask of the quotes that can open a field, and the quotes that break the turn.
 
-        The latter twice: where those of even number are taken to open, and those of odd number.
+        The latter come twice: for the assumption that even quotes open fields, and for odd ones.
         """
         raw, quotes, size = self.raw, self.quotes, len(self.raw)
         before = raw[np.maximum(quotes - 1, 0)]
@@ -103,7 +105,7 @@ class _Scan:
         self._count += limit - first
 
     def _record_start(self, place: int) -> int:
-        """Return where the record begins that a quote stands in."""
+        """Return the start of the record that contains a quote."""
         pairs = self.pairs()
         at = len(pairs)
         while True:
@@ -116,7 +118,7 @@ class _Scan:
             place, at = int(pairs[at - 2]), at - 2
 
     def _skip_line(self, record: int) -> int:
-        """Forget what a record opened; return the first quote behind its first line."""
+        """Drop the pairs of a record; return the index of the first quote after its first line."""
         self._count = int(np.searchsorted(self.pairs(), record))
         line = int(np.searchsorted(self.lines, record))
         if line >= len(self.lines):

@@ -1,4 +1,4 @@
-"""How a source's files are written, as guessed or given when the source is created. Pure."""
+"""The dialect of a source's files, guessed or given when the source is created. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import msgspec
 
 
 class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How csv is written, and whether the case of names counts, in every format.
+    """The dialect of csv files; ``ignore_case`` applies to files of every format.
 
-    Shape: ``delimiter`` is one ASCII character, and so is ``quote``, or it is empty where there is
-        none. A field that is empty, or one of ``nulls``, and not quoted is null. ``date_format``
-        and ``timestamp_format`` are strptime's; ISO 8601 is always read. ``names`` are those of the
-        columns of files that have no header; with a header there are none. ``inferred`` says that
-        the columns' types were inferred, so that texts have to look as inference wants them; it is
-        not stored where they were given, nor by versions before it.
+    Shape: ``delimiter`` and ``quote`` are one ASCII character each; ``quote`` is "" if fields are
+        never quoted. A field without quotes is null if it is empty or one of ``nulls``.
+        ``date_format`` and ``timestamp_format`` are for strptime; ISO 8601 is always read too.
+        ``names`` are the column names of files without a header, and else empty. With
+        ``multiline``, quoted fields may have line breaks. ``inferred`` is True if the column types
+        were inferred: then texts must match the patterns of inference. It is unset if the types
+        were given, and in sources of older versions.
     """
 
     delimiter: str = ","
@@ -28,7 +29,7 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folds_case(self) -> bool:
-        """Return True if names in files are those of the source whatever their case."""
+        """Return True if names in files match those of the source whatever their case."""
         return self.ignore_case is True
 
     @property

@@ -1,8 +1,8 @@
-"""Guess the values that an exact cast may refuse, and those that it surely refuses. Pure.
+"""Guesses of the values that an exact cast may refuse, and of those that it surely refuses. Pure.
 
-Arrow says that some value of many does not fit, and not which one. The guesses here are quick: by
-casts that lose something, and by patterns. A value that is only doubtful is tried alone; where many
-do not fit, that takes most of the time, so those that surely do not are not tried.
+Arrow reports that some value does not fit, but not which one. The guesses here are quick: they use
+lossy casts and patterns. A suspect value is cast alone. If many values do not fit, that takes most
+of the time, so values that surely do not fit are not cast at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.collection.formats.places import Bools
 
 Array: TypeAlias = "pa.Array[Any]"
 
-# Arrow matches bytes one by one, as characters of Latin-1.
+# Arrow matches binary values byte by byte, as characters of Latin-1.
 _UTF8: Final = (
     r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
     r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
@@ -62,7 +62,7 @@ def is_number(dtype: pa.DataType) -> bool:
 
 
 def _are_wide(array: Array, dtype: Any) -> Bools:
-    """Say which numbers are no decimals, or far beyond all of a type."""
+    """Return a mask of the numbers that are not finite, or surely exceed a decimal type."""
     limit = 10 ** max(0, dtype.precision - dtype.scale)
     if pa.types.is_integer(array.type):
         filled: Any = pc.fill_null(array, pa.scalar(0, array.type))
@@ -76,20 +76,20 @@ def _are_wide(array: Array, dtype: Any) -> Bools:
         return np.zeros(len(array), dtype=np.bool_)
     known: Any = pc.fill_null(array.cast(pa.float64()), pa.scalar(0.0))
     floats = known.to_numpy(zero_copy_only=False)
-    # Just below it, rounding decides.
+    # Close to the limit, rounding decides whether a float fits, so only the cast can tell.
     wide: Bools = ~np.isfinite(floats) | (np.abs(floats) > 1.01 * limit)
     return wide
 
 
 def _doubt_by_return(array: Array, dtype: pa.DataType) -> Bools:
-    """Doubt the values that do not come back from a cast that may lose something."""
+    """Return a mask of the values that a lossy cast and its reverse do not restore."""
     loose = array.cast(dtype, safe=False)
     found = pc.not_equal(loose.cast(array.type, safe=False), array)
     if pa.types.is_integer(dtype) and pa.types.is_integer(array.type):
-        # What was wrapped around to the other sign comes back whole.
+        # The reverse cast restores a value that wrapped around to the other sign.
         found = pc.or_(found, pc.not_equal(_is_negative(array), _is_negative(loose)))
     if pa.types.is_floating(dtype) and pa.types.is_integer(array.type):
-        # Arrow refuses what lies beyond the whole numbers that are all there, exact or not.
+        # Arrow refuses all whole numbers beyond the mantissa of a float, even exact ones.
         limit = 1 << _MANTISSA_BITS[dtype.bit_width]
         wide: Bools = np.abs(loose.to_numpy(zero_copy_only=False)) > limit
         found = pc.or_(found, pa.array(wide))
@@ -108,7 +108,7 @@ def _doubt_text(array: Array, dtype: Any) -> Bools:
 
 
 def _lose_digits(array: Array, dtype: Any) -> Bools:
-    """Say which texts are no numbers, or have digits that a decimal lacks."""
+    """Return a mask of the texts that are not numbers, or have more digits than a decimal type."""
     whole, scale = max(0, dtype.precision - dtype.scale), max(0, dtype.scale)
     faults = (
         r"^[^0-9]*$|[^0-9eE+.\-]",
@@ -119,10 +119,10 @@ def _lose_digits(array: Array, dtype: Any) -> Bools:
 
 
 def are_utf8(array: Array) -> Array:
-    """Return True for bytes that are UTF-8."""
+    """Return True for each value that is UTF-8."""
     return pc.match_substring_regex(array, _UTF8)
 
 
 def as_mask(booleans: Array) -> Bools:
-    """Return booleans as numpy has them; null is false."""
+    """Return booleans as a NumPy array; null becomes False."""
     return np.asarray(booleans.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)

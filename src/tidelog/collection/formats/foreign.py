@@ -1,4 +1,4 @@
-"""Files that are not text in UTF-8, or whose lines end with a carriage return. Pure."""
+"""Detection of files that are not UTF-8 text, or whose lines end with a carriage return. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BZIP2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 
 
 def why_foreign(begin: bytes) -> str | None:
-    """Return why no file that begins so is text in UTF-8; None if it may be."""
+    """Return the reason why a file with this beginning is not UTF-8 text; None if it may be."""
     for magic, name in _COMPRESSED:
         if begin.startswith(magic) and (name != "bzip2" or begin[4:10] in _BZIP2_BLOCKS):
             return f"it is compressed by {name}, which is not read: compress it by gzip or zstd"
@@ -45,7 +45,7 @@ def why_foreign(begin: bytes) -> str | None:
 
 
 def is_wide(text: bytes) -> bool:
-    """Say whether text has several bytes for each character, by its mark or by its zeros."""
+    """Return True if text is UTF-16 or UTF-32, by its byte order mark or by its zero bytes."""
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         return True
     start = text[:64]
@@ -55,7 +55,8 @@ def is_wide(text: bytes) -> bool:
 def has_old_line_ends(data: bytes, quote: bytes) -> bool:
     """Return True if lines end with a carriage return alone, and none with a line feed.
 
-    One at the very end may be half of a line end, and one in quotes is part of a field.
+    A carriage return at the very end does not count, because a line feed may follow. One in quotes
+    is part of a field.
     """
     place = data.rstrip(b"\r").find(b"\r")
     if place < 0 or b"\n" in data:

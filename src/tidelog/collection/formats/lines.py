@@ -1,6 +1,6 @@
-"""Lines: where the records of a text file end. Pure.
+"""Lines: the boundaries of the records of a text file. Pure.
 
-A record ends at a line end; one of csv with line ends in quotes, as `csv_ends` says.
+A record ends at a line end. For csv with line breaks in quotes, see `csv_ends`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WHITE: Final = b" \t\r\n"
 def record_ends(data: bytes, dialect: CsvDialect | None = None, *, final: bool = True) -> Int64s:
     """Return the offsets right after each complete record's line end.
 
-    ``dialect`` is that of csv. ``final`` says that nothing follows ``data``: else a record whose
-    last line is not there yet ends nowhere.
+    ``dialect`` is that of csv. ``final`` means that no bytes follow ``data``. Without it, a csv
+    record with an open quote is not complete.
     """
     if dialect is not None and dialect.multiline and dialect.quote:
         return multiline_ends(data, dialect, final=final)
@@ -32,24 +32,24 @@ def record_ends(data: bytes, dialect: CsvDialect | None = None, *, final: bool =
 
 
 def split_records(data: bytes, dialect: CsvDialect | None = None) -> tuple[Int64s, Int64s]:
-    """Return where the records of a range start and end; blank ones are left out.
+    """Return the starts and ends of the records of a range, without blank ones.
 
-    The last one may lack its line end: a range that was taken so ends with the file.
+    The last record may lack its line end: such a range ends with the file.
     """
     return split_at(data, record_ends(data, dialect), white=white_of(dialect))
 
 
 def white_of(dialect: CsvDialect | None) -> bytes:
-    """Return what a blank line consists of: a delimiter is none of it, as it stands for nulls."""
+    """Return the characters of a blank line; a delimiter is not one, because it separates nulls."""
     return WHITE if dialect is None else WHITE.replace(dialect.delimiter.encode(), b"")
 
 
 def split_at(
     data: bytes, ends: Int64s, *, start: int = 0, white: bytes = WHITE
 ) -> tuple[Int64s, Int64s]:
-    """Return where the records from ``start`` on start and end; all ends but the last are known.
+    """Return the starts and ends of the records after ``start``, without blank ones.
 
-    Blank ones are left out.
+    ``ends`` has all ends, except perhaps that of the last record.
     """
     ends = ends[np.searchsorted(ends, start, side="right") :]
     if start < len(data) and (not ends.size or ends[-1] < len(data)):
@@ -65,19 +65,19 @@ def split_at(
 
 
 def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes]:
-    """Return the first and the last byte of each record that is not white space; none is blank."""
+    """Return the first and the last byte of each record, without white space; none is blank."""
     raw = np.frombuffer(data, dtype=np.uint8)
     first, last = trim_records(data, starts, ends)
     return raw[first], raw[last]
 
 
 def are_text(data: bytes, ends: Int64s) -> Bools:
-    """Say of each record whether it is UTF-8; what lies between records is blank."""
+    """Return a mask of the records that are UTF-8; the bytes between records are blank."""
     view = memoryview(data)
     found = np.ones(len(ends), dtype=np.bool_)
     at = 0
     while at < len(data):
-        # Only in pieces with bad records is each record looked at.
+        # Decode a whole piece first. Examine its records one by one only if that fails.
         last = min(int(np.searchsorted(ends, at + PIECE_BYTES)), len(ends) - 1)
         limit = int(ends[last]) if last >= 0 and ends[last] > at else len(data)
         try:
@@ -92,7 +92,7 @@ def are_text(data: bytes, ends: Int64s) -> Bools:
 
 
 def _spans(data: bytes, offsets: Int64s) -> pa.Array[Any]:
-    """Return the bytes between each two offsets, without a copy."""
+    """Return the bytes between adjacent offsets, without a copy."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int64).tobytes()), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
@@ -100,9 +100,9 @@ def _spans(data: bytes, offsets: Int64s) -> pa.Array[Any]:
 def trim_records(
     data: bytes, starts: Int64s, ends: Int64s, white: bytes = WHITE
 ) -> tuple[Int64s, Int64s]:
-    """Return where each record's first and last byte stand that are not white space.
+    """Return the places of each record's first and last byte that are not white space.
 
-    Of a blank record, the first is its end, and the last lies before its start.
+    For a blank record, the first place is its end, and the last place is before its start.
     """
     first, last = starts.copy(), ends - 1
     low = np.flatnonzero(_are_white(data, first, white) & (first < ends))
@@ -110,7 +110,7 @@ def trim_records(
     for _ in range(STEPS_MAX):
         if not low.size and not high.size:
             return first, last
-        # Each step looks only at the records that still began, or ended, with white space.
+        # Each step examines only the records that still begin or end with white space.
         first[low] += 1
         last[high] -= 1
         low = low[_are_white(data, first[low], white) & (first[low] < ends[low])]
@@ -123,7 +123,7 @@ def trim_records(
 
 
 def _are_white(data: bytes, places: Int64s, white: bytes) -> Bools:
-    """Say of each place whether a byte of white space stands there, or at the nearest end."""
+    """Return a mask of the places with white space; a place outside of ``data`` is clipped."""
     blank = np.zeros(256, dtype=np.bool_)
     blank[list(white)] = True
     raw = np.frombuffer(data, dtype=np.uint8)

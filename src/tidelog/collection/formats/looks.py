@@ -1,6 +1,7 @@
-"""How csv's texts look that are inferred as a type: more narrow than what a cast takes. Pure.
+"""Patterns of csv texts that are inferred as a type. They are narrower than a cast. Pure.
 
-A number that begins with a zero, a plus or a space is a code: as a number it would be another one.
+A text of digits that begins with a zero, a plus or a space is taken for a code, not for a number: a
+number would not keep that first character.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ MOMENT: Final = "^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}[ T][0-9]{1,2}:[0-9]{2}"
 
 
 def look_of(dtype: pa.DataType, *, by_format: bool) -> str | None:
-    """Return how each text of an inferred column looks; None where its cast alone decides.
+    """Return the pattern that each text of an inferred column matches; None to try only the cast.
 
-    ``by_format`` says that days, or moments, may be written by a format of the source's own.
+    ``by_format`` is True if the source has a format of its own for dates or timestamps.
     """
     if pa.types.is_boolean(dtype):
         return BOOLEAN

@@ -1,4 +1,4 @@
-"""Names of columns that differ by upper and lower case alone, in files and in a source. Pure."""
+"""Column names of files and of a source that differ only by case. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 
 def match_names(names: Sequence[str], wanted: Iterable[str]) -> list[str]:
-    """Return the names of a file, or of a line, as a source spells them, whatever their case.
+    """Return the names of a file or of a line, in the source's spelling, whatever their case.
 
-    A name that is spelled as the source does counts before all others, and of those the first one.
-    Others keep their spelling, and so they are no columns of the source.
+    If several names match one column, the one with the source's spelling wins, and else the first
+    one. The others keep their own spelling, so they are not columns of the source.
     """
     known = {name.casefold(): name for name in wanted}
     taken = {*names} & {*known.values()}
@@ -30,5 +30,5 @@ def spelled_once(names: Iterable[str]) -> list[str]:
 
 
 def twin_of(name: str, wanted: Iterable[str]) -> str | None:
-    """Return the wanted name that differs from a name by case alone, if there is one."""
+    """Return the first wanted name that differs from a name only by case, if any."""
     return next((one for one in wanted if one != name and one.casefold() == name.casefold()), None)

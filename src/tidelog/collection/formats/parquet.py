@@ -1,7 +1,7 @@
-"""Parquet: a range is the row groups whose first byte lies in it. Pure.
+"""Parquet: a range has the row groups whose first byte is in it. Pure.
 
 Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row
-    groups]``, where the footer is the file's end from its metadata on, and the groups' bytes are
+    groups]``. The footer is the end of the file, from its metadata. The bytes of the row groups are
     one span of the file.
 """
 
@@ -28,16 +28,16 @@ from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC: Final = b"PARE"
-_SIGNATURE_BYTES: Final = 28  # A nonce and a tag behind a footer that is signed, not encrypted.
+_SIGNATURE_BYTES: Final = 28  # A nonce and a tag after a footer that is signed, not encrypted.
 _ENCRYPTED: Final = "the parquet file is encrypted, and no key can be given: write it in plain"
 _NO_GROUPS: Final = np.zeros(0, dtype=np.int64)
 
 
 def footer_bytes(tail: bytes) -> int:
-    """Return how long a file's footer is, magic and length included, from its last 8 bytes.
+    """Return the length of a file's footer, with magic and length, from the file's last 8 bytes.
 
     Raises:
-        CorruptionError: it is not a parquet file, or an encrypted one.
+        CorruptionError: the file is not parquet, or is encrypted.
     """
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise CorruptionError(_ENCRYPTED)
@@ -47,10 +47,10 @@ def footer_bytes(tail: bytes) -> int:
 
 
 def read_footer(footer: bytes) -> pq.FileMetaData:
-    """Read a file's metadata from its footer alone.
+    """Return a file's metadata from its footer alone.
 
     Raises:
-        CorruptionError: it cannot be read, some columns are encrypted, or have an unknown type.
+        CorruptionError: the footer is damaged, or a column is encrypted or of an unknown type.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
@@ -61,7 +61,7 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
             f"the parquet file has a type that cannot be read ({error}): write it with another type"
         ) from error
     if len(footer) - 8 - metadata.serialized_size == _SIGNATURE_BYTES:
-        # Arrow aborts the process where the metadata of an encrypted column is asked for.
+        # Arrow aborts the process if code reads the metadata of an encrypted column.
         raise CorruptionError(_ENCRYPTED)
     return metadata
 
@@ -78,7 +78,7 @@ _LEGACY_CALENDAR: Final = {b"org.apache.spark.legacyDateTime", b"org.apache.spar
 
 
 def changed_types(metadata: pq.FileMetaData) -> list[str]:
-    """Return what happens to the values of each column whose type is not kept."""
+    """Return a notice for each column whose values a collection stores in another type."""
     found: list[str] = []
     if _LEGACY_CALENDAR & (metadata.metadata or {}).keys():
         found.append(
@@ -104,7 +104,7 @@ def changed_types(metadata: pq.FileMetaData) -> list[str]:
 
 
 def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
-    """Return the bytes ``[first, last)`` of a file that hold the row groups ``[start, limit)``."""
+    """Return the byte range of a file that contains the row groups ``[start, limit)``."""
     first, last = None, 0
     for group in range(start, limit):
         row_group = metadata.row_group(group)
@@ -119,13 +119,13 @@ def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, 
 
 
 def group_starts(metadata: pq.FileMetaData) -> Int64s:
-    """Return where each row group lies: at its first byte, and never before those before it."""
+    """Return the offset of each row group: its first byte, but not before an earlier row group."""
     starts = [group_span(metadata, n, n + 1)[0] for n in range(metadata.num_row_groups)]
     return np.maximum.accumulate(np.array(starts, dtype=np.int64)) if starts else _NO_GROUPS
 
 
 def groups_between(metadata: pq.FileMetaData, low: int, high: int) -> tuple[int, int]:
-    """Return which row groups ``[first, last)`` lie in ``[low, high)``."""
+    """Return the indexes ``[first, last)`` of the row groups with offsets in ``[low, high)``."""
     first, last = np.searchsorted(group_starts(metadata), [low, high]).tolist()
     return first, max(first, last)
 
@@ -145,15 +145,15 @@ class PackedGroups:
     rows: int
 
     def holds(self, offsets: Int64s) -> Bools:
-        """Say of rows' numbers within the file whether they are in these groups."""
+        """Return a mask of the row numbers of the file that are in these groups."""
         found: Bools = (offsets >= self.row) & (offsets < self.row + self.rows)
         return found
 
 
 def split_groups(data: bytes, low: int, high: int) -> list[PackedGroups]:
-    """Return the row groups that lie in ``[low, high)``, each packed alone.
+    """Return the row groups with offsets in ``[low, high)``, each packed alone.
 
-    Those that begin at one place, as empty ones do, come together.
+    Row groups with the same offset, such as empty ones, are packed together.
     """
     footer, groups, metadata = _unpacked(data)
     first, last = groups_between(metadata, low, high)
@@ -171,7 +171,7 @@ def split_groups(data: bytes, low: int, high: int) -> list[PackedGroups]:
 
 
 def _unpacked(data: bytes) -> tuple[bytes, bytes, pq.FileMetaData]:
-    """Return the footer of a packed range, the bytes of its groups, and what the footer says."""
+    """Return the footer of a packed range, the bytes of its groups, and the decoded footer."""
     length = int.from_bytes(data[:8], "little")
     footer = data[8 : 8 + length]
     return footer, data[8 + length :], read_footer(footer)
@@ -180,10 +180,10 @@ def _unpacked(data: bytes) -> tuple[bytes, bytes, pq.FileMetaData]:
 def decode_parquet(
     data: bytes, wanted: pa.Schema, *, low: int, high: int, folds_case: bool = False
 ) -> Records:
-    """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
+    """Decode the row groups with offsets in ``[low, high)``; a row's offset is its row number.
 
     Raises:
-        CorruptionError: the footer cannot be read.
+        CorruptionError: the footer cannot be decoded.
     """
     footer, groups, metadata = _unpacked(data)
     start, limit = groups_between(metadata, low, high)
@@ -204,7 +204,7 @@ def decode_parquet(
     file = opened("us" if wide else "ns")
     exact = opened("ns") if wide else file
     told = pa.schema([field.with_type(plain_type(field.type)) for field in file.schema_arrow])
-    # A table without columns has no rows: a file with none of them is read whole.
+    # A table without columns has no rows. So read all columns of a file without a wanted one.
     present = known or list(dict.fromkeys(names))
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -256,7 +256,7 @@ def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def _wanted_columns(table: pa.Table, spelled: Mapping[str, str], wanted: pa.Schema) -> pa.Table:
-    """Return the wanted columns, by how a file spells them; those that it lacks are null."""
+    """Return the wanted columns, found by the file's spelling; a missing column is all null."""
     rows = table.num_rows
     columns = [
         table.column(spelled[f.name]) if f.name in spelled else pa.nulls(rows, f.type)
@@ -266,7 +266,7 @@ def _wanted_columns(table: pa.Table, spelled: Mapping[str, str], wanted: pa.Sche
 
 
 def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the columns of these names, of plain types; of two that have one name, the first."""
+    """Return the columns of these names, with plain types; the first wins if a name is repeated."""
     places = {name: place for place, name in reversed(list(enumerate(table.column_names)))}
     columns = [table.column(places[name]) for name in names]
     plain = [
@@ -276,9 +276,9 @@ def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _with_sound_text(table: pa.Table) -> pa.Table:
-    """Return a table that has bytes in place of each column with text that is not UTF-8.
+    """Return the table with each text column that is not all UTF-8 converted to bytes.
 
-    Parquet writers need not check text, and Arrow does not check it on reading.
+    Parquet writers need not check text, and Arrow does not check it when it reads.
     """
     for place, name in enumerate(table.column_names):
         column = table.column(place)
@@ -292,10 +292,10 @@ def _with_sound_text(table: pa.Table) -> pa.Table:
 
 
 def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
-    """Return the wanted columns that are, or hold, moments of 96 bits.
+    """Return the wanted columns that are, or contain, timestamps of 96 bits.
 
-    Such a moment is nanoseconds of a day of any year: as nanoseconds since 1970, which is what
-    Arrow makes of it, it would be another one from the year 2262 on.
+    Such a timestamp is a day of any year and nanoseconds of that day. Arrow converts it to
+    nanoseconds since 1970, which overflow in the year 2262 and wrap around to another time.
     """
     leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
     paths = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
@@ -304,7 +304,7 @@ def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
 
 
 def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
-    """Return the rows in which a moment has digits past the microsecond, and its column."""
+    """Return the rows with a timestamp that has digits past the microsecond, and its column."""
     found: dict[int, str] = {}
     for name in names:
         pair = (one.column(name).combine_chunks() for one in (nanos, micros))
@@ -313,9 +313,10 @@ def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dic
 
 
 def _are_cut(nanos: pa.Array[Any], micros: pa.Array[Any]) -> Bools:
-    """Say which values are, or hold, moments that are not the same in nanoseconds.
+    """Return a mask of the values that are, or contain, timestamps cut at the microsecond.
 
-    However often nanoseconds were wrapped around, so was their difference.
+    Nanoseconds may have wrapped around. The product here wraps around in the same way, so their
+    difference is exact.
     """
     cut = np.zeros(len(nanos), dtype=np.bool_)
     if nanos.type == micros.type:
@@ -339,7 +340,7 @@ def _numbers(array: pa.Array[Any]) -> Int64s:
 
 
 def _as_list(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Return lists as they are, and maps as lists of their entries."""
+    """Return maps as lists of their entries, and lists unchanged."""
     dtype: Any = array.type
     if not pa.types.is_map(dtype):
         return array
@@ -348,7 +349,7 @@ def _as_list(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 class SparseFile(io.RawIOBase):
-    """A file of which only some spans are there; reading others is an error of ours."""
+    """A file with only some spans in memory. A read of other bytes is a bug of tidelog."""
 
     def __init__(self, spans: dict[int, bytes], size: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ PIECE_BYTES: Final = 1 << 18
 def places_of(byte: int, data: bytes) -> Int64s:
     """Return the offsets of a byte."""
     raw = np.frombuffer(data, dtype=np.uint8)
-    # In pieces that stay in the processor's cache: twice as fast as all at once.
+    # Pieces that fit in the processor's cache take half the time of one pass over all.
     found = [
         np.flatnonzero(raw[start : start + PIECE_BYTES] == byte) + start
         for start in range(0, len(raw), PIECE_BYTES)

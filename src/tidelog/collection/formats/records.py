@@ -1,4 +1,4 @@
-"""Records: what a format's parser gives, before types are fitted."""
+"""Records: the result of a format's parser, before conversion to the wanted types. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFSET: Final = OWN_PREFIX + "offset"
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that is none, or does not fit: where it stands, why, and its text."""
+    """A bad record: one that does not parse or does not fit, with its offset, reason and text."""
 
     offset: int
     reason: str
@@ -41,9 +41,9 @@ class Records:
 
 
 def sifted(sieve: Sieve[pa.Table], nothing: pa.Table) -> tuple[pa.Table, Int64s]:
-    """Return what a sieve kept as one table, and the rows that it stands for, in order.
+    """Return the parsed rows of a sieve as one table, with their row numbers, in order.
 
-    Where it kept nothing, ``nothing`` is the table.
+    If no row parsed, the table is ``nothing``.
     """
     tables, rows, order = sieve.ordered()
     table = pa.concat_tables(tables) if tables else nothing
@@ -51,12 +51,12 @@ def sifted(sieve: Sieve[pa.Table], nothing: pa.Table) -> tuple[pa.Table, Int64s]
 
 
 def shown(data: bytes) -> str:
-    """Return a record's bytes as a person may read them."""
+    """Return a record's bytes as text for the errors collection."""
     return data.decode("utf-8", errors="replace").strip("\r\n")
 
 
 def blocks_of(starts: Int64s, rows: Int64s, block_bytes: int) -> Iterator[Int64s]:
-    """Cut rows, in order, into blocks of about ``block_bytes``."""
+    """Yield rows, in order, in blocks of about ``block_bytes``."""
     if len(rows):
         block = starts[rows] // block_bytes
         yield from np.split(rows, np.flatnonzero(np.diff(block)) + 1)

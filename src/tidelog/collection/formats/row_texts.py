@@ -1,7 +1,7 @@
-"""Rows as text that a person reads, written column by column. Pure.
+"""The text of rows for the errors collection, written column by column. Pure.
 
-Shape: the text of a row is what Python writes for a dictionary of its values, so bad rows of
-    earlier versions have the same text. The text of a row depends on that row alone.
+Shape: the text of a row is Python's repr of a dictionary of its values, so bad rows of earlier
+    versions have the same text. The text of a row depends on that row alone.
 Invariants: whole columns are written by Arrow. Values that need Python are written one by one,
     equal ones once.
 """
@@ -23,10 +23,10 @@ Array: TypeAlias = "pa.Array[Any]"
 Texts: TypeAlias = "pa.ChunkedArray[Any]"
 
 TEXT_MAX: Final = 4_096
-_join: Final[Any] = pc.binary_join_element_wise  # Its stubs take no texts next to arrays.
-_CELLS_AT_ONCE: Final = 1 << 17  # Of up to TEXT_MAX characters each, in one array of 2 GiB.
-_PLAIN: Final = r"\A[ -&(-\[\]-~]*\z"  # Python quotes such text without an escape.
-_SCALE_MAX: Final = 6  # Python writes decimals of more digits with an exponent, if they are small.
+_join: Final[Any] = pc.binary_join_element_wise  # Its stubs do not accept plain texts.
+_CELLS_AT_ONCE: Final = 1 << 17  # With TEXT_MAX characters each, they fit in an array of 2 GiB.
+_PLAIN: Final = r"\A[ -&(-\[\]-~]*\z"  # Python's repr of such text has no escape.
+_SCALE_MAX: Final = 6  # With a larger scale, Python may write a small decimal with an exponent.
 _UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e15
 _BITS: Final = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
@@ -68,7 +68,7 @@ def _cut(texts: Array) -> Array:
 
 
 def _cells(values: Array) -> Array:
-    """Return what Python writes for each value within a dictionary."""
+    """Return Python's repr of each value."""
     dtype: Any = values.type
     if pa.types.is_dictionary(dtype):
         return _cells(values.cast(dtype.value_type))
@@ -90,18 +90,18 @@ def _cells(values: Array) -> Array:
 
 
 def _quoted(values: Array) -> Array:
-    """Return text, or bytes, as Python quotes it."""
+    """Return Python's repr of text; bytes are written as text."""
     plain = as_mask(pc.match_substring_regex(values, _PLAIN))
     known = pc.if_else(pa.array(plain), values, pa.scalar("", values.type)).cast(pa.string())
     return _with_odd(_join("'", known, "'", ""), values, ~plain)
 
 
 def _doubles(values: Array) -> Array:
-    """Return doubles as Python writes them: by the fewest digits that are exact."""
+    """Return Python's repr of doubles: the fewest digits that are exact."""
     filled: Any = values.fill_null(0.0)
     sizes = np.abs(filled.to_numpy())
     written = filled.cast(pa.string())
-    # Outside of these bounds Python may write an exponent, and Arrow may within them, too.
+    # Outside of these bounds Python may write an exponent; Arrow may even within them.
     is_plain = (sizes >= _PLAIN_MIN) & (sizes < _PLAIN_MAX)
     is_plain &= ~as_mask(pc.match_substring(written, "e"))
     point = pc.if_else(pa.array(np.trunc(sizes) == sizes), ".0", "")
@@ -109,7 +109,7 @@ def _doubles(values: Array) -> Array:
 
 
 def _with_odd(written: Array, values: Array, are_odd: Bools) -> Array:
-    """Return texts, and those of some values by Python."""
+    """Return the written texts, with those of the odd values written by Python."""
     if not are_odd.any():
         return written
     odd = pa.array(are_odd)
@@ -118,7 +118,7 @@ def _with_odd(written: Array, values: Array, are_odd: Bools) -> Array:
 
 
 def _is_datetime(values: Array) -> bool:
-    """Return True if Python has a datetime for each value."""
+    """Return True if Python's datetime can represent each value."""
     unit = cast("pa.TimestampType[Any]", values.type).unit
     bounds: Any = pc.min_max(values.cast(pa.int64())).as_py()
     if unit not in _UNITS or bounds["min"] is None:
@@ -155,12 +155,12 @@ def _after_comma(numbers: Int64s) -> Array:
 
 
 def _distinct(values: Array) -> Array:
-    """Write values by Python, equal ones once if Arrow compares their type."""
+    """Return Python's repr of values; equal values are written once, if Arrow can compare them."""
     dtype = values.type
     if pa.types.is_nested(dtype) or pa.types.is_null(dtype):
         return _by_python(values)
     try:
-        # The two zeros of floats are equal, but not their bytes.
+        # Compare floats by their bits: 0.0 and -0.0 are equal, but have different texts.
         bits = values.view(_BITS[dtype.bit_width]) if pa.types.is_floating(dtype) else values
         encoded: Any = bits.dictionary_encode()
         distinct = encoded.dictionary.view(dtype)
@@ -174,9 +174,10 @@ def _by_python(values: Array) -> Array:
 
 
 def _values(column: Array) -> Iterator[Any]:
-    """Return a column as values of Python; a time that it does not hold is text.
+    """Return the values of a column as Python objects.
 
-    Nanoseconds are text, too: Python has a type for them only with pandas.
+    A time that Python cannot represent becomes text. So do nanoseconds: only pandas has a type for
+    them.
     """
     if not _has_nanos(column.type):
         with suppress(ValueError, OverflowError, KeyError):
@@ -206,13 +207,13 @@ def _value(scalar: Any) -> Any:
         with suppress(ValueError, OverflowError, KeyError):
             return scalar.as_py()
     if pa.types.is_timestamp(dtype):
-        # Not by its zone's clock: for that, a database of time zones would have to be there.
+        # Write the time in UTC: its zone's clock would need a database of time zones.
         scalar = scalar.cast(pa.timestamp(dtype.unit))
     return scalar.cast(pa.string()).as_py()
 
 
 def _readable(value: Any) -> Any:
-    """Return a value of Python in which bytes are text, as far as they are."""
+    """Return a value with its bytes decoded as text; bytes that are not UTF-8 are replaced."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Sifting: what is parsed at once, but for the few things that do not parse. Pure.
+"""Isolation of bad rows at a low cost: parse all rows at once, except the few bad ones. Pure.
 
-A parser of many things says at most that one of them is bad. Guesses, which are cheap, say which
-ones may be; what remains is parsed at once, and each doubtful one alone. A guess decides nothing:
-what is bad is what does not parse alone, so that no thing's fate depends on its neighbours. Where
-no guess helps, the things are halved.
+A parser of many rows reports at most that one of them is bad. Cheap guesses select the suspect
+rows. The other rows are parsed at once, and each suspect is parsed alone. A guess decides nothing:
+a row is bad only if it does not parse alone. So the result for a row never depends on its
+neighbours. If no guess helps, the rows are halved until each bad one is alone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Guess = Callable[[Int64s], Bools]
 
 @dataclass(slots=True)
 class Sieve(Generic[T]):
-    """What parsed, with the rows that it stands for, and the rows that do not parse alone.
+    """The isolation of bad rows: the parsed rows so far, and the bad ones.
 
-    ``parse`` returns None if one of the rows is bad; ``guesses`` say which rows may be, the
-    cheapest guess first. ``asked`` is one that is asked before anything is parsed, since it is as
-    expensive to fail as to parse: the one that helped with the last block, if any. ``is_sure``
-    returns True only for rows that surely do not parse alone: where many are bad, to parse each
-    of them takes most of the time.
+    Shape: ``parse`` returns None if one of the rows is bad. ``guesses`` return masks of suspect
+        rows, the cheapest guess first. ``asked`` is the guess that helped with the last block, if
+        any. It runs before the first parse, since a failed parse costs as much as a good one.
+        ``is_sure`` returns True only for rows that surely do not parse alone: if many rows are bad,
+        parsing each alone takes most of the time. ``kept`` has the results, each with its rows.
     """
 
     parse: Callable[[Int64s], T | None]
@@ -55,9 +55,9 @@ class Sieve(Generic[T]):
         self._halve(rows)
 
     def ordered(self) -> tuple[list[T], Int64s, Int64s | None]:
-        """Return what was kept, the rows that it stands for, and how to put these in order.
+        """Return the results, their row numbers, and the permutation that sorts the row numbers.
 
-        The last is None where they are in order.
+        The permutation is None if they are sorted.
         """
         nothing = np.zeros(0, dtype=np.int64)
         rows = np.concatenate([nothing, *(rows for rows, _ in self.kept)])
@@ -75,7 +75,7 @@ class Sieve(Generic[T]):
         return found is not None
 
     def _take_doubtful(self, rows: Int64s) -> None:
-        """Parse rows of which most are bad, or none is."""
+        """Parse suspect rows: most of them are bad, or all are good."""
         if len(rows) > 1 and self._try(rows):
             return
         if self.is_sure is not None:
@@ -89,7 +89,7 @@ class Sieve(Generic[T]):
                 self.bad.append(int(rows[place]))
 
     def _halve(self, rows: Int64s) -> None:
-        """Parse rows that do not parse together."""
+        """Parse rows that do not parse together, in ever smaller halves."""
         waiting = [rows]
         while waiting:
             some = waiting.pop()

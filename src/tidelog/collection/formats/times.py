@@ -1,4 +1,4 @@
-"""Times of collections: milliseconds since 1970, and how users write them."""
+"""Times of collections, in milliseconds since 1970, and the texts that users write for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _ISO_MAX_MS: Final = 253_402_300_799_999
 
 
-# What users write a time as; a pandas Timestamp is a datetime.
+# The values that users may pass as a time; a pandas Timestamp is a datetime.
 When: TypeAlias = "str | int | date | pa.Scalar[Any] | np.datetime64 | np.integer[Any]"
 
 
@@ -81,7 +81,7 @@ def _time_of(when: When, what: str, now_us: int | None) -> int:
 def _time_of_scalar(when: pa.Scalar[Any], what: str, now_us: int | None) -> int:
     dtype = when.type
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) or pa.types.is_integer(dtype):
-        # By way of numbers: Python holds not every time, and a time zone needs a database.
+        # Convert by numbers: Python's range of times is smaller, and a time zone needs a database.
         column = pa.chunked_array([pa.array([when])])
         times, there = times_of(column, "ms")
         if there[0]:
@@ -131,10 +131,10 @@ def _relative_us(word: str, now_us: int, what: str) -> int | None:
 
 
 def parse_duration_ms(text: str, *, what: str) -> int:
-    """Read a duration: a number and its unit, such as 500ms, 90s, 10m, 12h or 7d.
+    """Return the milliseconds of a duration: a number and its unit, such as 90s, 12h or 7d.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a duration.
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
@@ -146,14 +146,14 @@ def parse_duration_ms(text: str, *, what: str) -> int:
 
 
 def duration_text(duration_ms: int) -> str:
-    """Write a duration as `parse_duration_ms` reads it, in the largest unit that is exact."""
+    """Return the text of a duration for `parse_duration_ms`, in the largest exact unit."""
     units = sorted(_UNITS_MS.items(), key=lambda unit: -unit[1])
     name, size_ms = next(unit for unit in units if duration_ms % unit[1] == 0)
     return f"{duration_ms // size_ms}{name}"
 
 
 def format_time(time: int) -> str:
-    """Write a time as ISO 8601 in UTC, with milliseconds only where there are any."""
+    """Return a time as ISO 8601 text in UTC, with milliseconds only if they are not zero."""
     if time > _ISO_MAX_MS:
         return str(time)
     moment = _EPOCH + timedelta(milliseconds=time)
@@ -162,10 +162,10 @@ def format_time(time: int) -> str:
 
 
 def check_time_type(name: str, dtype: pa.DataType) -> None:
-    """Refuse a time column that is neither timestamps nor integers.
+    """Check the type of a time column.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the type is not a timestamp, a date or an integer.
     """
     if not (pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)):
         raise UsageError(
@@ -175,10 +175,10 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
 
 
 def exact_times(column: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return numbers that go up as a column's times do, as exactly as it has them.
+    """Return numbers in the same order as a column's times, in the column's full precision.
 
-    Shape: it is of a type that `check_time_type` takes. Where there is no time, or one from 2^63
-        on, the number means nothing.
+    Shape: the column has a type that `check_time_type` accepts. For a null, or a time of 2^63 or
+        more, the number has no meaning.
     """
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32()).cast(pa.int32())
@@ -191,9 +191,9 @@ def exact_times(column: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int
 def times_of(
     column: pa.ChunkedArray[Any], unit: str
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return a column's times in milliseconds, and where there is one.
+    """Return a column's times in milliseconds, and a mask of the rows with a valid time.
 
-    What lies before 1970 is given as it is, negative: the caller counts it as late.
+    Times before 1970 are negative; the caller counts them as late.
     """
     dtype = column.type
     there = np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)

@@ -1,8 +1,8 @@
-"""Column types: how SQL writes them, and what each is on the wire. Pure.
+"""Column types: their SQL names, and the type that a parser of text uses for each. Pure.
 
-Text formats carry less than types: a date in json is a string, and everything in csv is. So a
-column is parsed as its *wire* type and then cast (see casts.py); a value that the cast refuses
-makes its row a bad one, whatever stands in other rows.
+Text formats have fewer types: a date in json is a string, and in csv all values are. So a column is
+parsed as its *wire* type and then cast (see casts.py). A value that the cast refuses makes its row
+bad; other rows have no influence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.timestamp("us"): "TIMESTAMP",
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
 }
-# A name, and a type: words, brackets, numbers; nothing that could be another clause or statement.
+# A name, and a type of words, brackets and numbers. It matches no other SQL clause or statement.
 _COLUMN: Final = re.compile(
     r"""\s*("(?:[^"]|"")+"|\w+)\s+((?:(?!default\b|check\b|primary\b|unique\b|not\b)"""
     r"""[\w\s()\[\],"])+)""",
@@ -46,22 +46,22 @@ _JSON: Final = {MEANING: b"json"}
 
 
 def json_field(name: str) -> pa.Field[Any]:
-    """Return a column whose values are the text of any json value, as it stands."""
+    """Return a column whose values are the unchanged text of any json value."""
     return pa.field(name, pa.string(), metadata=_JSON)
 
 
 def is_json(field: pa.Field[Any]) -> bool:
-    """Say whether a column takes any json value, and keeps its text."""
+    """Return True if a column accepts any json value, and stores its text."""
     return (field.metadata or {}).get(MEANING) == _JSON[MEANING]
 
 
 def sql_type_of(field: pa.Field[Any]) -> str:
-    """Return a column's type as users write it."""
+    """Return the name of a column's type, as users write it."""
     return "JSON" if is_json(field) else sql_type(field.type)
 
 
 def sql_type(dtype: pa.DataType) -> str:
-    """Return a canonical type as DuckDB writes it."""
+    """Return the DuckDB name of a canonical type."""
     if dtype in _SQL:
         return _SQL[dtype]
     if pa.types.is_decimal(dtype):
@@ -74,12 +74,12 @@ def sql_type(dtype: pa.DataType) -> str:
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """Read ``flight int, day date, ...`` in DuckDB's types.
+    """Parse a schema such as ``flight int, day date``, in DuckDB's types.
 
     Raises:
-        UsageError: it is not that.
+        UsageError: the text is not such a list of columns.
     """
-    import duckdb  # Not where types are only told: it takes 50 ms to load.
+    import duckdb  # Imported on demand, because it takes 50 ms to load.
 
     split = _split_columns(text)
     columns = ", ".join(f"{name} {kind}" for name, kind in split)
@@ -104,9 +104,9 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 def _split_columns(text: str) -> list[tuple[str, str]]:
-    """Split ``name type, name type`` at the commas that no bracket holds; names come back quoted.
+    """Split ``name type, name type`` at the commas outside of brackets; return quoted names.
 
-    A name that SQL would want quoted, such as ``at``, needs no quotes here.
+    Users need not quote a name that SQL requires quotes for, such as ``at``.
     """
     items, depth, start = [], 0, 0
     for place, sign in enumerate(text + ","):
@@ -129,7 +129,7 @@ def _split_columns(text: str) -> list[tuple[str, str]]:
 
 
 def without_maps(dtype: pa.DataType) -> pa.DataType:
-    """Return the type with lists of entries for maps: two lists can be compared, maps not."""
+    """Return the type with lists of entries in place of maps, because maps cannot be compared."""
     if pa.types.is_map(dtype):
         entries = [("key", dtype.key_type), ("value", dtype.item_type)]
         return without_maps(pa.list_(pa.struct(entries)))
@@ -152,9 +152,9 @@ def bytes_type(dtype: Any) -> pa.DataType:
 
 
 def plain_type(dtype: Any) -> pa.DataType:
-    """Return the type without views and extensions, of which Arrow cannot take single rows.
+    """Return the type without views and extensions: Arrow cannot take single rows of these.
 
-    Views of lists stay: what Arrow makes lists of has wrong offsets where there are nulls.
+    Views of lists stay: Arrow's cast of them to lists has wrong offsets next to nulls.
     """
     if isinstance(dtype, pa.BaseExtensionType):
         return plain_type(dtype.storage_type)
@@ -170,7 +170,7 @@ def _with_inner(dtype: Any, change: Callable[[Any], pa.DataType]) -> pa.DataType
         return field.with_type(change(field.type))
 
     if pa.types.is_map(dtype):
-        made: Any = pa.map_  # It takes fields, which its types do not say.
+        made: Any = pa.map_  # It accepts fields, but its stubs do not declare that.
         return cast(
             "pa.DataType",
             made(changed(dtype.key_field), changed(dtype.item_field), dtype.keys_sorted),
@@ -188,7 +188,7 @@ def _with_inner(dtype: Any, change: Callable[[Any], pa.DataType]) -> pa.DataType
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:
-    """Return the type that json parses a column as: numbers, booleans and text are native there."""
+    """Return the type as which json is parsed for a column; numbers and booleans are native."""
     if pa.types.is_list(dtype):
         return pa.list_(pa.field("item", json_wire(dtype.value_type)))
     if pa.types.is_struct(dtype):
@@ -196,7 +196,7 @@ def json_wire(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         return dtype
     if pa.types.is_decimal(dtype):
-        # Read from numbers and from text. Arrow counts a number's digits before it appends those
-        # of the scale, which 128 bits need not hold: whether they fit is asked by the cast.
+        # A decimal is read from a number or from text. Arrow counts a number's digits before it
+        # appends those of the scale, and 128 bits may be too few for all. The cast checks the fit.
         return pa.decimal256(dtype.precision, dtype.scale)
     return pa.string()

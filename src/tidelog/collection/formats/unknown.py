@@ -1,6 +1,6 @@
-"""Fields that a schema lacks: which ones, wherever they lie, and how many values they have. Pure.
+"""Fields of the data that a schema lacks, at any depth, and the counts of their values. Pure.
 
-Those of the row itself go by their name, those within structs by a dotted path: ``place.city``. A
+A top-level field has its name, and a field within a struct has a dotted path: ``place.city``. A
 list adds nothing to a path.
 """
 
@@ -15,7 +15,7 @@ from tidelog.persist.format.duck import duck, text_literal
 
 
 def unknown_paths(found: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """Return what columns that are there lack in those that are wanted, in order."""
+    """Return the paths of the fields of ``found`` that ``wanted`` lacks, in order."""
     known = {field.name: field.type for field in reversed(list(wanted))}
     paths: list[str] = []
     for field in found:
@@ -45,7 +45,7 @@ def count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> Non
     lines = pa.table({"line": pa.array(chunk.split(b"\n"), pa.binary()).cast(pa.string())})
     with duck() as connection:
         connection.register("lines", lines)
-        # What is not strictly json (NaN) is not counted: the count informs, and decides nothing.
+        # Lines that are not strict json (with NaN) are not counted. The counts only inform users.
         plain = "SELECT line::JSON AS v FROM lines WHERE json_valid(line)"
         for prefix, objects, dtype in _objects(plain, row, ""):
             counted = connection.execute(
@@ -61,7 +61,7 @@ def count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> Non
 def _objects(
     query: str, dtype: pa.DataType, prefix: str
 ) -> Iterator[tuple[str, str, pa.StructType]]:
-    """Yield each struct of a type: its path, what selects its values, and its own type."""
+    """Yield the path of each struct in a type, a query that selects its values, and its type."""
     if pa.types.is_list(dtype):
         items = f"SELECT unnest(json_extract(v, '$[*]')) AS v FROM ({query})"
         yield from _objects(items, dtype.value_type, prefix)

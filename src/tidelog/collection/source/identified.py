@@ -181,7 +181,7 @@ class Search:
         ]
 
     def _is_whole_in(self, before: FileRange, asked: FileCandidate) -> bool:
-        """Return True if a new file can have all bound bytes of another, more than a first record."""
+        """Return True if a new file can have all of another that is longer than a first record."""
         if self._has_other_form(before, asked):
             return True
         return before.head_bytes < before.limit <= asked.size_bytes

@@ -1,1 +1,1 @@
-"""Csv."""
+"""The csv format: dialects, fields and types."""

@@ -1,8 +1,8 @@
-"""Csv, by a dialect. Pure.
+"""Decoding of csv by a dialect. Pure.
 
-A field that is empty and not quoted is null; in quotes it is the empty string. Where records and
-fields begin and end is said by `csv_ends` and `csv_fields`; Arrow's reader, which is given only
-records that these find well formed, makes values of them.
+An empty field without quotes is null; with quotes it is the empty string. `csv_ends` and
+`csv.fields` find the boundaries of records and fields. Arrow's reader parses only records that
+these find well formed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from tidelog.collection.formats.sift import Sieve
 
 BLOCK_BYTES: Final = 1 << 22
 _MARK: Final = b"\xef\xbb\xbf"
-# What Excel reads, and some programs write, before the header: it says the delimiter.
+# A line before the header that names the delimiter: Excel reads it, and some programs write it.
 _SAID: Final = re.compile(rb"(?:\xef\xbb\xbf)?sep=([\t !#-&(-~])\r?\n", re.IGNORECASE)
 
 
 def said_delimiter(data: bytes) -> tuple[str, int]:
-    """Return the delimiter that a line ``sep=;`` at the beginning says, and that line's length.
+    """Return the delimiter of a line ``sep=;`` at the beginning, and the length of that line.
 
-    Without such a line, the delimiter is empty.
+    Without such a line, return ``("", 0)``.
     """
     found = _SAID.match(data)
     return ("", 0) if found is None else (found.group(1).decode(), found.end())
 
 
 def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
-    """Return the column names of a header line: as they stand, if in quotes, and trimmed, if not.
+    """Return the column names of a header line; names without quotes are trimmed.
 
-    A column without a name is called by its place: column1, column2.
+    A column without a name is named by its place: column1, column2.
 
     Raises:
-        ValueError: it is no record of csv.
+        ValueError: the line is not a csv record.
     """
     _, said = said_delimiter(header)
     fields = split_fields(header[said:].removeprefix(_MARK), dialect)
@@ -61,7 +61,7 @@ def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
 def header_of(data: bytes, dialect: CsvDialect) -> bytes | None:
     """Return the header line of a file that begins with ``data``; None if it is not whole yet.
 
-    A line that says the delimiter is part of it.
+    A line before it that names the delimiter is part of the result.
     """
     _, said = said_delimiter(data)
     ends = record_ends(data[said:] if said else data, dialect, final=False)
@@ -109,8 +109,8 @@ def decode_csv(
 def _by_name(
     parsed: pa.Table, names: list[str], wanted: pa.Schema
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Return the wanted columns, and how many values each other one has."""
-    # Of two columns of one name, the first is the one whose type was inferred under that name.
+    """Return the wanted columns, and the number of values in each other column."""
+    # If two columns have the same name, the first counts: its type was inferred under that name.
     known = {n: i for i, n in reversed(list(enumerate(names)))}
     nothing = pa.nulls(parsed.num_rows, pa.string())
     columns = [parsed.column(known[f.name]) if f.name in known else nothing for f in wanted]
@@ -121,7 +121,7 @@ def _by_name(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """The records of a range, and how some of them are parsed, or doubted."""
+    """The records of a range, with the parser and the guess for a sieve."""
 
     data: bytes
     starts: Int64s
@@ -140,9 +140,10 @@ class _Records:
             return None
         chunk = gather(self.data, self.starts, self.ends, rows)
         if chunk.startswith(_MARK):
-            chunk = _MARK + chunk  # Of what it reads, Arrow drops one at the beginning.
+            chunk = _MARK + chunk  # Arrow drops one byte order mark at the beginning.
         if not chunk.endswith(b"\n"):
-            chunk += b"\n"  # Arrow takes an empty field there for a quoted one, if one was before.
+            # Without a line end, Arrow may take an empty last field for a quoted one.
+            chunk += b"\n"
         names = [str(i) for i in range(self.columns)]
         try:
             table = pcsv.read_csv(
@@ -167,7 +168,7 @@ class _Records:
         return table if table.num_rows == len(rows) else None
 
     def guess(self, rows: Int64s) -> Bools:
-        """Doubt the records that have too few fields, or too many: these are bad for sure."""
+        """Return a mask of the records with too few or too many fields: these are surely bad."""
         starts, ends = self.starts[rows], self.ends[rows]
         counts = count_fields(self.data, starts, ends, self.fields.toggles, self.dialect)
         doubted: Bools = counts != self.columns
@@ -175,7 +176,7 @@ class _Records:
         return doubted
 
     def fault(self, row: int) -> str:
-        """Say what is wrong with a bad record, in words that do not change with a library."""
+        """Return the fault of a bad record, in words that do not depend on a library's version."""
         record = self.record(row)
         try:
             count = len(split_fields(record, self.dialect))

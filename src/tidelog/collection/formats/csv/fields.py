@@ -1,7 +1,7 @@
-"""The fields of csv's records: which records can be parsed, and into how many fields. Pure.
+"""The fields of csv records: which records can be parsed, and into how many fields. Pure.
 
-Most records are judged by the places of quotes and delimiters, all at once; those whose quotes do
-not stand as most do are read byte by byte.
+Most records are checked together, by the places of quotes and delimiters. Records with quotes in
+unusual places are checked one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETURN: Final = "a carriage return stands outside of quotes"
 
 @dataclass(frozen=True, slots=True)
 class QuotedFields:
-    """Where quoted fields begin and end, and what is wrong with records, by row."""
+    """The places where quoted fields open and close, and the faults of records, by row."""
 
     toggles: Int64s
     faults: dict[int, str]
@@ -55,7 +55,7 @@ def find_fields(data: bytes, starts: Int64s, ends: Int64s, dialect: CsvDialect) 
 
 
 def _rows_with_returns(data: bytes, starts: Int64s, ends: Int64s, toggles: Int64s) -> list[int]:
-    """Return the records in which a carriage return stands where csv has none."""
+    """Return the records with a carriage return outside of quotes and not in a line end."""
     if not len(starts) or data.count(b"\r") == data.count(b"\r\n"):
         return []
     raw = np.frombuffer(data, dtype=np.uint8)
@@ -64,7 +64,7 @@ def _rows_with_returns(data: bytes, starts: Int64s, ends: Int64s, toggles: Int64
     alone = returns[raw[returns + 1] != _NEWLINE]
     alone = alone[np.searchsorted(toggles, alone) % 2 == 0]
     rows = np.minimum(np.searchsorted(ends, alone, side="right"), len(starts) - 1)
-    # Some stand in lines that are blank else, which are no records.
+    # Some are in lines that are otherwise blank, which are not records.
     inside = (starts[rows] <= alone) & (alone < ends[rows])
     return [int(row) for row in np.unique(rows[inside])]
 
@@ -91,17 +91,17 @@ def _odd_rows(
 
 
 def content_ends(raw: Bytes, ends: Int64s) -> Int64s:
-    """Return where records end without their line ends."""
+    """Return the end of each record without its line end."""
     limit: Int64s = ends - (raw[ends - 1] == _NEWLINE)
     limit -= raw[np.maximum(limit - 1, 0)] == _RETURN
     return limit
 
 
 def quoted_spans(record: bytes, dialect: CsvDialect) -> list[tuple[int, int]]:
-    """Return where each quoted field of a record opens and closes.
+    """Return the places of the opening and the closing quote of each quoted field of a record.
 
     Raises:
-        ValueError: the record cannot be parsed; it says why.
+        ValueError: the record cannot be parsed; the message is the reason.
     """
     body = record.removesuffix(b"\n").removesuffix(b"\r")
     quote, delimiter = dialect.quote.encode(), dialect.delimiter.encode()
@@ -128,7 +128,7 @@ def quoted_spans(record: bytes, dialect: CsvDialect) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=8)
 def _closing(quote: str) -> re.Pattern[bytes]:
-    """Return what a quoted field is from behind its opening quote to its closing one."""
+    """Return the pattern of a quoted field, from after its opening quote to its closing one."""
     sign = re.escape(quote.encode())
     return re.compile(rb"[^%b]*+(?:%b%b[^%b]*+)*+%b" % (sign, sign, sign, sign, sign), re.DOTALL)
 
@@ -136,7 +136,7 @@ def _closing(quote: str) -> re.Pattern[bytes]:
 def count_fields(
     data: bytes, starts: Int64s, ends: Int64s, toggles: Int64s, dialect: CsvDialect
 ) -> Int64s:
-    """Return how many fields each record has."""
+    """Return the number of fields of each record."""
     delimiters = places_of(ord(dialect.delimiter), data)
     if len(toggles):
         delimiters = delimiters[np.searchsorted(toggles, delimiters) % 2 == 0]

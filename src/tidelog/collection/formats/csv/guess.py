@@ -1,7 +1,7 @@
-"""Guessing how csv is written, from a sample of it. Pure.
+"""Guesses of a csv dialect from a sample. Pure.
 
-The sample is read by the rules that records are decoded by, for each way in which it may be
-written; the way that leaves the fewest bad records is taken.
+The sample is read in each possible dialect, by the same rules as records are decoded. The dialect
+with the fewest bad records wins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _JUDGED_BYTES: Final = 256 * 1024
 
 
 class CsvOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of csv when a source is created; what is None is guessed. See `CsvDialect`."""
+    """The csv options of a new source; an option that is None is guessed. See `CsvDialect`."""
 
     delimiter: str | None = None
     quote: str | None = None
@@ -47,17 +47,18 @@ class CsvOptions(msgspec.Struct, frozen=True, kw_only=True):
     multiline: bool | None = None
 
     def dialect(self) -> CsvDialect:
-        """Return the dialect where there is nothing to guess from."""
+        """Return the dialect with the given options, and defaults for the others."""
         said = {n: v for n in self.__struct_fields__ if (v := getattr(self, n)) is not None}
         said.pop("header", None)
         return CsvDialect(**said)
 
 
 def check_csv(options: CsvOptions) -> None:
-    """Check what is said of csv.
+    """Check the csv options.
 
     Raises:
-        UsageError: a mark is not one character, or is that of another; or a format is none.
+        UsageError: the delimiter or the quote is not one ASCII character, or both are the same. Or
+            a format is not one of strptime.
     """
     for option, mark in (("--delimiter", options.delimiter), ("--quote", options.quote)):
         empty = mark == "" and option == "--quote"
@@ -90,7 +91,7 @@ def _check_format(option: str, form: str) -> None:
         ) from error
 
 
-Sample: TypeAlias = tuple[bytes, bool]  # How a file begins, and whether it goes on behind that.
+Sample: TypeAlias = tuple[bytes, bool]  # The beginning of a file, and True if the file is longer.
 
 
 def guess_csv(
@@ -103,12 +104,12 @@ def guess_csv(
 ) -> tuple[CsvDialect, pa.Schema]:
     """Return the dialect of a sample, and the types of its columns.
 
-    ``columns``, if they are said, name those of files without a header. ``cut`` says that the
-    file goes on behind the sample. How ``others`` begin tells of types, of columns that come later,
-    and of line breaks in quotes; those of them that are something else tell nothing.
+    ``columns``, if given, name the columns of files without a header. ``cut`` means that the file
+    is longer than the sample. ``others`` are samples of other files: they add columns, types and
+    evidence of line breaks in quotes. Those that are of another kind are ignored.
 
     Raises:
-        ValueError: the sample's first line is no record of csv.
+        ValueError: the sample's first line is not a csv record.
     """
     dialect = _guess_marks(sample, options)
     if options.multiline is None and any(_is_multiline(one, dialect) for one in others):
@@ -140,7 +141,7 @@ def guess_csv(
 
 
 def _is_multiline(sample: Sample, dialect: CsvDialect) -> bool:
-    """Say whether a sample reads better with line breaks in quotes."""
+    """Return True if a sample has fewer bad records with line breaks in quotes."""
     if not dialect.quote or dialect.multiline:
         return False
     broken = msgspec.structs.replace(dialect, multiline=True)
@@ -149,9 +150,10 @@ def _is_multiline(sample: Sample, dialect: CsvDialect) -> bool:
 
 
 def _texts_of_all(samples: Sequence[bytes], dialect: CsvDialect) -> pa.Table:
-    """Return the records of samples as text; those of another kind than the first are left out.
+    """Return the records of samples as text, without samples of another kind than the first.
 
-    Of a kind are files each of which has most of all their columns: others would not be taken.
+    Samples are of one kind if each has more than half of the columns of all of them. Ingestion
+    refuses a file with fewer: see `check_header`.
     """
     first = list(dialect.names) or _header(samples[0], dialect)
     found, known, least = [_texts(samples[0], dialect, first)], {*first}, len({*first})
@@ -173,7 +175,7 @@ def _columns(table: pa.Table) -> list[Array]:
 
 
 def _guess_marks(sample: bytes, options: CsvOptions) -> CsvDialect:
-    """Guess delimiter and quote, and whether line ends stand in quotes."""
+    """Return the best dialect by delimiter, quote and line breaks in quotes."""
     said = options.dialect()
     named = options.delimiter or said_delimiter(sample)[0]
     delimiters = (named,) if named else DELIMITERS
@@ -189,12 +191,16 @@ def _guess_marks(sample: bytes, options: CsvOptions) -> CsvDialect:
             for one in found
             for better in (one, msgspec.structs.replace(one, multiline=bool(one.quote)))
         ]
-    # Of equals, the first one: commas, and a record a line.
+    # Among equals, the first one wins: commas, and one record per line.
     return min(found, key=lambda one: _badness(sample, one))
 
 
 def _badness(sample: bytes, dialect: CsvDialect) -> tuple[bool, float, int]:
-    """Return how ill a dialect fits: how many records are bad, or have another number of fields."""
+    """Return the misfit of a dialect, for comparison: the least one fits best.
+
+    It is by the share of records that are bad or have an unusual number of fields. A dialect with a
+    single column comes last.
+    """
     judged = _whole(sample[:_JUDGED_BYTES], dialect, cut=len(sample) > _JUDGED_BYTES)
     judged = judged[said_delimiter(judged)[1] :]
     starts, ends = split_records(judged, dialect)
@@ -209,13 +215,13 @@ def _badness(sample: bytes, dialect: CsvDialect) -> tuple[bool, float, int]:
 
 
 def _whole(sample: bytes, dialect: CsvDialect, *, cut: bool) -> bytes:
-    """Return a sample without the record that its end cuts."""
+    """Return a sample without a last record that the sample cuts off."""
     ends = record_ends(sample, dialect, final=False)
     return sample[: int(ends[-1])] if cut and len(ends) else sample
 
 
 def _has_apostrophes(sample: bytes, dialect: CsvDialect) -> bool:
-    """Say whether fields stand in single quotes, as a rule, and none in double ones."""
+    """Return True if fields are mostly in single quotes, and no double quote occurs."""
     if b'"' in sample:
         return False
     sign = re.escape(dialect.delimiter.encode())
@@ -228,14 +234,18 @@ def _header(sample: bytes, dialect: CsvDialect) -> list[str]:
 
 
 def _texts(sample: bytes, dialect: CsvDialect, names: list[str]) -> pa.Table:
-    """Return the sample's records as text; a name that comes twice stands for its first column."""
+    """Return the sample's records as text; a repeated name means its first column."""
     wanted = pa.schema([(n, pa.string()) for n in dict.fromkeys(names)])
     header = (header_of(sample, dialect) or sample) if dialect.has_header else b""
     return decode_csv(sample, wanted, base=0, header=header, dialect=dialect).table
 
 
 def _is_data(names: list[str], body: pa.Table, columns: pa.Schema | None) -> bool:
-    """Say whether a first line is a record: it fits the types of what follows, and these tell."""
+    """Return True if a first line is a record, not a header.
+
+    It is a record if its fields fit the types of the lines after it, and some of these types are
+    not text.
+    """
     if columns is not None and set(names) & set(columns.names):
         return False
     if len(set(names)) < len(names) or not body.num_rows:
@@ -246,7 +256,7 @@ def _is_data(names: list[str], body: pa.Table, columns: pa.Schema | None) -> boo
         for name, values, kind in zip(names, values_of, types_of(values_of), strict=True)
         if not pa.types.is_string(kind)
     ]
-    # As a rule, the first name that does not fit is the first one.
+    # Test the first column alone before the rest: in most headers it does not fit already.
     return bool(typed) and all(
         types_of([values for values, _ in some]) == [kind for _, kind in some]
         for some in (typed[:1], typed[1:])
@@ -254,7 +264,7 @@ def _is_data(names: list[str], body: pa.Table, columns: pa.Schema | None) -> boo
 
 
 def _guess_nulls(body: pa.Table, formats: Formats) -> tuple[str, ...]:
-    """Return the texts that keep columns from having a type."""
+    """Return the texts that are nulls: without them, some text columns have another type."""
     columns = _columns(body)
     texts = [
         (values, there)
@@ -267,7 +277,7 @@ def _guess_nulls(body: pa.Table, formats: Formats) -> tuple[str, ...]:
 
 
 def without_nulls(values: Array) -> Array:
-    """Return the texts that do not look like nulls."""
+    """Return the texts that are not among the usual texts for null."""
     kept: Array = values.filter(pc.invert(_are_nulls(values)))
     return kept
 

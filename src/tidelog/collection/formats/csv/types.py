@@ -1,4 +1,4 @@
-"""The types of csv's columns: each is one that all values of a sample are decoded as. Pure."""
+"""Inference of the types of csv columns: all values of a sample must fit the type. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.collection.formats.looks import BOOLEAN, CLOCK, DAY, MOMENT, NUMBER
 
 Array: TypeAlias = "pa.Array[Any]"
 
-# A pattern that all texts of a column match, and the types that the column may then have.
+# A pattern for all texts of a column, and the possible types of a column that matches it.
 _LOOKS: Final[tuple[tuple[str, tuple[pa.DataType, ...]], ...]] = (
     (BOOLEAN, (pa.bool_(),)),
     (WHOLE, (pa.int64(), pa.decimal128(38, 0), pa.float64())),
@@ -30,7 +30,7 @@ _ISO: Final = Formats()
 
 
 def types_of(columns: Sequence[Array], formats: Formats = _ISO) -> list[pa.DataType]:
-    """Return the types of columns of texts."""
+    """Return the inferred type of each column of texts."""
     texts = [column.drop_null() for column in columns]
     found: list[pa.DataType] = [pa.string()] * len(texts)
     left = {place: _kinds_of(one, formats) for place, one in enumerate(texts)}
@@ -47,7 +47,7 @@ def types_of(columns: Sequence[Array], formats: Formats = _ISO) -> list[pa.DataT
 
 
 def _kinds_of(texts: Array, formats: Formats) -> Sequence[pa.DataType]:
-    """Return the types that texts may have by their looks, the narrowest first."""
+    """Return the types that the texts may have by their patterns, the narrowest first."""
     if not len(texts):
         return ()
     for look, kinds in _LOOKS:
@@ -64,7 +64,7 @@ def _kinds_of(texts: Array, formats: Formats) -> Sequence[pa.DataType]:
 
 
 def guess_formats(columns: Sequence[Array], date: str | None, timestamp: str | None) -> Formats:
-    """Return the formats of dates and times, where just one fits all texts of a column."""
+    """Return the formats of dates and times; a guess must be the only one that fits a column."""
     if date is not None and timestamp is not None:
         return Formats(date, timestamp)
     kinds = types_of(columns)
@@ -86,16 +86,19 @@ def _first_only(columns: Sequence[Array], forms: Sequence[str], kind: pa.DataTyp
         fits = [_fit(some, kind, Formats(form, form)) for form in forms]
         for place in range(len(some)):
             found = [form for form, one in zip(forms, fits, strict=True) if one[place]]
-            # A day and a month that may be exchanged are left as text: to guess is to invent.
+            # If day and month could be exchanged, several formats fit, and the column stays text: a
+            # wrong guess would invent data.
             if len(found) == 1:
                 return found[0]
-        # The first such column mostly tells; where it does not, there may be thousands.
+        # The first column mostly decides. If it does not, there may be thousands, so try more of
+        # them at once.
         start, count = start + count, 2 * count
     return None
 
 
 def _all_look(texts: Array, look: str) -> bool:
-    # Most looks are refused by the first texts; Python's search is as strict, or more lenient.
+    # Test a few texts by Python first: most patterns fail there. Its regular expressions accept all
+    # texts that Arrow's accept.
     pattern = re.compile(look)
     return all(pattern.search(str(text)) for text in texts[:16].to_pylist()) and _are_all(
         texts, look
@@ -107,5 +110,5 @@ def _are_all(texts: Array, look: str) -> bool:
 
 
 def _fit(columns: Sequence[Array], kind: pa.DataType, formats: Formats) -> list[bool]:
-    """Say of each column whether all of its texts are of a type."""
+    """Return for each column whether all of its texts fit a type."""
     return [not unfit.any() for _, unfit in cast_columns(columns, kind, formats)]

@@ -1,1 +1,1 @@
-"""Json, as lines and as arrays."""
+"""The json format: lines and arrays."""

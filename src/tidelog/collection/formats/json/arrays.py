@@ -1,14 +1,15 @@
-"""Json arrays: text whose records are the elements of one array, made into lines. Pure.
+"""Json arrays: text whose records are the elements of one array, rewritten as lines. Pure.
 
-Each byte stays where it is: what ends an element becomes a line end, and each line end a space. So
-offsets are those of the file, and whatever reads lines of json reads elements.
+The byte that ends an element becomes a line end, and each line end becomes a space. All other bytes
+stay in their places. So offsets are those of the file, and the decoder of json lines reads the
+elements.
 
-What is not json spoils as little as can be: of a line with an odd number of quotes, the last one
-opens nothing; brackets within an object need not fit. Only an object that is never closed goes on
-to the end.
+Invalid json makes few other elements bad. If a line has an odd number of quotes, its last quote
+does not count. Brackets within an object need not match. Only an object that is never closed
+extends to the end of the text.
 
-Invariants: where elements end does not depend on what stands behind them, so that a text that is
-cut at their ends has the ends that it had whole.
+Invariants: the end of an element does not depend on the bytes after it. So a text that is cut at
+ends of elements has the same ends as the whole.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import numpy as np
 from tidelog.collection.formats.places import Bools, Bytes, Int64s
 
 ARRAY_FORMAT: Final = "json-array"
-ARRAY_MARK: Final = b"["  # What stands in a range's header, if its file is an array.
-PIECE_BYTES: Final = 1 << 16  # What stays in the processor's cache.
+ARRAY_MARK: Final = b"["  # The header of a range of a file that is an array.
+PIECE_BYTES: Final = 1 << 16  # Such a piece fits in the processor's cache.
 _BYTE_ORDER: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n"
 _QUOTE, _ESCAPE, _LINE, _COMMA, _CLOSE, _SPACE = (ord(c) for c in '"\\\n,] ')
-_STRAY: Final = ord("'")  # What json allows nowhere but in a string.
+_STRAY: Final = ord("'")  # Replaces a stray quote: json permits it only in strings.
 _MARKS: Final = np.zeros(256, np.bool_)
 _MARKS[list(b"[]{},")] = True
 _BRACES: Final = np.zeros(256, np.int64)
@@ -37,13 +38,13 @@ _BRACKETS[ord("[")], _BRACKETS[ord("]")] = 1, -1
 
 
 def array_mark(data: bytes) -> bytes:
-    """Return the mark of a file that begins with ``data``: nothing, if it is no array."""
+    """Return the mark of a file that begins with ``data``; b"" if it is not an array."""
     begin = data.removeprefix(_BYTE_ORDER).lstrip(_BLANK)
     return ARRAY_MARK if begin.startswith(ARRAY_MARK) else b""
 
 
 def array_lines(data: bytes, *, inside: bool) -> bytes:
-    """Return elements as lines. ``inside`` says that ``data`` begins between two of them."""
+    """Return the elements as lines. With ``inside``, ``data`` begins between two elements."""
     out = np.frombuffer(data, np.uint8).copy()
     if not inside:
         out[data.index(ARRAY_MARK)] = _SPACE
@@ -56,9 +57,9 @@ def array_lines(data: bytes, *, inside: bool) -> bytes:
 
 
 def array_end(data: bytes, *, inside: bool) -> int | None:
-    """Return the offset behind the bracket that closes the array; None if it is not closed.
+    """Return the offset after the bracket that closes the array; None if it is not closed.
 
-    ``inside`` says that ``data`` begins between two elements.
+    With ``inside``, ``data`` begins between two elements.
     """
     out = np.frombuffer(data, np.uint8).copy()
     if not inside:
@@ -72,7 +73,7 @@ def array_end(data: bytes, *, inside: bool) -> int | None:
 
 
 def _pieces(raw: Bytes) -> Iterator[tuple[int, int]]:
-    """Yield where pieces begin and end; none ends behind an escape."""
+    """Yield the bounds of pieces; no piece ends with an escape character."""
     at = 0
     while at < len(raw):
         limit = min(at + PIECE_BYTES, len(raw))
@@ -83,7 +84,7 @@ def _pieces(raw: Bytes) -> Iterator[tuple[int, int]]:
 
 
 def _stray_quotes(raw: Bytes) -> Int64s:
-    """Return the last quote of each whole line that has an odd number of them."""
+    """Return the place of the last quote of each whole line with an odd number of quotes."""
     strays = [np.zeros(0, np.int64)]
     carried, last = 0, -1
     for at, limit in _pieces(raw):
@@ -100,9 +101,9 @@ def _stray_quotes(raw: Bytes) -> Int64s:
 
 @dataclass(slots=True)
 class _Scan:
-    """How many objects and arrays are open, within an element, and whether a string is.
+    """The state of a scan: the numbers of open objects and arrays, and if a string is open.
 
-    ``closed`` is the offset behind the bracket that closes the array.
+    ``closed`` is the offset after the bracket that closes the outer array.
     """
 
     strays: Int64s
@@ -112,7 +113,7 @@ class _Scan:
     closed: int | None = None
 
     def rewrite(self, raw: Bytes, at: int) -> None:
-        """Rewrite some bytes, which stand at an offset."""
+        """Rewrite a piece, which begins at offset ``at``, in place."""
         quotes = _quotes(raw)
         if len(self.strays):
             quotes = quotes[~np.isin(quotes + at, self.strays)]
@@ -134,7 +135,7 @@ class _Scan:
 
 
 def _levels(steps: Int64s, before: int) -> tuple[Int64s, Bools]:
-    """Return the level behind each step, never less than 0, and which steps would go below."""
+    """Return the level after each step, at least 0, and a mask of the steps that would go below."""
     levels = before + np.cumsum(steps)
     floor = np.minimum.accumulate(np.minimum(levels, 0)) if len(levels) else levels
     below: Bools = np.diff(floor, prepend=0) < 0
@@ -142,7 +143,7 @@ def _levels(steps: Int64s, before: int) -> tuple[Int64s, Bools]:
 
 
 def _quotes(raw: Bytes) -> Int64s:
-    """Return the places of quotes before which an even number of escapes stands."""
+    """Return the places of the quotes that are not escaped: an even number of escapes precedes."""
     quotes = np.flatnonzero(raw == _QUOTE)
     if not (raw == _ESCAPE).any():
         return quotes

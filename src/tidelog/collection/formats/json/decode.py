@@ -1,9 +1,9 @@
-"""Json lines: one object a line. Pure.
+"""Decoding of json lines: one object per line. Pure.
 
-Arrow's reader is given only lines that begin with ``{`` and end with ``}``: it crashes the process
-on a line that is a bare ``null``, and takes several objects in one line, or one over several
-lines, for rows. Nor is it asked to infer fields that the schema lacks: deep nesting in one of
-those crashes it too.
+Arrow's reader gets only lines that begin with ``{`` and end with ``}``. It crashes the process on a
+line that is a bare ``null``. It also accepts several objects in one line, or one object over
+several lines. It must not infer fields that the schema lacks, because deep nesting in such a field
+crashes it too.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from tidelog.persist.format.schema import OWN_PREFIX
 
 BLOCK_BYTES: Final = 1 << 20
 STOP_ROWS: Final = 128
-_MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a file of UTF-8.
-# Signs of errors that are not those of unknown fields: without them a bad block is read twice.
+_MARK: Final = b"\xef\xbb\xbf"  # Some editors write it at the beginning of a UTF-8 file.
+# Parts of messages that do not concern unknown fields. They save a second read of a bad block.
 _WIDE: Final = "Number too big"
 _BAD_ANYHOW: Final = (" in row ", "couldn't parse", "Failed to convert")
 _ROW: Final = re.compile(r" in row ([0-9]+)$")
@@ -58,7 +58,7 @@ def decode_json(
 ) -> Records:
     """Parse the lines of a range that starts at offset ``base`` of its file.
 
-    ``counted`` asks for counts of the fields that ``wanted`` lacks. With ``folds_case``, names are
+    With ``counted``, the fields that ``wanted`` lacks are counted. With ``folds_case``, names match
     those of ``wanted`` whatever their case.
     """
     if base == 0 and data.startswith(_MARK):
@@ -92,7 +92,7 @@ def decode_json(
 def _folded(
     data: bytes, starts: Int64s, ends: Int64s, wanted: pa.Schema
 ) -> tuple[bytes, Int64s, Int64s]:
-    """Return lines whose names are spelled as those of columns, and where they start and end."""
+    """Return lines with names in the columns' spelling, and the starts and ends of the lines."""
     bounds = zip(starts.tolist(), ends.tolist(), strict=True)
     lines = fold_names([data[start:end] for start, end in bounds], wanted.names)
     sizes = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -101,7 +101,7 @@ def _folded(
 
 @dataclass(slots=True)
 class _Lines:
-    """The lines of a range, and how some of them are parsed, or doubted."""
+    """The lines of a range, with the parser and the guesses for a sieve."""
 
     data: bytes
     starts: Int64s
@@ -123,7 +123,7 @@ class _Lines:
         self._finder = FaultFinder(self.wanted, self.wire)
 
     def guesses(self) -> list[Guess]:
-        """Return what says quickly which lines cannot be parsed, the cheapest first."""
+        """Return the guesses of lines that cannot be parsed, the cheapest first."""
         guesses = [self.guess_by(check) for check in line_checkers(self._plain)]
         if self._texts.names:
             guesses.append(self.guess_by(self._texts.check, is_strict=True))
@@ -138,15 +138,16 @@ class _Lines:
         if self.dropped is None or self._has_unknown:
             found = self._read(chunk)
         else:
-            # Most files have no unknown field, and those that do have it in most of their lines.
+            # Most files have no unknown field. In a file that has one, most lines have it, so all
+            # later blocks are read with unknown fields ignored.
             found = _read(chunk, self._plain, unknown="error")
             if isinstance(found, str) and _may_be_unknown(found):
                 found = self._read(chunk)
                 self._has_unknown = not isinstance(found, str)
         if isinstance(found, str) or found.num_rows != len(rows):
             return None
-        # Of a number with many digits, or one that is too large for a float of 32 bits, Arrow makes
-        # infinity. Most lines have none, whether meant or not.
+        # Arrow turns a number with many digits, or one too large for a float of 32 bits, into
+        # infinity. Infinity is rare, so only then are the lines examined.
         if any(map(has_infinity, found.columns)) and any(
             overflows(self.line(row), self._plain) for row in rows.tolist()
         ):
@@ -172,7 +173,7 @@ class _Lines:
         return found
 
     def guess_by(self, check: Check, *, is_strict: bool = False) -> Guess:
-        """Doubt the lines that a parser of one line refuses: it is quick, but not Arrow's."""
+        """Return a guess of the lines that a quick parser of single lines refuses."""
 
         def guess(rows: Int64s) -> Bools:
             bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
@@ -182,7 +183,7 @@ class _Lines:
         return guess
 
     def guess_by_twins(self, rows: Int64s) -> Bools:
-        """Doubt the lines in which the name of a field stands twice."""
+        """Return a mask of the lines that contain the name of a field twice."""
         lines = [self.line(row) for row in rows.tolist()]
         doubted = np.zeros(len(rows), dtype=np.bool_)
         for name in field_names(self.wire):
@@ -191,7 +192,7 @@ class _Lines:
         return doubted
 
     def guess_by_stops(self, rows: Int64s) -> Bools:
-        """Doubt the lines at which the reader says that it stopped."""
+        """Return a mask of the lines at which the reader reports that it stopped."""
         doubted = np.zeros(len(rows), dtype=np.bool_)
         at = 0
         while at < len(rows):
@@ -202,14 +203,15 @@ class _Lines:
             if stop is None:
                 at += STOP_ROWS
                 continue
-            # Two objects in one line before it would move it; but such lines are doubted already.
+            # Two objects in one earlier line would shift the row number. Earlier guesses have
+            # removed such lines.
             place = min(at + int(stop.group(1)), len(rows) - 1)
             doubted[place] = True
             at = place + 1
         return doubted
 
     def are_sure(self, rows: Int64s) -> Bools:
-        """Return True for lines that the reader surely refuses; keep their reasons."""
+        """Return a mask of the lines that the reader surely refuses; remember their faults."""
         return np.fromiter(map(self._is_sure, rows.tolist()), np.bool_, len(rows))
 
     def _is_sure(self, row: int) -> bool:
@@ -227,12 +229,12 @@ class _Lines:
 
 
 def _may_be_unknown(said: str) -> bool:
-    """Say whether what the reader says may be of a field that the schema lacks."""
+    """Return True if a message of the reader may concern a field that the schema lacks."""
     return _WIDE in said or not any(sign in said for sign in _BAD_ANYHOW)
 
 
 def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | str:
-    """Parse lines; where one is bad, return what the reader says."""
+    """Return the parsed lines, or the reader's message if a line is bad."""
     if not wire.names:
         # Without a column, a table has no rows.
         wire = pa.schema([pa.field(_NO_FIELD, pa.bool_())])

@@ -1,7 +1,8 @@
-"""What can be said against a line of json, by other parsers than the one that decides. Pure.
+"""Faults of json lines, found by other parsers than the one that decides. Pure.
 
-Arrow's reader decides what a line is. It is slow to ask it about one line, and it seldom says which
-one of many is bad: so a quick parser guesses, and Python's says why.
+Arrow's reader decides whether a line is good. It is slow for a single line, and seldom reports
+which line of many is bad. So a quick parser guesses the bad lines, and Python's parser finds the
+reasons.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ Check = Callable[[bytes], object]
 
 _NOT_FINITE: Final = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
 _FLOAT32_MAX: Final = 3.4e38
-# Python's parser stops at some 900 levels, fewer or more by version: the reason must not.
+# Python's parser stops at about 900 levels, which depends on its version. The reported reason must
+# not depend on it, so the limit here is lower.
 _DEPTH_MAX: Final = 800
 _DIGITS: Final = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
 
 
 class _Number(float):
-    """A number that is not written as an integer, and how it is written."""
+    """A number that is not an integer of moderate length, with its text."""
 
     text = ""
 
@@ -44,7 +46,7 @@ class _Number(float):
 def line_checkers(wire: pa.Schema) -> list[Check]:
     """Return parsers of one line, which raise an error for most lines that do not fit.
 
-    The first is the quickest; the second, if there is one, looks at values too.
+    The first is the quickest. The second, if any, also checks the values.
     """
     decode: Check = msgspec.json.Decoder(_struct(list(wire))).decode
     tests = [(f"f{i}", t) for i, f in enumerate(wire) if (t := _test(f.type)) is not None]
@@ -60,7 +62,7 @@ def line_checkers(wire: pa.Schema) -> list[Check]:
 
 
 def _test(dtype: pa.DataType) -> Callable[[Any], bool] | None:
-    """Return what tells the values that a type lacks, where msgspec's own type does not."""
+    """Return a test for the values of a type; None if msgspec's own type tests enough."""
     if dtype == pa.uint64():
         return lambda value: value < 1 << 64
     if pa.types.is_decimal(dtype):
@@ -70,13 +72,16 @@ def _test(dtype: pa.DataType) -> Callable[[Any], bool] | None:
 
 
 def doubt_lines(lines: Iterable[bytes], check: Check, *, is_strict: bool) -> list[bool]:
-    """Say of each line whether a checker refuses it; of NaN, only one that ``is_strict`` does."""
+    """Return for each line True if the check refuses it.
+
+    Without ``is_strict``, numbers that are not finite, such as NaN, are accepted.
+    """
     found: list[bool] = []
     for line in lines:
         try:
             check(line)
-        except Exception:  # noqa: BLE001 - of any kind, it is a doubt.
-            # Arrow reads numbers that are not finite; strict json has none of them.
+        except Exception:  # noqa: BLE001 - any error makes the line suspect
+            # Arrow reads numbers that are not finite, but strict json does not have them.
             plain = line if is_strict else _NOT_FINITE.sub(b"0", line)
             found.append(plain == line or doubt_lines([plain], check, is_strict=True)[0])
         else:
@@ -94,12 +99,12 @@ def _struct(fields: list[pa.Field[Any]]) -> Any:
 
 
 def _type(dtype: pa.DataType) -> Any:
-    """Return what msgspec calls a wire type."""
+    """Return the msgspec type for a wire type."""
     if pa.types.is_boolean(dtype):
         return bool
     if pa.types.is_integer(dtype):
         numbers = whole_range(dtype)
-        # Its bounds must fit into 64 bits themselves.
+        # A bound of msgspec must fit in a signed integer of 64 bits.
         high = numbers[-1] if numbers[-1] < 1 << 63 else None
         return Annotated[int, msgspec.Meta(ge=numbers[0], le=high)]
     if pa.types.is_floating(dtype):
@@ -126,9 +131,9 @@ class _Object(dict[str, Any]):
 
 
 class FaultFinder:
-    """Finds the fault of a line, in words that do not change with a library.
+    """Finds the fault of a line, in words that do not depend on a library's version.
 
-    It prepares for a schema once: of many bad lines, each is read alone.
+    It prepares for a schema once, because a file may have many bad lines, and each is read alone.
     """
 
     def __init__(self, wanted: pa.Schema, wire: pa.Schema) -> None:
@@ -153,7 +158,7 @@ class FaultFinder:
         except UnicodeDecodeError:
             return _NOT_UTF8
         except (ValueError, RecursionError) as error:
-            # Arrow's reader takes Inf, and ends at a NUL.
+            # Arrow's reader accepts Inf, and stops at a NUL byte. So it may accept such a line.
             is_plain = b"\0" not in line and _NOT_FINITE.search(line) is None
             return _NO_JSON if is_plain and isinstance(error, ValueError) else _NO_JSON_PERHAPS
         return self._fault_of(value) if type(value) is _Object else _NO_OBJECT
@@ -179,7 +184,7 @@ class FaultFinder:
 
 
 def _constant_in(value: Any) -> str | None:
-    """Return the first of NaN, Infinity and -Infinity in a value, as Python's parser takes it."""
+    """Return NaN, Infinity or -Infinity if a value, as Python's parser returns it, has one."""
     waiting = [value]
     while waiting:
         found = waiting.pop()
@@ -227,7 +232,7 @@ def _judge(field: pa.Field[Any]) -> Callable[[Any], bool | None]:
 
 
 def _plain_values(dtype: pa.DataType) -> tuple[tuple[type, ...], range | None]:
-    """Return the kinds of values that surely fit a column, and the numbers if only some do."""
+    """Return the Python types that surely fit a column, and for integers the range that fits."""
     if pa.types.is_boolean(dtype):
         return (bool,), None
     if pa.types.is_integer(dtype):
@@ -239,7 +244,7 @@ def _plain_values(dtype: pa.DataType) -> tuple[tuple[type, ...], range | None]:
 
 
 class _Reading:
-    """Reads one line by Python's parser, and notes what Arrow's reader may refuse."""
+    """Reads one line by Python's parser, and records features that Arrow's reader may refuse."""
 
     def __init__(self) -> None:
         self.has_twins = False
@@ -250,7 +255,7 @@ class _Reading:
         self._scan = decoder.scan_once
 
     def read(self, line: bytes) -> Any:
-        """Return the value of a line; its notes replace those of the line before."""
+        """Return the value of a line; its recorded features replace those of the line before."""
         self.has_twins = False
         self.wide.clear()
         text = line.decode("utf-8").strip(" \t\r\n")
@@ -281,12 +286,13 @@ class _Reading:
         return value
 
     def _integer(self, text: str) -> float:
-        # Of so many digits, no column of whole numbers holds one; a double holds the least of them.
+        # No integer column fits more than 300 digits. A double may still fit a number just above
+        # 300 digits.
         return int(text) if len(text) <= 300 else self._number(text)
 
 
 def field_names(fields: Iterable[pa.Field[Any]]) -> set[str]:
-    """Return the names of fields, and of those within structs."""
+    """Return the names of fields, and of the fields within structs."""
     found: set[str] = set()
     for field in fields:
         found.add(field.name)
@@ -296,12 +302,12 @@ def field_names(fields: Iterable[pa.Field[Any]]) -> set[str]:
 
 
 def _is_too_wide(value: Any) -> bool:
-    """Return True for a number that is written by digits, and that no double holds."""
+    """Return True for a number written in digits that exceeds the range of a double."""
     return isinstance(value, _Number) and not math.isfinite(value)
 
 
 def _has_known_twins(value: Any, fields: Sequence[pa.Field[Any]]) -> bool:
-    """Return True if an object, or one within it, has a field of the schema twice."""
+    """Return True if an object, or one nested in it, has a field of the schema twice."""
     if not isinstance(value, _Object):
         return False
     return any(
@@ -315,7 +321,10 @@ def _has_known_twins(value: Any, fields: Sequence[pa.Field[Any]]) -> bool:
 
 
 def _fits(value: Any, field: pa.Field[Any]) -> bool | None:
-    """Return True if a value fits, and False if Arrow surely refuses it; else None: it does not."""
+    """Return True if a value fits, and False if Arrow surely refuses it.
+
+    Return None if it does not fit, and Arrow may or may not refuse it.
+    """
     dtype = field.type
     if value is None:
         return True
@@ -328,7 +337,7 @@ def _fits(value: Any, field: pa.Field[Any]) -> bool | None:
 
 
 def _is_unclear(value: Any, dtype: pa.DataType) -> bool:
-    """Return True if a value is, or holds, a decimal that is not written as most are."""
+    """Return True if a value is, or contains, a decimal that is not plain digits."""
     if value is None:
         return False
     if pa.types.is_list(dtype):
@@ -339,7 +348,7 @@ def _is_unclear(value: Any, dtype: pa.DataType) -> bool:
 
 
 def _is_unlike(value: Any, dtype: pa.DataType) -> bool:
-    """Return True if a value, or one within it, is surely refused for its kind, or for its size."""
+    """Return True if Arrow surely refuses a value, or one nested in it, for its type or size."""
     kind = type(value)
     if value is None:
         return False
@@ -361,7 +370,7 @@ def _is_unlike(value: Any, dtype: pa.DataType) -> bool:
 
 
 def _has_lost_digits(value: Any, dtype: Any) -> bool:
-    """Return True for text that has no digit, or digits behind the last one that a decimal has."""
+    """Return True for text without a digit, or with more digits than the scale of a decimal."""
     text = str(getattr(value, "text", value))
     found = _DIGITS.fullmatch(text)
     if found is None:
@@ -370,7 +379,7 @@ def _has_lost_digits(value: Any, dtype: Any) -> bool:
 
 
 def _is_plain_decimal(value: Any, dtype: Any) -> bool:
-    """Return True for the digits of a decimal, as most writers have them."""
+    """Return True for a number in plain digits that fits the precision and scale of a decimal."""
     found = _DIGITS.fullmatch(str(getattr(value, "text", value)))
     whole, fraction = dtype.precision - dtype.scale, max(0, dtype.scale)
     return (
@@ -387,9 +396,9 @@ def _is_decimal(value: Any, dtype: pa.DataType) -> bool:
 
 
 def overflows(line: bytes, wire: pa.Schema) -> bool:
-    """Say whether a line, which Arrow takes, has a number that its column's floats cannot hold.
+    """Return True if a line that Arrow accepts has a number too large for its float column.
 
-    Where infinity itself is written, it is meant.
+    An infinity that is written as such does not count.
     """
     meant: Any = None
     found = json.loads(line, parse_int=float, parse_constant=lambda _: meant)
@@ -409,7 +418,7 @@ def _is_beyond(value: Any, dtype: pa.DataType) -> bool:
 
 
 def has_infinity(array: pa.Array[Any] | pa.ChunkedArray[Any]) -> bool:
-    """Say whether some float of a column is infinite."""
+    """Return True if a column has an infinite float."""
     dtype = array.type
     if pa.types.is_list(dtype):
         return has_infinity(pc.list_flatten(array))
@@ -429,5 +438,5 @@ def _parses(value: Any, field: pa.Field[Any]) -> bool:
     )
     try:
         return pj.read_json(text, parse_options=options).num_rows == 1
-    except Exception:  # noqa: BLE001 - whatever it says, it does not take the value.
+    except Exception:  # noqa: BLE001 - any error means that Arrow refuses the value
         return False

@@ -1,7 +1,7 @@
-"""Columns of json text: the value of a line's field, whatever it is, as it stands there. Pure.
+"""Columns of json text: the unchanged text of a field's value, of any json type. Pure.
 
-A parser that keeps what it does not read gives the text: numbers keep their digits, objects the
-order of their fields. It is strict: a line that is not json to the letter has no such columns.
+The parser returns the raw text of values: numbers keep their digits, and objects keep the order of
+their fields. It is strict: a line that is not valid json, for example with NaN, is refused.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ import pyarrow as pa
 from tidelog.collection.formats.names import match_names
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-# Strings, with the colon behind those that are names; and brackets.
+# Strings, with the colon after those that are names, and brackets.
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
 _NULL: Final = b"null"
-_WIDE: Final = re.compile(rb"[0-9][eE]\+?[0-9]{2}")  # What may be past a double's range.
-# Names that msgspec does not take for those of fields.
+_WIDE: Final = re.compile(rb"[0-9][eE]\+?[0-9]{2}")  # A number that may exceed a double.
+# Names with these characters cannot be the names of msgspec fields.
 UNNAMEABLE: Final = re.compile(r'["\\\x00-\x1f]')
 
 
 class FieldTexts:
-    """Reads some fields of lines as text. A line that has one of them twice has none of them."""
+    """Reads some fields of lines as text. It refuses a line that has one of these fields twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        # As most writers have it; others escape signs of a name that need not be, as Python does
-        # with all that is not ASCII: a name of so many signs may end that far behind the escape.
+        # Most writers do not escape a name. Some escape characters without need, as Python does
+        # for all that are not ASCII. An escaped character has at most 12 bytes (two surrogates), so
+        # a name of N characters ends at most 12 * N bytes after its first escape.
         longest = 12 * max(map(len, names), default=0)
         self._escaped = re.compile(rb'\\[^"\n]{0,%d}"[ \t\r]*:' % longest)
         self._tokens = [msgspec.json.encode(name) for name in names]
@@ -44,12 +45,12 @@ class FieldTexts:
         self._decoder = msgspec.json.Decoder(line)
 
     def check(self, line: bytes) -> None:
-        """Raise ValueError, or an error of the parser's, for a line that cannot be read."""
+        """Raise an error if a line's fields cannot be read as text."""
         if self.read(line, 1) is None:
             raise ValueError("the line has no text of json values")
 
     def refuses(self, line: bytes) -> bool:
-        """Return True if a line is not strict json; others may have no texts, too."""
+        """Return True if a line is not strict json. `read` may refuse other lines too."""
         try:
             self._decoder.decode_lines(line)
         except msgspec.MsgspecError:
@@ -59,7 +60,7 @@ class FieldTexts:
         return False
 
     def read(self, chunk: bytes, rows: int) -> list[pa.Array[Any]] | None:
-        """Return a column for each name, of as many rows; None if a line cannot be read."""
+        """Return a column of ``rows`` values for each name; None if a line is refused."""
         try:
             lines = self._decoder.decode_lines(chunk)
         except (msgspec.MsgspecError, RecursionError):
@@ -79,7 +80,7 @@ class FieldTexts:
         return columns
 
     def _has_twin(self, chunk: bytes, token: bytes) -> bool:
-        """Say whether some line names a field twice, at its own level."""
+        """Return True if some line has a top-level field twice."""
         name = json.loads(token)
         lines = chunk.split(b"\n")
         doubtful = [one for one in lines if one.count(token) > 1 or self._escaped.search(one)]
@@ -88,14 +89,14 @@ class FieldTexts:
 
 @lru_cache(maxsize=16)
 def field_texts(names: tuple[str, ...]) -> FieldTexts:
-    """Return the reader of some fields: to make it takes longer than a small range does."""
+    """Return a cached reader of some fields: creating one costs more than reading a small range."""
     return FieldTexts(names)
 
 
 def without_wide(chunk: bytes, names: Sequence[str]) -> bytes:
-    """Return lines, of which those with a number that may be too large have only some fields.
+    """Return lines; those with a number that may exceed a double keep only the fields of ``names``.
 
-    Arrow's reader refuses such a number wherever it stands, also in a field that it does not read.
+    Arrow's reader refuses such a number even in a field that it ignores.
     """
     return b"\n".join(
         _narrowed(line, names) if _WIDE.search(line) else line for line in chunk.split(b"\n")
@@ -105,7 +106,7 @@ def without_wide(chunk: bytes, names: Sequence[str]) -> bytes:
 def _narrowed(line: bytes, names: Sequence[str]) -> bytes:
     try:
         found = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        is_plain = len(_names(line)) == len(found)  # A field that is there twice is a fault.
+        is_plain = len(_names(line)) == len(found)  # False if a field occurs twice.
     except (ValueError, RecursionError):
         return line
     kept = msgspec.json.encode({name: found[name] for name in names if name in found})
@@ -113,7 +114,7 @@ def _narrowed(line: bytes, names: Sequence[str]) -> bytes:
 
 
 def fold_names(lines: Sequence[bytes], wanted: Sequence[str]) -> list[bytes]:
-    """Return lines in which the names of an object's own fields are spelled as those wanted."""
+    """Return lines with the names of top-level fields in the spelling of ``wanted``."""
     known = {name.casefold() for name in wanted}
     plain = {*wanted}
 
@@ -143,7 +144,7 @@ def _respelled(line: bytes, wanted: Sequence[str]) -> bytes:
 
 
 def _name_spans(line: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the names of an object's own fields stand, in their quotes."""
+    """Yield the span of each top-level field's name in a line, with its quotes."""
     depth = 0
     for token in _TOKENS.finditer(line):
         sign = token.group()[:1]
@@ -154,7 +155,7 @@ def _name_spans(line: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _names(line: bytes) -> list[str]:
-    """Return the names of an object's own fields, in order."""
+    """Return the names of an object's top-level fields, in order, with repetitions."""
     found: list[list[str]] = []
 
     def pairs(items: list[tuple[str, Any]]) -> None:

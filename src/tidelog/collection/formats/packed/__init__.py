@@ -1,1 +1,1 @@
-"""Text that is compressed."""
+"""Compressed text."""

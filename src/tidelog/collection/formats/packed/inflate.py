@@ -1,7 +1,7 @@
-"""Inflating: what a compressed file holds, a piece at a time, from one of its members on.
+"""Decompression of a file in pieces, from the start of one of its members.
 
-Everything here blocks, and reads a file of this process (see `packed_text`). A member that is whole
-is checked by the sum that it ends with; what it holds is given out before that.
+All calls block, and read a local copy of the file (see `packed.text`). A checksum at the end of a
+member proves it. Its text is returned before that checksum is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.collection.formats.packed.packed import Codec
 from tidelog.errors import CorruptionError
 
 READ_BYTES: Final = 64 * 1024
-_GZIP: Final = 31  # A window of any size, with gzip's head and sum around it.
+_GZIP: Final = 31  # zlib's wbits for gzip: the largest window, with gzip's header and checksum.
 _FRAME: Final = 0xFD2FB528
 _SKIPPED: Final = 0x184D2A50
 _HEAD_BYTES_MAX: Final = 18
@@ -25,11 +25,11 @@ _RESERVED: Final = 3
 
 
 class Inflater(Protocol):
-    """Text, in order.
+    """A reader of decompressed text, in order.
 
-    Shape: ``member`` is where the member begins, in the file and in the text, that is read next or
-        is being read; ``raw_at`` is how far the file was read; ``torn`` says that it ended within
-        a member.
+    Shape: ``member`` is the start of the current or next member: the offsets in the file and in the
+        text. ``raw_at`` is the offset up to which the file was read. ``torn`` is True if the file
+        ends within a member.
     """
 
     member: tuple[int, int]
@@ -37,22 +37,22 @@ class Inflater(Protocol):
     torn: bool
 
     def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes of text, all of one member; none at the end of the file.
+        """Return up to ``size`` bytes of text, all of one member; b"" at the end of the file.
 
         Raises:
-            CorruptionError: the file is damaged, or of another kind.
+            CorruptionError: the file is damaged, or is not of this codec.
         """
         ...
 
 
 def open_inflater(raw: BinaryIO, codec: Codec, *, at: int, text_at: int) -> Inflater:
-    """Open what holds a file's bytes from ``at`` on, where a member begins."""
+    """Return an inflater; ``raw`` has a file's bytes from ``at``, where a member begins."""
     kind = GzipInflater if codec == "gzip" else ZstdInflater
     return kind(raw, at=at, text_at=text_at)
 
 
 class GzipInflater:
-    """Members of gzip, and zeros behind them, as some tools leave them there."""
+    """A reader of gzip members. It skips zero bytes after a member, which some tools write."""
 
     def __init__(self, raw: BinaryIO, *, at: int, text_at: int) -> None:
         raw.seek(0)
@@ -89,7 +89,7 @@ class GzipInflater:
         return found
 
     def _begin(self) -> bool:
-        """Begin the next member; say whether there is one."""
+        """Begin the next member; return False at the end of the file."""
         while self._data or self._read_on():
             if self.member[0]:
                 self._data = self._data.lstrip(b"\0")
@@ -106,7 +106,7 @@ class GzipInflater:
 
 
 class ZstdInflater:
-    """Frames of zstd. Of one that the file ends in, what is there is given out too."""
+    """A reader of zstd frames. If the file ends within a frame, it returns the text up to there."""
 
     def __init__(self, raw: BinaryIO, *, at: int, text_at: int) -> None:
         self.member = at, text_at
@@ -154,7 +154,7 @@ class ZstdInflater:
 
 
 class _Window(io.RawIOBase):
-    """Some bytes of a file, as a file."""
+    """The bytes ``[at, limit)`` of a file, as a file; ``torn`` if the frame there is not whole."""
 
     def __init__(self, raw: BinaryIO, at: int, limit: int, torn: bool) -> None:
         self._raw, self.at, self.limit, self.torn = raw, at, limit, torn
@@ -171,12 +171,12 @@ class _Window(io.RawIOBase):
 
 
 def frame_end(raw: BinaryIO, at: int, size: int) -> int | None:
-    """Return where the frame of zstd ends that begins at ``at``; None if the file ends before.
+    """Return the end of the zstd frame that begins at ``at``; None if the file ends before it.
 
-    Its blocks say how long they are, so that nothing is decompressed for it.
+    Each block has its length in its header, so nothing is decompressed.
 
     Raises:
-        CorruptionError: none begins there.
+        CorruptionError: no frame begins there.
     Source: RFC 8878, "Zstandard Frames".
     """
     raw.seek(at)
@@ -208,5 +208,5 @@ def frame_end(raw: BinaryIO, at: int, size: int) -> int | None:
 
 
 def _said(error: Exception) -> str:
-    """Return what a library says, as one line."""
+    """Return the first line of a library's message."""
     return str(error).partition("\n")[0]

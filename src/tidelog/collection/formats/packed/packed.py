@@ -1,8 +1,8 @@
-"""Compressed files of text: which they are, and what a binding says of one beside its range. Pure.
+"""Compressed text files: their detection, and the facts about one that a binding stores. Pure.
 
-All offsets of such a file's records, and of its ranges, are those of its text as it is once
-decompressed. A file is one or more members (of zstd: frames), each whole in itself: what is behind
-the last whole one is not there yet.
+Offsets of records and ranges of such a file are those of its decompressed text. A file has one or
+more members (frames, in zstd). Each member can be decompressed by itself. Bytes after the last
+whole member count as not written yet.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from tidelog.errors import CorruptionError
 
 Codec = Literal["gzip", "zstd"]
 
-PACKED_RATIO: Final = 8  # About how much longer text is than what it was compressed to.
+PACKED_RATIO: Final = 8  # The usual ratio of the sizes of text and compressed text.
 SUFFIXES: Final[dict[str, Codec]] = {".gz": "gzip", ".zst": "zstd"}
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """Where a range of a compressed file lies in that file.
+    """The place of a range in a compressed file.
 
-    Shape: the file's first ``whole_bytes`` are whole members, which hold ``text_bytes`` of text;
-        ``tail`` is the sum of the last ``tail_bytes`` of them. Who reads the range begins with the
-        member at byte ``raw_at``, whose text begins at ``text_at``, and needs no byte of the file
-        from ``raw_limit`` on. ``text_head`` is the sum of the text's first ``text_head_bytes``: by
-        it the file is known after it is decompressed, or compressed otherwise.
+    Shape: the file's first ``whole_bytes`` are whole members with ``text_bytes`` of text. ``tail``
+        is the sum of the last ``tail_bytes`` of these. A read of the range begins at byte
+        ``raw_at`` with a member whose text begins at ``text_at``, and ends before byte
+        ``raw_limit``. ``text_head`` is the sum of the text's first ``text_head_bytes``. It
+        identifies the file after a tool has decompressed it, or compressed it by another codec.
     """
 
     whole_bytes: int = 0
@@ -40,32 +40,32 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     text_head_bytes: int = 0
 
     def file_bytes(self, limit: int) -> int:
-        """Return about how many bytes of the file hold the text before ``limit``."""
+        """Return about how many bytes of the file contain the text before ``limit``."""
         if limit >= self.text_bytes:
             return self.whole_bytes
         return self.whole_bytes * limit // self.text_bytes
 
 
 def codec_of(path: str) -> Codec | None:
-    """Return how a file is compressed, as its name says."""
+    """Return the codec of a compressed file, by the suffix of its name."""
     return next((codec for end, codec in SUFFIXES.items() if path.lower().endswith(end)), None)
 
 
 def is_packed(path: str, format: str) -> bool:
-    """Say whether a file has to be decompressed as one stream; parquet is compressed within."""
+    """Return True if a file is one compressed stream; parquet compresses its pages instead."""
     return format != "parquet" and codec_of(path) is not None
 
 
 def encode_packed(packed: Packed | None) -> bytes:
-    """Return what the remap shard keeps; nothing of a file that is not compressed."""
+    """Return the bytes for the remap shard; b"" for a file that is not compressed."""
     return b"" if packed is None else msgspec.msgpack.encode(packed)
 
 
 def decode_packed(data: bytes) -> Packed | None:
-    """Read what the remap shard keeps; see `encode_packed`.
+    """Return the value that `encode_packed` has encoded.
 
     Raises:
-        CorruptionError: it is nothing of the kind.
+        CorruptionError: the bytes do not encode one.
     """
     try:
         return msgspec.msgpack.decode(data, type=Packed) if data else None

@@ -1,9 +1,9 @@
-"""The text of a compressed file, out of its bytes, which lie in a file of this process.
+"""The text of a compressed file, from a local copy of its bytes.
 
-Memory is bounded, whatever the file makes of itself once decompressed: text is given out in the
-pieces that are asked for, and a file that holds a record of no sensible length, or far more text
-than anybody compresses so, is not taken at all.
-Everything here blocks.
+Memory is bounded, however large the text is. A caller gets text in the pieces that it asks for. A
+file with an extremely long record, or with a ratio of text to bytes that no ordinary file has, is
+refused.
+All calls block.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from tidelog.errors import CorruptionError
 PIECE_BYTES: Final = 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 FREE_TEXT_BYTES: Final = 1024 * 1024 * 1024
-RATIO_MAX: Final = 2_000  # Gzip cannot do better than 1032; text that is data seldom gets to 100.
+RATIO_MAX: Final = 2_000  # The limit of gzip is 1032, and ordinary text seldom reaches 100.
 TORN_MEMBER: Final = (
     "it ends in the middle of what was compressed: it is being written, or was cut off"
 )
 
-HasEnd = Callable[[bytes], bool]  # Says whether a record ends in some text, far enough in it.
+HasEnd = Callable[[bytes], bool]  # Returns True if a record ends in a text, at or after its limit.
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a file is whole, in bytes of the file and of its text; ``torn``: more is not."""
+    """The whole part of a file, in bytes of the file and of its text.
+
+    ``torn`` is True if more bytes follow, which are not a whole member.
+    """
 
     whole_bytes: int
     text_bytes: int
@@ -37,24 +40,26 @@ class Extent:
 
 
 class PackedText:
-    """Reads on from where it stands; what was read last is kept, and may be asked for again."""
+    """A reader of text in order. It keeps the text of the last call, which may be read again."""
 
     def __init__(self, raw: BinaryIO, codec: Codec, *, at: int, text_at: int) -> None:
         self._inflater = open_inflater(raw, codec, at=at, text_at=text_at)
         self._kept, self._kept_at = b"", text_at
-        self.member = at, text_at  # The last one that begins before what was asked for.
+        self.member = at, text_at  # The last member that begins before the requested text.
         self.raw_at = at
 
     @property
     def first(self) -> int:
-        """Where the text begins that can still be asked for."""
+        """Return the first offset of the text that can still be read."""
         return self._kept_at
 
     def get(self, start: int, size: int, has_end: HasEnd | None = None) -> bytes:
-        """Return text from ``start`` on: ``size`` bytes, and on until ``has_end``, or less.
+        """Return ``size`` bytes of text from ``start``, or fewer at the end of the file.
+
+        With ``has_end``, read on until it is True, or to a limit.
 
         Raises:
-            CorruptionError: the file is damaged before that.
+            CorruptionError: the file is damaged before the end of the result.
         """
         pieces = self._skip_to(start)
         found, wanted = sum(map(len, pieces)), size
@@ -72,7 +77,7 @@ class PackedText:
         return data
 
     def _skip_to(self, start: int) -> list[bytes]:
-        """Return what is known of the text from ``start`` on, reading as far as to there."""
+        """Read up to ``start``; return the text after it that is read already."""
         at, piece = self._kept_at, self._kept
         while at + len(piece) <= start:
             at += len(piece)
@@ -88,11 +93,11 @@ class PackedText:
             self.member = self._inflater.member
 
     def measure(self, *, by_lines: bool) -> Extent:
-        """Read to the end, keeping nothing more, and say how much is whole.
+        """Read to the end of the file without keeping the text; return the whole part.
 
         Raises:
-            CorruptionError: something is damaged, or it is too much: of a record where these end
-                ``by_lines``, or of all.
+            CorruptionError: the file is damaged, or its text is too long. With ``by_lines``, also
+                if a record is too long.
         """
         inflater, end = self._inflater, self._kept_at + len(self._kept)
         record = len(self._kept) - (self._kept.rfind(b"\n") + 1)
