@@ -1,4 +1,4 @@
-"""Collections as readers see them: the active rendition's shards as one.
+"""Collections for readers: the shards of the active rendition, read as one.
 
 Source: storage, "Fat client"; design page 6, "Times".
 """
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Collection:
-    """A handle on one collection; what it reads is definite, however many others read and write."""
+    """A handle of one collection. Its reads are definite: at one time, each has the same result."""
 
     name: str
     rendition: RenditionInfo
@@ -61,7 +61,7 @@ class Collection:
     consensus: Consensus
     clock: Clock
     is_errors: bool = False
-    appended: bool = False  # Nothing in it is ever taken back.
+    appended: bool = False  # Its rows are never deleted or replaced.
     schema: ShardSchema = field(init=False)
     shards: list[Shard] = field(init=False)
     _beside: list[Shard] = field(init=False)
@@ -88,41 +88,48 @@ class Collection:
 
     @property
     def all_shards(self) -> list[Shard]:
-        """Return its shards, and those of its source that are read beside them."""
+        """Return its shards and, for the upper and holds, its source's other readable shards."""
         return [*self.shards, *self._beside]
 
     async def refresh(self) -> None:
-        """Read where the shards stand; CorruptionError if the state of one is gone."""
+        """Read the newest state of each shard.
+
+        Raises:
+            CorruptionError: the state of a shard is lost or set back.
+            LocationError: the store failed.
+        """
         known = self.all_shards
         for shard in known:
             await shard.refresh()
         if self.rendition.remap is not None and self.upper == Frontier.at(0):
-            remap = self._shard(self.rendition.remap, None)  # Its state is read, not its rows.
+            remap = self._shard(self.rendition.remap, None)  # Only its state is read, not its rows.
             await remap.refresh()
-            # In the order of their commits: errors come last.
+            # `check_states` needs the order of commits, in which errors come last.
             await check_states(known[1:] + known[:1] if self.is_errors else known, remap)
 
     @property
     def since(self) -> Frontier:
-        """Return from when on times can be read, as of the last refresh."""
+        """Return the earliest readable time, as of the last refresh."""
         return join([s.state.since_frontier for s in self.shards])
 
     @property
     def upper(self) -> Frontier:
-        """Return up to when it is complete, errors included, as of the last refresh."""
+        """Return the upper of the collection and its errors, as of the last refresh."""
         return meet([s.state.upper_frontier for s in self.all_shards])
 
     async def hold(
         self, name: str, at: When | None = None, *, token: int | None = None
     ) -> Frontier:
-        """Keep times from ``at`` on readable (from where they are, unless told); gives where.
+        """Keep ``at`` and all later times readable (default: all readable times).
 
-        A hold of the name stays where it is; with a greater ``token`` it is taken over.
+        Return the frontier of the hold. An existing hold of the name does not move; a greater
+        ``token`` takes it over.
 
         Raises:
-            UsageError: the time is no longer kept, or not complete yet; or the name is the
-            ingester's. HoldFenced: a newer owner has it. LocationError: the store failed: do it
-            again.
+            UsageError: the time is before since, or not complete yet. Or the name is the
+                ingester's.
+            HoldFenced: the hold has a newer owner.
+            LocationError: the store failed; call again.
         """
         check_not_own(name)
         await self.refresh()
@@ -130,11 +137,12 @@ class Collection:
         return await place_hold(self.all_shards, name, since, token=token)
 
     async def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
-        """Move a hold up to ``at``; gives from when on the collection can be read.
+        """Move a hold forward to ``at``; return the earliest readable time of the collection.
 
         Raises:
-            NoSuchHold: there is none of the name. UsageError: the newest contents would be given
-            up; or see `hold`. HoldFenced, LocationError: see `hold`.
+            NoSuchHold: no hold has the name.
+            UsageError: the newest contents would become unreadable; or see `hold`.
+            HoldFenced, LocationError: see `hold`.
         """
         check_not_own(name)
         since = Frontier.at(self._time(at, "at"))
@@ -143,7 +151,7 @@ class Collection:
         return await move_hold(self.all_shards, name, since, token=token)
 
     async def release(self, name: str, *, token: int | None = None) -> bool:
-        """Drop a hold; gives whether there was one.
+        """Release a hold; return True if it existed.
 
         Raises:
             UsageError, HoldFenced, LocationError: see `hold`.
@@ -153,13 +161,15 @@ class Collection:
         return await release_hold(self.all_shards, name, token=token)
 
     async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
-        """Return the time to read: the one asked for, or the newest complete time.
+        """Return the time to read: ``as_of``, or by default the newest complete time.
 
         A time is as in `parse_time`, or relative: now, today, yesterday, -1h. ``now`` is the newest
         complete time, or the clock's time if that is earlier.
 
         Raises:
-            AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
+            AsOfBeforeSince: the time is no longer readable; the message has the earliest one.
+            AsOfNotComplete: the time is not complete yet; the message has the newest complete one.
+            UsageError: ``as_of`` is not a time.
         """
         asked = None if as_of is None else self._time(as_of, what)
         await self.refresh()
@@ -211,7 +221,7 @@ class Collection:
     ) -> pa.Table:
         """Return the contents at a time: columns and ``_diff``, consolidated; see `scan`.
 
-        ``limit`` counts a row as often as it is there.
+        ``limit`` counts a row as many times as the collection has it.
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         time = await self.resolve_as_of(as_of)
@@ -226,15 +236,15 @@ class Collection:
         where: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the rows at a time, each as often as it is there, some thousands at once.
+        """Yield the rows at a time, in tables of some thousands; a row repeats by its count.
 
-        They come in the order of their key; where rows are only appended, as they were written.
-        Only the parts, row groups and columns that can matter are read: ``where`` is a condition
-        in DuckDB's dialect, and what comes after ``limit`` rows is not read.
+        Rows come in the order of their key. In a collection that is only appended to, they come in
+        the order of writes. ``where`` is a condition in DuckDB's dialect. Only the parts, row
+        groups and columns that the selection needs are read, and nothing after ``limit`` rows.
 
         Raises:
-            AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
-            UsageError: a column is not there, or the condition is none or fails on a row.
+            AsOfBeforeSince, AsOfNotComplete: see `resolve_as_of`.
+            UsageError: a column does not exist, or the condition is invalid or fails on a row.
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         time = await self.resolve_as_of(as_of)
@@ -244,7 +254,7 @@ class Collection:
                     yield rows
 
     def reading(self, selection: RowSelection, *, is_packed: bool = False) -> Reading:
-        """Return what reads the rows and columns that are asked for; see `Reading`.
+        """Return the read of a selection of rows and columns; see `Reading`.
 
         Raises:
             UsageError: see `RowSelection.check`.
@@ -260,11 +270,12 @@ class Collection:
         )
 
     def contents(self, reading: Reading, time: int) -> AsyncGenerator[pa.Table, None]:
-        """Yield what is read at a resolved time, whatever is merged meanwhile.
+        """Yield the contents at a resolved time. Concurrent merges do not change the result.
 
         Raises:
-            ReadOvertaken: what was still to come was merged and deleted. AsOfBeforeSince: the time
-                is not kept any more. Whatever `Reading.contents` raises.
+            ReadOvertaken: parts not read yet were merged and deleted.
+            AsOfBeforeSince: the time is no longer readable.
+            UsageError, CorruptionError, LocationError: see `Reading.contents`.
         """
         return reread(
             lambda: reading.contents(self.parts_until(time), time),
@@ -286,12 +297,12 @@ class Collection:
         self._check_since(time)
 
     def parts_until(self, time: int) -> list[Part]:
-        """Return the parts of all shards that hold updates up to a resolved time."""
+        """Return the parts of all shards with updates up to a resolved time."""
         found = [shard.snapshot_of(shard.state, time).parts for shard in self.shards]
         return [part for of_shard in found for part in of_shard]
 
     async def snapshots(self, as_of: When | None = None) -> list[ShardSnapshot]:
-        """Return the snapshot of each shard at a time, not read yet."""
+        """Return the snapshot of each shard at a time. No rows are read."""
         time = await self.resolve_as_of(as_of)
         return [shard.snapshot_of(shard.state, time) for shard in self.shards]
 
@@ -304,10 +315,14 @@ class Collection:
         where: str | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Return updates at times after ``since``, up to ``until``: consolidated, in time order.
+        """Return the updates after ``since`` and up to ``until``: consolidated, in time order.
 
-        With a snapshot as of ``since``, they make the whole as of ``until``. Of some ``columns``,
-        they are the changes of a collection that had no others.
+        A snapshot as of ``since``, plus these updates, equals the snapshot as of ``until``. With
+        ``columns``, the result is that for a collection with only these columns.
+
+        Raises:
+            AsOfBeforeSince, AsOfNotComplete: see `resolve_as_of`.
+            UsageError: ``until`` is before ``since``; or see `scan`.
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         first, last = await self.resolve_between(since, until)
@@ -315,14 +330,15 @@ class Collection:
         return pa.concat_tables([reading.narrow.updates.empty_table(), *found])
 
     def parts_between(self, since: int, until: int) -> list[Part]:
-        """Return the parts of all shards that hold updates between two resolved times."""
+        """Return the parts of all shards with updates between two resolved times."""
         return [part for s in self.shards for part in parts_between(s.state, since, until)]
 
     async def resolve_between(self, since: When, until: When | None) -> tuple[int, int]:
-        """Return the times between which changes are to be read.
+        """Return the resolved times of a read of changes.
 
         Raises:
-            AsOfBeforeSince, AsOfNotComplete, UsageError: the message says what can be asked for.
+            AsOfBeforeSince, AsOfNotComplete: see `resolve_as_of`.
+            UsageError: ``until`` is before ``since``, or a value is not a time.
         """
         first = self._time(since, "since")
         last = await self.resolve_as_of(until, what="until")
@@ -342,7 +358,7 @@ class Collection:
         return first, last
 
     async def describe(self) -> dict[str, Any]:
-        """Return what there is to know: schema, frontiers, renditions, sizes."""
+        """Return the schema, frontiers, renditions and sizes of the collection."""
         await self.refresh()
         since, upper = self.since, self.upper
         states = [s.state for s in self.shards]
@@ -397,8 +413,8 @@ def find_collection(
     """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
 
     Raises:
-        NoSuchCollection: there is none of that name; the message names those that there are.
-        UsageError: it is no name.
+        NoSuchCollection: no collection has the name; the message lists the existing ones.
+        UsageError: the name is not a text.
     """
     check_kind(name, str, "a collection is named by a text")
     rendition = catalog.errors_of(name)

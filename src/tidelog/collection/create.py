@@ -1,4 +1,4 @@
-"""Creating a source: from what a user asked for to what the catalog records."""
+"""Creation of a source: from a user's spec to the items that the catalog records."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _GUESSED = CsvOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
-    """A source as a user asks for it; `check` says whether that can be.
+    """The spec of a new source, as a user gives it.
 
-    Shape: ``files`` is a directory, prefix or glob, local or in a store, or several in one store;
-        a source of another ``kind`` has ``settings`` instead. ``schema`` is SQL columns, or None to
-        infer. Without a ``format``, files are of json, and others are taken by the columns that
-        they have.
+    Shape: ``files`` is a directory, prefix or glob, local or in a store, or several of these in one
+        store. A source of another ``kind`` has ``settings`` instead. ``schema`` lists columns with
+        SQL types; None means to infer it. The default ``format`` is json for files. Sources of
+        other kinds keep their own columns by default.
     """
 
     name: str
@@ -78,27 +78,27 @@ class SourceSpec:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return where its files lie; of a source of another kind, nowhere."""
+        """Return the places of its files; a source of another kind has none."""
         if self.files is None or isinstance(self.files, str | os.PathLike):
             return () if self.files is None else (os.fspath(self.files),)
         return tuple(os.fspath(one) for one in self.files)
 
     @property
     def read_as(self) -> str:
-        """Return the format, given or not."""
+        """Return the format, or the default for its kind."""
         return self.format or ("json" if self.kind == FILES else ROWS)
 
     @property
     def keeps_deletions(self) -> bool:
-        """Say whether it must be known when a key was deleted: what is older may come later."""
+        """Return True if the ingester must remember deletions: older rows may arrive later."""
         return self.time_column is not None and self.delete_when is not None
 
     @property
     def max_ahead_ms(self) -> int | None:
-        """Return how far past the clock a row's time may lie; None if anywhere.
+        """Return how far after the clock a row's time may be; None means without limit.
 
         Raises:
-            UsageError: it is no duration.
+            UsageError: the setting is not a duration.
         """
         if self.max_ahead == "any":
             return None
@@ -106,10 +106,10 @@ class SourceSpec:
 
     @property
     def lateness_ms(self) -> int:
-        """Return how far upper is held back behind the greatest time.
+        """Return how far the upper stays behind the greatest time of the data.
 
         Raises:
-            UsageError: it is no duration, or times are the clock's.
+            UsageError: the setting is not a duration, or times are from the clock.
         """
         found = parse_duration_ms(self.lateness, what="--lateness")
         if found and self.time_column is None:
@@ -118,18 +118,18 @@ class SourceSpec:
 
     @property
     def retain_ms(self) -> int | None:
-        """Return how much of its past the collection keeps; None if all.
+        """Return how long past times stay readable; None means always.
 
         Raises:
-            UsageError: it is no duration.
+            UsageError: the setting is not a duration.
         """
         return parse_retention_ms(self.retain, what="--retain")
 
     def check(self) -> None:
-        """Check what needs no I/O.
+        """Check all options that can be checked without I/O.
 
         Raises:
-            UsageError: an option is wrong, or goes with another that is missing.
+            UsageError: an option is wrong, or needs another option that is missing.
         """
         check_types(self)
         check_name(self.name, of="name of a source")
@@ -155,7 +155,7 @@ class SourceSpec:
             raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
 
     def _check_secrets(self) -> None:
-        """Refuse what is stored and would tell a secret to everybody who reads the catalog."""
+        """Check that no URL has credentials: the catalog stores it, and readers would see them."""
         for place in (*self.places, *self.settings.values()):
             found = secrets_in(place)
             if found:
@@ -194,14 +194,15 @@ def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
 async def resolve_spec(
     spec: SourceSpec, *, location_url: str, clock: Clock, store: Store | None = None
 ) -> tuple[CollectionInfo, RenditionInfo, SourceInfo]:
-    """Check a spec against what it reads, infer the schema where none is given, and choose ids.
+    """Check a spec against its data, infer the format and schema if not given, and choose ids.
 
     ``store`` is the location's, if it is open already.
 
     Raises:
-        UsageError: the files match nothing and no schema is given, or columns are missing or of
-            the wrong type. LocationError: the files' store failed. GoneError: there is nothing to
-            read.
+        UsageError: no file matches and no schema is given. Or a column is missing, or has the wrong
+            type.
+        LocationError: the files' store failed.
+        GoneError: the data to read do not exist.
     """
     spec.check()
     given = None if spec.schema is None else parse_schema(spec.schema)
@@ -269,10 +270,10 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
 async def _columns_of(
     kind: SourceKind, spec: SourceSpec, given: pa.Schema | None
 ) -> tuple[CsvDialect, pa.Schema]:
-    """Return the columns that a source of another kind than files gets, and how its csv is written.
+    """Return the csv dialect and the columns of a source of another kind than files.
 
     Raises:
-        UsageError: it has no such columns, or nothing to infer them from.
+        UsageError: the source lacks a column, or has no data to infer columns from.
     """
     own = await kind.columns()
     if kind.opening.info.format == ROWS:
@@ -311,7 +312,7 @@ async def _columns_of(
 async def _inferred(
     info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock, own: str
 ) -> tuple[SourceInfo, pa.Schema]:
-    """Return the schema, and how csv and json are written, as far as they are not given."""
+    """Return the source with its inferred csv dialect or json format, and the schema."""
     if given is not None and info.format != "csv":
         return info, given
     store = open_store(info.url, clock=clock)
@@ -336,7 +337,7 @@ async def _inferred(
 
 
 def _spelled_once(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with the first of the columns whose names differ by case alone."""
+    """Return the schema with only the first of the columns whose names differ only by case."""
     return pa.schema([schema.field(name) for name in spelled_once(schema.names)])
 
 
@@ -344,7 +345,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     """Return the schema of a source's output, its key first.
 
     Raises:
-        UsageError: a column that the spec names is missing, or of a type that does not do.
+        UsageError: a column that the spec names is missing, or has an unsuitable type.
     """
     known = ", ".join(given.names)
     for option, columns in (("--key", spec.key), ("--time-column", (spec.time_column,))):
@@ -362,7 +363,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
         _check_json_name(one)
     if spec.time_column is not None:
         check_time_type(spec.time_column, given.field(spec.time_column).type)
-    # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.
+    # Rows that are only appended have no key: the hash of the whole row selects the shard, and
+    # parts need no sorting.
     schema = shard_schema(given, key=list(spec.key))
     if spec.delete_when is not None:
         from tidelog.predicate.expression import check_predicate  # Loads DuckDB.
@@ -372,10 +374,10 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
 
 
 def _check_json_name(field: pa.Field[Any]) -> None:
-    """Refuse a column of json text whose name a parser of lines cannot look for.
+    """Check that the parser of json lines can find a column of json text by its name.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the name has a character that the parser cannot handle.
     """
     if is_json(field) and UNNAMEABLE.search(field.name):
         raise UsageError(

@@ -1,7 +1,7 @@
 """Holds on a collection: the same hold on each of its shards, so that its times stay readable.
 
-A process that dies in between leaves the hold on some of them: it places, moves or releases it
-again. A collection can be read from where the last of its shards can.
+A process that dies between two shards leaves them different. Each call here is idempotent, so the
+caller repeats it. The since of a collection is the greatest since of its shards.
 Source: design page 4, "Holds".
 """
 
@@ -18,10 +18,10 @@ from tidelog.persist.states.hold import Hold
 
 
 def check_not_own(name: str) -> None:
-    """Refuse a hold of a collection that is its ingester's: without it, no tick could follow.
+    """Check that a name is not that of the ingester's hold, without which no tick could follow.
 
     Raises:
-        UsageError: it is.
+        UsageError: the name is the ingester's.
     """
     if name == INGEST_HOLD:
         raise UsageError(
@@ -31,10 +31,10 @@ def check_not_own(name: str) -> None:
 
 
 def check_newest_stays(shards: Sequence[Shard], since: Frontier) -> None:
-    """Refuse to give up a collection's newest contents, by the states that are known.
+    """Check that a move of a hold keeps the newest contents readable, by the last known states.
 
     Raises:
-        UsageError: nothing could be read, nor ingested, after that.
+        UsageError: ``since`` is after the newest contents, which readers and ingesters need.
     """
     newest = max(0, min(upper_time(shard) for shard in shards) - 1)
     if since.is_empty or since.time > newest:
@@ -45,7 +45,7 @@ def check_newest_stays(shards: Sequence[Shard], since: Frontier) -> None:
 
 
 def upper_time(shard: Shard) -> int:
-    """Return up to when a shard of a collection is complete."""
+    """Return the upper of a shard as a time; that of a finished shard is `TIME_MAX`."""
     upper = shard.state.upper_frontier
     return TIME_MAX if upper.is_empty else upper.time
 
@@ -53,11 +53,14 @@ def upper_time(shard: Shard) -> int:
 async def place_hold(
     shards: Sequence[Shard], name: str, since: Frontier | None, *, token: int | None = None
 ) -> Frontier:
-    """Place a hold (where all shards can be read, unless told), or find it; gives where it is.
+    """Place a hold at ``since`` (default: the since of the collection); return its frontier.
+
+    An existing hold of the name does not move.
 
     Raises:
-        UsageError: ``since`` is no longer kept, or past what is complete. HoldFenced: a newer owner
-            has it. LocationError: the store failed: some shards may have it.
+        UsageError: the time is before since, or not complete yet.
+        HoldFenced: the hold has a newer owner.
+        LocationError: the store failed. Some shards may have the hold; the call can be repeated.
     """
     for shard in shards:
         await shard.refresh()
@@ -69,18 +72,18 @@ async def place_hold(
 async def move_hold(
     shards: Sequence[Shard], name: str, since: Frontier, *, token: int | None = None
 ) -> Frontier:
-    """Move a hold up; gives from where on all shards can be read.
+    """Move a hold forward; return the since of the collection.
 
     Raises:
-        UsageError: ``since`` is past what is complete. NoSuchHold: there is none of the name.
-        HoldFenced: a newer owner has it. LocationError: the store failed: do it again.
+        UsageError: ``since`` is not complete yet. NoSuchHold: no shard has the hold.
+        HoldFenced: the hold has a newer owner. LocationError: the store failed; call again.
     """
     for shard in shards:
         await shard.refresh()
     holds_of(shards, name)
     moved = []
     for shard in shards:
-        await shard.hold(name, token=token)  # Which a crash may have left out.
+        await shard.hold(name, token=token)  # An earlier, killed call may have left this shard out.
         moved.append(await shard.downgrade_since(name, since, token=token))
     return join(moved)
 
@@ -107,10 +110,10 @@ async def move_ingest_hold(shards: Sequence[Shard]) -> None:
 
 
 async def release_hold(shards: Sequence[Shard], name: str, *, token: int | None = None) -> bool:
-    """Drop a hold; gives whether there was one.
+    """Release a hold; return True if some shard had it.
 
     Raises:
-        HoldFenced: a newer owner has it. LocationError: the store failed: do it again.
+        HoldFenced: the hold has a newer owner. LocationError: the store failed; call again.
     """
     return any([await shard.release(name, token=token) for shard in shards])
 
@@ -119,7 +122,7 @@ def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:
     """Return the hold of a name on each shard that has it, as of the last refresh.
 
     Raises:
-        NoSuchHold: none has; the message names those that there are.
+        NoSuchHold: no shard has it; the message lists the existing holds.
     """
     found = [shard.state.holds[name] for shard in shards if name in shard.state.holds]
     if not found:

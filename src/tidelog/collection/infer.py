@@ -1,4 +1,4 @@
-"""Inferring a source's schema from a sample of its files."""
+"""Inference of a source's schema from samples of its files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _WHOLE: Final = pa.decimal128(38, 0)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENDINGS: Final = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 FILES_MAX = 8
-# Two fields of other types than all others make a line no map.
+# DuckDB infers a map for objects with many fields of one type. Two added fields of other types
+# prevent that.
 _APART: Final = re.compile(rb"^\{\s*(\}?)", re.MULTILINE)
 _APART_NAMES: Final = (OWN_PREFIX + "list", OWN_PREFIX + "struct")
 _APART_FIELDS: Final = '{{"{}": [true], "{}": {{"a": true}}'.format(*_APART_NAMES).encode()
@@ -58,8 +59,7 @@ async def infer_schema(
     """Infer the columns of json or parquet from the first files' first 2 MiB each.
 
     Raises:
-        UsageError: there is nothing at the ``places`` to infer from, or it cannot be read as
-            ``format``.
+        UsageError: the ``places`` have no data to infer from, or the data are not of ``format``.
     """
     if not entries:
         raise no_files(places)
@@ -76,7 +76,7 @@ async def infer_schema(
 
 
 def _spelled_alike(sample: bytes) -> bytes:
-    """Return lines in which a name has its first spelling, and of two that are one, the first."""
+    """Return lines with each name in its first spelling, and once in a line."""
     lines = sample.split(b"\n")
     names: dict[str, None] = {}
     for line in lines:
@@ -95,7 +95,7 @@ def _of_names(line: bytes, wanted: Sequence[str]) -> bytes:
 
 
 def _why_no_object(sample: FileSample, name: str, format: str) -> str:
-    """Return why files have no json objects, with the line that the first file begins with."""
+    """Return the reason why files have no json objects, with the first line of the first file."""
     is_array = format == ARRAY_FORMAT and sample.is_array
     end = array_end(sample.text, inside=False) if is_array else None
     if end is not None and sample.text[end:].strip():
@@ -124,7 +124,7 @@ def _too_long(what: str, name: str) -> str:
 
 
 async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
-    """Say whether files of json are arrays: the first one says so for all.
+    """Return True if json files are arrays; the first file decides for all.
 
     Raises:
         LocationError: the store failed.
@@ -140,25 +140,25 @@ def no_files(places: Sequence[str]) -> UsageError:
 
 
 def _format_told(name: str) -> str | None:
-    """Return the format, other than json, that the name of a file says."""
+    """Return the format, other than json, of a file's suffix; None without such a suffix."""
     return next((told for end, told in _ENDINGS.items() if end in name.lower()[-12:]), None)
 
 
 def _inked(samples: Sequence[FileSample]) -> list[FileSample]:
-    """Return the samples that have more than blank lines."""
+    """Return the samples that are not blank."""
     return [one for one in samples if one.text.removeprefix(codecs.BOM_UTF8).strip()]
 
 
 async def infer_csv(
     entries: Sequence[Entry], options: CsvOptions, columns: pa.Schema | None, *, store: Store
 ) -> tuple[CsvDialect, pa.Schema | None]:
-    """Infer how csv is written, and its columns' types, from the first files' first 2 MiB each.
+    """Infer the csv dialect and the columns from the first 2 MiB of each of the first files.
 
-    The first one that can be read says how csv is written. Without files, and of such as have
-    nothing but blank lines, what is said is all there is; the types are then None.
+    The first readable file decides the dialect. Without files, or if all of them are blank, return
+    the dialect of the given options, and None for the columns.
 
     Raises:
-        UsageError: none of the files can be read as csv; it says why of the first.
+        UsageError: no file can be read as csv; the message has the reason for the first one.
     """
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
     readable = _inked(_readable(entries, samples)) if entries else []
@@ -190,10 +190,10 @@ async def infer_csv(
 
 
 def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[FileSample]:
-    """Return the samples of files that could be read.
+    """Return the samples that are UTF-8 text.
 
     Raises:
-        UsageError: none could, or each of them holds something else than text in UTF-8.
+        UsageError: no file can be decompressed, or no file is UTF-8 text.
     """
     found = [sample for sample in samples if sample.why is None]
     if not found:
@@ -211,18 +211,18 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
 
 
 def _why_no_text(text: bytes) -> str | None:
-    """Return why a sample cannot be read as records of text; None if it can."""
+    """Return the reason why a sample cannot be read as records of text; None if it can."""
     if (why := why_foreign(text)) is not None:
         return why
     if not has_old_line_ends(text, b'"'):
         return None
-    # In an array or an object of json, a carriage return is white space.
+    # In json, a carriage return is white space.
     is_json = text.lstrip()[:1] == b"[" or _names_in(text) is not None
     return None if is_json else OLD_LINE_ENDS
 
 
 def sample_schema(sample: bytes) -> pa.Schema:
-    """Infer the schema of json lines; a line that is no object says nothing, and is a bad row."""
+    """Infer the schema of json lines; lines that are not objects are ignored: they are bad rows."""
     import duckdb
 
     lines = [line.removeprefix(codecs.BOM_UTF8).strip() for line in sample.split(b"\n")]
@@ -236,7 +236,7 @@ def sample_schema(sample: bytes) -> pa.Schema:
             found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
             names = _names_in(sample)
             if [name for name, *_ in found] == ["json"] and names and "json" not in names:
-                # Of more than 200 fields of one type, DuckDB makes a map.
+                # DuckDB makes a map of more than 200 fields of one type: see `_APART`.
                 with open(path, "wb") as file:
                     file.write(_APART.sub(_apart, sample))
                 found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
@@ -261,7 +261,7 @@ def _apart(begin: re.Match[bytes]) -> bytes:
 
 
 def _names_in(sample: bytes) -> frozenset[str] | None:
-    """Return the names of the fields that lines have; None where no line is an object."""
+    """Return the names of the lines' fields; None if no line is an object."""
     found: set[str] = set()
     objects = 0
     for line in sample.split(b"\n"):
@@ -269,7 +269,7 @@ def _names_in(sample: bytes) -> frozenset[str] | None:
             fields: Any = _FIELDS.decode(line)
         except msgspec.MsgspecError:
             try:
-                fields = json.loads(line)  # It takes NaN.
+                fields = json.loads(line)  # Python's parser accepts NaN.
             except (ValueError, RecursionError):
                 continue
         if isinstance(fields, dict):
@@ -279,10 +279,12 @@ def _names_in(sample: bytes) -> frozenset[str] | None:
 
 
 def _check_names(columns: Sequence[tuple[Any, ...]], names: frozenset[str] | None) -> None:
-    """Refuse columns that no line has: names that SQL cannot hold are made up anew, or cut.
+    """Check that the inferred columns are names of the lines' fields.
+
+    DuckDB invents or cuts a name that SQL cannot express.
 
     Raises:
-        UsageError: there are such, or no columns at all.
+        UsageError: a column is not a field of the lines, or there are no columns.
     """
     if names is None:
         raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
@@ -317,26 +319,26 @@ def _why_no_columns(names: frozenset[str]) -> str:
 
 
 def _is_mixed(kind: str) -> bool:
-    """Say whether values of several types, or under names that are data, lie in a column."""
+    """Return True if a column has values of several types, or a map in place of fields."""
     return _MIXED.search(_QUOTED.sub("", kind)) is not None
 
 
 def _has_null(dtype: pa.DataType) -> bool:
-    """Say whether a place within a type never had a value."""
+    """Return True if a type has the null type within it: the sample has no value there."""
     if not pa.types.is_nested(dtype):
         return pa.types.is_null(dtype)
     return any(_has_null(dtype.field(place).type) for place in range(dtype.num_fields))
 
 
 def _plain(kind: str) -> str:
-    """Return the type that a column gets: what has no type of ours is kept as text."""
+    """Return the column type for a DuckDB type; types that tidelog lacks become text."""
     if _is_mixed(kind) or kind in ("UUID", '"NULL"', "NULL"):
         return "VARCHAR"
     return "DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else kind
 
 
 def _settled(schema: pa.Schema, sample: bytes) -> pa.Schema:
-    """Return the schema with wider types for the columns that do not take their own sample."""
+    """Return the schema with wider types for columns that would refuse values of the sample."""
     for _ in range(2 * len(schema.names)):
         unfit = _unfit(schema, sample)
         if not unfit:
@@ -348,7 +350,7 @@ def _settled(schema: pa.Schema, sample: bytes) -> pa.Schema:
 
 
 def _unfit(schema: pa.Schema, sample: bytes) -> set[str]:
-    """Return the columns for which some line of the sample would be a bad one."""
+    """Return the columns that would make some line of the sample a bad row."""
     found = decode_json(sample, schema, base=0, counted=False)
     unfit = set(fit(found.table, schema).misfit)
     reasons = {misfit.reason for misfit in found.misfits}
@@ -365,7 +367,7 @@ def _wider(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> set[str]:
-    """Return the columns whose numbers are all whole, of which some are beyond a double's."""
+    """Return the columns whose numbers are all integers: a double would not be exact for all."""
     texts = pa.schema([json_field(f.name) if f.name in names else f for f in schema])
     if not names or any(UNNAMEABLE.search(name) for name in names):
         return set()
@@ -379,7 +381,7 @@ def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> se
 
 
 async def parquet_remarks(entry: Entry, store: Store) -> list[str]:
-    """Return what happens to the columns of a file whose type is not kept.
+    """Return a notice for each column of a file whose values are stored in another type.
 
     Raises:
         UsageError: the file cannot be read. LocationError: the store failed.

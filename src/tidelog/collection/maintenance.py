@@ -1,7 +1,7 @@
-"""Maintenance of a location's shards: merging what is due, and deleting what nothing names.
+"""Maintenance of a location's shards: merges of batches, and deletion of garbage.
 
-Any number of processes may do it at once, beside all others: each merge, and each deletion, is
-decided by a shard's state, and done again by the next one where a process dies over it.
+Any number of processes may do it concurrently with readers and writers. The state of a shard
+decides each merge and each deletion. If a process dies, the next one does the work again.
 Source: design page 4, "Compaction and collection".
 """
 
@@ -49,16 +49,16 @@ SHARDS_SHOWN: Final = 20
 
 
 def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuchCollection:
-    """Return what says that there is neither a collection nor a shard of a name."""
+    """Return the error for a name that neither a collection nor a shard has."""
     known = f": there are {', '.join(shards[:SHARDS_SHOWN])}" if shards else ""
     return NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}{known}")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Shards that belong together: of one source, one that a user made, the catalog's, the dropped.
+    """A group of shards: those of a source, one of a user, the catalog's, or the dropped ones.
 
-    Shape: ``roles`` say what each of ``shards`` is for; ``expiries`` are by the id of a shard.
+    Shape: ``roles`` has the purpose of each of ``shards``; ``expiries`` is by the id of a shard.
     """
 
     name: str
@@ -69,13 +69,13 @@ class Kept:
 
     @property
     def is_dropped(self) -> bool:
-        """Say whether nobody is to read or write them any more."""
+        """Return True if these are the dropped shards, which no process may read or write."""
         return self.name == DROPPED_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """What there is to know of a shard."""
+    """The facts about one shard, for users."""
 
     name: str
     role: str
@@ -91,7 +91,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class CompactedOne:
-    """What merges did to one of `Kept`, and how many batches it has now."""
+    """The merges of one `Kept`, and the number of its batches afterwards."""
 
     name: str
     done: Compacted
@@ -100,9 +100,9 @@ class CompactedOne:
 
 @dataclass(frozen=True, slots=True)
 class CollectedOne:
-    """The collection of one of `Kept`: how many objects were deleted, and how many wait.
+    """The result of collecting one `Kept`: the numbers of objects deleted and waiting.
 
-    Shape: ``kept`` of the waiting objects are kept by holds, which ``held`` has by their names.
+    Shape: holds keep ``kept`` of the waiting objects; ``held`` has these holds by name.
     """
 
     name: str
@@ -123,7 +123,7 @@ class KeepingHold:
 
 @dataclass(frozen=True, slots=True)
 class Unreleased:
-    """A dropped source that may still hold something elsewhere."""
+    """A dropped source that may still have holds outside of the location."""
 
     name: str
     source: SourceInfo
@@ -131,7 +131,7 @@ class Unreleased:
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedOne:
-    """What a scrub found of one shard of one of `Kept`."""
+    """The result of a scrub of one shard of one `Kept`."""
 
     name: str
     role: str
@@ -141,21 +141,23 @@ class ScrubbedOne:
 
 @dataclass(slots=True, kw_only=True)
 class Maintenance:
-    """Keeps the shards of one location in order."""
+    """The maintenance of the shards of one location."""
 
     store: Store
-    fresh: Store  # The same, without copies: what is scrubbed is what lies there.
+    fresh: Store  # The same store without a cache: a scrub must read the stored bytes.
     consensus: Consensus
     clock: Clock
     controller: Controller
 
     async def kept(self, names: Sequence[str] = (), *, dropped: bool = False) -> list[Kept]:
-        """Find the shards of collections, and those that users made; of all, where none is named.
+        """Return the shards of collections and of users, by name; without names, all of them.
 
-        Of a name that both a collection and a shard have, both are found.
+        If both a collection and a shard have a name, the result has both. Without names, it also
+        has the catalog, and with ``dropped`` the dropped shards.
 
         Raises:
-            NoSuchCollection: there is neither of a name.
+            NoSuchCollection: neither a collection nor a shard has a name.
+            UsageError: a name is that of a transaction shard.
         """
         catalog = await self.controller.catalog()
         if names:
@@ -173,15 +175,15 @@ class Maintenance:
     async def compact(
         self, kept: Sequence[Kept], *, full: bool = False, merger: Merger = HERE
     ) -> AsyncIterator[CompactedOne]:
-        """Merge what is due, or ``full`` all; yield what was done as it is done.
+        """Merge the batches that are due, or with ``full`` all; yield the result of each group.
 
-        ``merger`` does the work: this process, unless told. ``full`` first moves the hold of an
-        idle source's ingester, so that the merge leaves out what retention has passed. It also
-        leaves out expired bad rows and deletions: see `expiries_of`.
+        ``merger`` does the work; the default is this process. ``full`` first moves the hold of an
+        idle source's ingester, so that the merge drops times that retention has passed. It also
+        drops expired bad rows and deletions: see `expiries_of`.
 
         Raises:
-            CorruptionError: a part is missing, or not what was written. LocationError: the store
-                failed; what was merged stays so.
+            CorruptionError: a part is missing or damaged.
+            LocationError: the store failed; the merges made before it remain.
         """
         for one in kept:
             done, batches = Compacted(), 0
@@ -196,15 +198,14 @@ class Maintenance:
     async def collect(
         self, kept: Sequence[Kept], *, after_us: int | None = None, sweeps: bool = False
     ) -> AsyncIterator[CollectedOne]:
-        """Delete what vanished ``after_us`` ago, or earlier; yield what was done as it is done.
+        """Delete objects that left a state at least ``after_us`` ago; yield each group's result.
 
-        With ``sweeps``, objects are listed, too, and those that nothing will ever name deleted,
-        and so is the past of each state.
-
-        Shards of what was dropped are buried first, so that all that they hold vanishes.
+        With ``sweeps``, also list all objects, and delete those that no state will ever name, and
+        the old versions of each state. Dropped shards are finalized first, so that all of their
+        objects leave the state. When none is left, the catalog forgets the shard.
 
         Raises:
-            LocationError: the store failed; what was deleted is named by nothing.
+            LocationError: the store failed; no state names the objects deleted before it.
         """
         for one in kept:
             deleted = waiting = kept_count = 0
@@ -224,7 +225,10 @@ class Maintenance:
             yield CollectedOne(one.name, deleted, waiting, kept_count, held)
 
     async def unreleased(self, name: str | None = None) -> list[Unreleased]:
-        """Return the dropped sources (all, or those of a name) that may still hold something."""
+        """Return the dropped sources (all, or those of a name) that may still have holds elsewhere.
+
+        A source is released twice, at the drop and after its shards: see `DroppedSource`.
+        """
         catalog = await self.controller.catalog()
         return [
             Unreleased(one.source.name, one.source)
@@ -233,12 +237,12 @@ class Maintenance:
         ]
 
     async def release(self, dropped: Sequence[Unreleased]) -> AsyncIterator[Unreleased]:
-        """Release what dropped sources hold elsewhere, such as cursors; yield each one released.
+        """Release the holds of dropped sources elsewhere, such as cursors; yield each source.
 
-        A source of a kind that this process does not know is left to another process.
+        If this process does not have the kind of a source, another process must release it.
 
         Raises:
-            LocationError: a store failed; release it again.
+            LocationError: a store failed; call again.
         """
         for one in dropped:
             if await release_source(one.source, store=self.store, clock=self.clock):
@@ -246,7 +250,7 @@ class Maintenance:
                 yield one
 
     async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
-        """Yield what there is to know of each shard; writes nothing.
+        """Yield the facts about each shard. Write nothing.
 
         Raises:
             LocationError: the store failed.
@@ -269,9 +273,9 @@ class Maintenance:
                 )
 
     async def _clear(self, shard: Shard) -> int:
-        """Delete what is left of a buried shard; return how many objects that were.
+        """Delete the last objects of a dropped shard, except its rollup; return their number.
 
-        No state will ever name any of it again.
+        The shard is final, so no later state can name any of them.
         """
         if not shard.machine.history.is_settled:
             await shard.machine.settle()
@@ -283,17 +287,18 @@ class Maintenance:
         return len(left)
 
     async def _clear_forgotten(self, *, sweeps: bool) -> AsyncIterator[CollectedOne]:
-        """Delete what ingesters left that wrote on after their source was dropped and collected.
+        """Delete objects that ingesters wrote after their source was dropped and collected.
 
-        That is the status of the source; with ``sweeps``, also objects of its shards, which the
-        catalog no longer lists. A shard that has no such object costs no request of its own.
+        These are the status of the source, and with ``sweeps`` objects of its shards, which the
+        catalog no longer lists. A shard without such objects costs no request.
 
         Raises:
             LocationError: the store failed; call again.
         """
         status = [entry.key async for entry in self.store.list(STATUS)]
         objects = await self._objects_of_sources() if sweeps else {}
-        # In this order: a source whose objects were listed before is in the catalog, or dropped.
+        # Read the catalog after the listings. A source is in the catalog before its first object,
+        # so each listed object of a living source is found there.
         catalog = await self.controller.catalog()
         living = {
             path(source.id)
@@ -324,7 +329,7 @@ class Maintenance:
         return found
 
     async def scrub(self, kept: Sequence[Kept]) -> AsyncIterator[ScrubbedOne]:
-        """Read all that shards have, and yield what was found, shard by shard; writes nothing.
+        """Read and check all data of the shards, and yield the result of each. Write nothing.
 
         Raises:
             LocationError: the store failed.
@@ -333,7 +338,7 @@ class Maintenance:
 
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):
-                # A handle that knows nothing: what it reads is what lies there now.
+                # Use a new handle without cached state, so that the scrub reads the stored state.
                 yield ScrubbedOne(
                     one.name, role, shard.id, await scrub(self._shard(shard.id, self.fresh))
                 )
@@ -355,7 +360,7 @@ class Maintenance:
         return found
 
     async def transactions(self) -> list[Transactions]:
-        """Return the transaction shards that there are."""
+        """Return the handles of the transaction shards of the location."""
         return [
             Transactions(
                 name=name,
@@ -368,12 +373,12 @@ class Maintenance:
         ]
 
     async def tidy(self, *, sweeps: bool = False) -> AsyncIterator[CollectedOne]:
-        """Apply committed transactions, and forget them; delete what dropped sources left.
+        """Apply committed transactions and forget them; delete the leftovers of dropped sources.
 
-        With ``sweeps``, the past of the transactions' states is deleted, too.
+        With ``sweeps``, also delete the old versions of the transactions' states.
 
         Raises:
-            LocationError: the store failed; do it again.
+            LocationError: the store failed; call again.
         """
         for one in await self.transactions():
             await one.tidy()
@@ -384,7 +389,7 @@ class Maintenance:
             yield found
 
     async def sweep_probes(self) -> CollectedOne:
-        """Delete what killed checks of this location left; see `delete_old_probes`.
+        """Delete the leftovers of killed checks of this location; see `delete_old_probes`.
 
         Raises:
             LocationError: the store failed.
@@ -419,12 +424,12 @@ class Maintenance:
 
 
 def _is_clear(keys: Sequence[str]) -> bool:
-    """Return True if these can be all the objects of a buried shard: its last rollup."""
+    """Return True if the only object of a dropped shard is a rollup, which must stay."""
     return len(keys) == 1 and rollup_seqno(keys[0]) >= 0
 
 
 def _add_held(held: dict[str, KeepingHold], shard: Shard) -> int:
-    """Add the holds that keep objects which left a shard's state; return how many objects."""
+    """Add the holds that keep objects after they left a shard's state; return their number."""
     gone, kept = shard.machine.history.gone, 0
     for name, hold in shard.state.holds.items():
         if hold.seqno is None:

@@ -1,4 +1,4 @@
-"""Reading what is asked of a collection, in pieces: its contents at a time, and its changes.
+"""Reads of a collection, in pieces: its contents at a time, and its changes.
 
 Source: design page 6, "Times".
 """
@@ -30,10 +30,10 @@ from tidelog.store.port import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Reads some rows and columns of a collection, out of parts of its shards.
+    """A read of some rows and columns of a collection, from parts of its shards.
 
-    A row is in one shard, so that the parts of all shards are read as those of one. With
-    ``is_packed``, text may come with the dictionaries that it is stored with.
+    Each row is in one shard, so the parts of all shards can be read like those of one shard. With
+    ``is_packed``, text columns may keep the dictionary encoding in which they are stored.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def narrow(self) -> ShardSchema:
-        """Return the schema of what is asked for; nothing of it is called a key."""
+        """Return the schema of the selected columns, without a key."""
         columns = [self.schema.data.field(name) for name in self.wanted.columns]
         return ShardSchema(pa.schema(columns), 0)
 
@@ -54,7 +54,7 @@ class Reading:
         """Yield columns and ``_diff`` of the rows at a time; see `Collection.scan`.
 
         Raises:
-            UsageError: the condition fails on a row. CorruptionError: what is stored is wrong.
+            UsageError: the condition fails on a row. CorruptionError: stored bytes are wrong.
             LocationError: the store failed.
         """
         left = self.wanted.limit
@@ -111,6 +111,6 @@ class Reading:
         )
 
     def _packed(self, box: Box) -> frozenset[str]:
-        """Return the columns of text that nothing is compared with on the way."""
+        """Return the selected text columns that the read itself does not compare."""
         texts = {field.name for field in self.schema.data if pa.types.is_string(field.type)}
         return frozenset(texts.intersection(self.wanted.columns) - {*self.schema.key, *box})

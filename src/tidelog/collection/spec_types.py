@@ -1,6 +1,6 @@
-"""What a program may write in a `SourceSpec`: the types of its fields, told in a sentence. Pure.
+"""Checks of the types of a `SourceSpec`'s fields. Pure.
 
-The command line has options, which are of one type; a program has whatever lies at hand.
+Options of the command line always have the right type, but a program may pass any value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_types(spec: SourceSpec) -> None:
     """Check the types of a spec's fields.
 
     Raises:
-        UsageError: one is of another type; the sentence has an example of the right one.
+        UsageError: a field has another type; the message has an example of the right one.
     """
     for name, such in _TEXTS.items():
         value = getattr(spec, name)
@@ -50,7 +50,7 @@ def check_types(spec: SourceSpec) -> None:
 
 
 def _check_several(name: str, value: object, such: tuple[str, ...], of: object) -> None:
-    # A text's letters would be taken for names.
+    # A single text is a sequence too, and its letters would count as names.
     several = isinstance(value, tuple | list)
     if not several or not all(isinstance(one, of) for one in value):  # type: ignore[arg-type,attr-defined]
         raise UsageError(f"{name} is a tuple of texts, such as {such!r}", found=quoted(value))
