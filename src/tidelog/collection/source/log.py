@@ -1,9 +1,9 @@
 """A log as a source: its records by their positions, in either protocol.
 
 A cursor in the log, whose name begins with ``source_``, holds the records that are not in the
-collection yet. It is created with the first tick of the source, and moves with each tick. A binding
-has the setsum of the fragments that hold its records. So a reader detects that the log was set back
-or created again.
+collection yet. It exists since the creation of the source, and moves with each tick. A binding has
+the setsum of the fragments that hold its records. So a reader detects that the log was set back or
+created again.
 Shape: rows have ``position`` (int64), ``time``, ``stream`` (binary, in logs that have streams) and
     ``body`` (binary). Control records are skipped.
 Source: design page 6, "Raw sources"; docs/guides/sources.md.
