@@ -432,21 +432,6 @@ async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
     assert await writer.compare_and_set("k", SeqNo(1), b"1")
 
 
-async def test_a_writer_that_was_refused_and_slept_long_is_not_unsure() -> None:
-    """The store said that the record did not land; the box forgot the record that did."""
-    store = MemoryStore()
-
-    class Slept(StoreConsensus):
-        async def _replace(self, key: str, held: Any, body: box.Box) -> None:
-            for number in range(2, 100):
-                assert await on(store).compare_and_set(key, SeqNo(number), b"%d" % number)
-            await on(store).truncate(key, SeqNo(99))
-            await super()._replace(key, held, body)
-
-    await fill(on(store), "k", 1)
-    assert not await Slept(store=store, clock=CLOCK).compare_and_set("k", SeqNo(2), b"mine")
-
-
 @pytest.mark.parametrize("gone", [False, True])
 async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(gone: bool) -> None:
     """A read that fails says NOT_APPLIED of itself; of the write that it was made for, nothing."""

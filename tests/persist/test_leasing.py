@@ -8,13 +8,15 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from kit.clocks import HandClock
 from kit.shards import Place, in_memory, rows
 from tidelog.clock import SystemClock
-from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, UsageError
+from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import read_split
@@ -52,6 +54,29 @@ async def test_a_reader_renews_its_lease_while_it_lives() -> None:
         await clock.pass_us(LEASE_US // 2)
         assert await watcher.end_leases() == 0
     assert (await watcher.refresh()).holds[reader.name].beat >= 8
+    await reader.close()
+
+
+@pytest.mark.parametrize("landed", [True, False])
+async def test_a_lease_whose_answer_is_unknown_is_placed_once(landed: bool) -> None:
+    """Other writers went on, so that the record could not be read back."""
+    place = in_memory()
+    await written(place, count=2)
+    shard = place.shard()
+    commit, tries = shard.machine.commit, list[object]()
+
+    async def lose_the_first(decide: Any) -> Any:
+        tries.append(decide)
+        if len(tries) > 1:
+            return await commit(decide)
+        if landed:
+            await commit(decide)
+        raise OutcomeUnknown("the record was truncated before its write could be read back")
+
+    with patch.object(type(shard.machine), "commit", lambda _, decide: lose_the_first(decide)):
+        reader = await shard.lease(lease_us=LEASE_US)
+    holds = (await place.shard().refresh()).holds
+    assert [name for name in holds if name.startswith("reader-")] == [reader.name]
     await reader.close()
 
 

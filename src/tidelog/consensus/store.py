@@ -72,7 +72,7 @@ class StoreConsensus:
         sent = unsure = False
         for attempt in range(self.attempts):
             if held.box.head_seqno != seqno - 1:
-                return sent and await self._is_ours(key, held.box, seqno, write_id, unsure=unsure)
+                return sent and await self._is_ours(key, held.box, seqno, write_id)
             try:
                 # After the first request, only the object can show whether the record was written.
                 sent = True
@@ -253,10 +253,8 @@ class StoreConsensus:
             key=key,
         )
 
-    async def _is_ours(
-        self, key: str, box: Box, seqno: SeqNo, write_id: str, *, unsure: bool
-    ) -> bool:
-        """Return True if record ``seqno`` is ours; ``unsure`` means that an answer was lost."""
+    async def _is_ours(self, key: str, box: Box, seqno: SeqNo, write_id: str) -> bool:
+        """Return True if record ``seqno`` is the one of this call."""
         writer = box.wrote(seqno)
         if writer is None:
             try:
@@ -268,8 +266,6 @@ class StoreConsensus:
                 error.outcome = Outcome.UNKNOWN
                 raise
             writer = next((e.write_id for e in older if e.seqno == seqno), None)
-        if writer is None and not unsure:
-            return False  # The store refused each try, and a conditional put is sent once.
         if writer is None:
             raise OutcomeUnknown(
                 "the record was truncated before its write could be read back", key=key, seqno=seqno

@@ -20,7 +20,7 @@ from weakref import ref
 
 from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, wall_us
-from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
+from tidelog.errors import HoldExpired, LocationError, OutcomeUnknown, TidelogError, UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.timeout import in_time
@@ -222,7 +222,11 @@ async def open_lease(
         )
         return decide_lease(state, lease)
 
-    start = await shard.machine.commit(decide)
+    try:
+        start = await shard.machine.commit(decide)
+    except OutcomeUnknown:
+        # Only this call uses the name, so a second decision finds the lease or places it.
+        start = await shard.machine.commit(decide)
     reader = LeasedReader(
         shard=shard,
         name=name,
