@@ -146,6 +146,19 @@ TOLD = {
 }
 
 
+def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
+    """The oldest commit that is left begins at the same time, so it proves nothing."""
+    # It is stored, because it places a hold.
+    mine = command(0, 0, ("e", 0), first_holds={"h": Frontier.at(0)})
+    later = [command(n, n + 1, ("w", n)) for n in range(COMMITS_KEPT)]
+    assert answer(after(State(), mine, *later[:-1]), mine) == (ALREADY, 0, False)
+    state = after(State(), mine, *later)
+    assert state.commits[0].lower == 0
+
+    with pytest.raises(OutcomeUnknown, match="so old"):
+        decide_append(state, mine)
+
+
 @pytest.mark.parametrize("name", TOLD)
 def test_an_append_is_decided(name: str) -> None:
     """A wrong yes loses or doubles data; a wrong no makes the caller do so."""

@@ -239,7 +239,9 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
     if command.fresh or not behind or not state.commits_forgotten:
         return None
     oldest = Frontier.at(state.commits[0].lower)
-    if command.expected_upper < oldest:
+    # A commit of an empty interval begins where the commit after it begins.
+    is_empty = command.expected_upper == command.upper
+    if command.expected_upper < oldest or (is_empty and command.expected_upper == oldest):
         raise OutcomeUnknown(
             "the write is so old that its token may have been forgotten: read the shard instead",
             writer=writer,
