@@ -40,7 +40,8 @@ PATTERNS = {
     "an old word": r"\b(?:anew|afresh|besides|likewise|thereby|therein|whereof|for ever)\b",
 }
 _COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
-_SENTENCE = re.compile(r"[^.!?\n][^.!?]*(?:[.!?](?=\s|$)|$)")
+# A full stop within a word, as in a version or a path, ends no sentence.
+_SENTENCE = re.compile(r"[^.!?\s][^.!?]*(?:[.!?](?=\S)[^.!?]*)*(?:[.!?](?=\s|$)|$)")
 _CODE = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _FENCE = re.compile(r"^\s*```.*?^\s*```\s*$", re.MULTILINE | re.DOTALL)
@@ -93,7 +94,7 @@ def rate(sentences: list[Sentence]) -> float:
 
 def _texts_of_page(text: str) -> Iterator[tuple[int, str]]:
     blank = _FENCE.sub(lambda match: "\n" * match.group().count("\n"), text)
-    yield 1, _LINE.sub(lambda match: match.group() + ".", _LINK.sub(r"\1", blank))
+    yield 1, _LINE.sub(lambda match: match.group().rstrip(".") + ".", _LINK.sub(r"\1", blank))
 
 
 def _texts_of_module(text: str) -> Iterator[tuple[int, str]]:
