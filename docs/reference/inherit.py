@@ -13,13 +13,11 @@ from typing import Any
 
 import griffe
 
-from tidelog.portal import Blocking
-
 _RAISED = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*: ")
 
 
 class Inherit(griffe.Extension):
-    """Copy the docstring of each awaited method to the blocking method that calls it."""
+    """Read docstrings that a class gets when it is imported, and prepare all of them."""
 
     def on_object(self, *, obj: griffe.Object, **options: Any) -> None:
         """Prepare the docstring of one object."""
@@ -27,22 +25,16 @@ class Inherit(griffe.Extension):
             obj.docstring.value = joined(obj.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, **options: Any) -> None:
-        """Document the methods of one class."""
+        """Document the methods of one class as `tidelog.portal.documented_as` does."""
         if not cls.module.path.startswith("tidelog.sync"):
             return
         blocking = getattr(importlib.import_module(cls.module.path), cls.name, None)
-        for base in getattr(blocking, "__orig_bases__", ()):
-            if getattr(base, "__origin__", None) is Blocking:
-                _copy(cls, base.__args__[0])
-
-
-def _copy(cls: griffe.Class, awaited: type) -> None:
-    for name, member in cls.functions.items():
-        text = inspect.getdoc(getattr(awaited, name, None))
-        if text and not name.startswith("_") and member.docstring is None:
-            member.docstring = griffe.Docstring(
-                joined(text), parent=member, parser="google", parser_options={"warnings": False}
-            )
+        for name, member in cls.functions.items():
+            text = inspect.getdoc(getattr(blocking, name, None))
+            if text and not name.startswith("_") and member.docstring is None:
+                member.docstring = griffe.Docstring(
+                    joined(text), parent=member, parser="google", parser_options={"warnings": False}
+                )
 
 
 def joined(text: str) -> str:

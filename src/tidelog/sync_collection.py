@@ -12,7 +12,7 @@ from tidelog.collection import collection as aio_collection
 from tidelog.collection.formats.times import When, format_time
 from tidelog.frontier import Frontier
 from tidelog.persist.read.selection import RowSelection, repeated
-from tidelog.portal import Blocking
+from tidelog.portal import Blocking, documented_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Contents:
         return spark.createDataFrame(self.to_arrow())
 
 
+@documented_as(aio_collection.Collection)
 class Collection(Blocking[aio_collection.Collection]):
     """One collection.
 
