@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import tidelog
-from kit.doc_blocks import ROOT, blocks_of_section
+from kit.doc_blocks import ROOT, blocks_of
 
 INSTALL = "README.md", "docs/start/install.md"
 UNUSED = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -95,13 +95,13 @@ def test_the_first_commands_run_from_the_wheel(environment: Path, tmp_path: Path
     assert run(python, "-c", has_pandas) == "None None\n", "an extra is installed"
     assert run(command, "--version") == f"tidelog {tidelog.__version__}\n"
     assert "collection" in run(command, "--help")
-    shown = run("bash", "-ec", blocks_of_section("README.md", "Sixty seconds", "sh"))
+    shown = run("bash", "-ec", _shown("Sixty seconds", "sh"))
     assert shown.endswith("one\ntwo\n")
     prices = [json.loads(line) for line in shown.splitlines() if line.startswith('{"item"')]
     assert [(row["item"], row["price"]) for row in prices[:3]] == [
         ("jam", 8), ("rye", 2), ("tea", 5),
     ]  # fmt: skip
-    program = blocks_of_section("README.md", "Spark and Python", "python").partition("\nimport")[2]
+    program = _shown("Spark and Python", "python").partition("\nimport")[2]
     assert run(python, "-c", f"import{program}").endswith("\n3\n")
 
 
@@ -134,3 +134,9 @@ def unused(path: Path) -> bool:
 def pip(*words: str) -> None:
     common = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*common, *words, "--no-deps"], check=True)
+
+
+def _shown(section: str, language: str) -> str:
+    """Return the blocks of one language in a section of README, joined."""
+    found = blocks_of("README.md", section)
+    return "".join(block.text for block in found if block.language == language)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.doc_blocks import ROOT
-from kit.doc_tours import Block, Tour, run_line
+from kit.doc_blocks import ROOT, Block
+from kit.doc_tours import Tour, run_line
 
 LINES_MAX = 120
 WORDS_MAX = 900
@@ -56,7 +56,7 @@ def test_an_output_that_a_page_shows_wrongly_is_found(
     """The canary: a wrong row, a missing row, and a command that fails."""
     shown = (ROOT / "README.md").read_text()
     page = tmp_path / "page.md"
-    monkeypatch.setattr("kit.doc_tours.ROOT", tmp_path)
+    monkeypatch.setattr("kit.doc_blocks.ROOT", tmp_path)
     page.write_text(shown.replace("     5\n3 rows", "     6\n3 rows"))
 
     with pytest.raises(AssertionError, match="shows:"):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.test_readme import PAGES
-from kit.doc_blocks import ROOT
-from kit.doc_tours import Tour, blocks_of
+from kit.doc_blocks import ROOT, blocks_of
+from kit.doc_tours import Tour
 
 BLOCKS = {
     page: blocks_of(page)
@@ -72,7 +72,7 @@ def test_a_block_that_fails_is_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: of four blocks, one is for reading, one has a marker, and two fail."""
-    monkeypatch.setattr("kit.doc_tours.ROOT", tmp_path)
+    monkeypatch.setattr("kit.doc_blocks.ROOT", tmp_path)
     page = tmp_path / "page.md"
     marked = "```text\na\n```\n<!-- not run: a cluster -->\n```sh\nfalse\n```\n"
     for block, error in (("python\n1 / 0", ZeroDivisionError), ("sh\nfalse", AssertionError)):

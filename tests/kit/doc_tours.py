@@ -1,10 +1,7 @@
 """The commands and the Python of a page, run in order, with the output that the page shows.
 
-Commands of tidelog run in this process, all others in bash. A comment before a block changes that:
-
-- ``<!-- first: COMMANDS -->`` runs hidden commands before the block;
-- ``<!-- run by tests/x.py -->`` leaves the block to a test that names the page;
-- ``<!-- not run: REASON -->`` leaves it out.
+Commands of tidelog run in this process, all others in bash, unless a comment before the block
+states otherwise: see `kit.doc_blocks`.
 """
 
 from __future__ import annotations
@@ -17,24 +14,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from kit.doc_blocks import ROOT
+from kit.doc_blocks import Block, blocks_of, commands_of
 from tidelog.cli.main import main
 
-_FENCED = re.compile(
-    r"(?:^<!-- (?P<mark>first|run by|not run):? (?P<said>[^\n]*?) -->\n)?"
-    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
 _DATA = "file:///data"  # The folder of the locations that pages show.
-_HEREDOC = re.compile(r"<<END\n.*?^END$", re.MULTILINE | re.DOTALL)
-# The tests run in an environment that is installed, and Spark's tests run Spark.
-_ELSEWHERE = re.compile(r"^(pip|make|python3 -m venv) |--engine spark|--master")
 
 
 class Terminal(TextIOWrapper):
@@ -50,45 +38,6 @@ class Terminal(TextIOWrapper):
     def text(self) -> str:
         """Return the text printed so far."""
         return self._bytes.getvalue().decode()
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page: commands, Python, or the output of the block before it."""
-
-    language: str
-    text: str
-    mark: str = ""
-    said: str = ""
-
-    @property
-    def is_run(self) -> bool:
-        """Return True if the block runs with its page."""
-        return self.language in ("sh", "python") and self.mark not in ("run by", "not run")
-
-    def commands(self) -> list[str]:
-        """Return the commands, each with its here-document, without comments."""
-        return commands_of(self.text)
-
-
-def commands_of(text: str) -> list[str]:
-    """Return the commands of a text, as `Block.commands` does."""
-    bodies: list[str] = []
-
-    def stow(found: re.Match[str]) -> str:
-        bodies.append(found.group())
-        return f"<<{len(bodies) - 1}>>"
-
-    joined = _HEREDOC.sub(stow, text).replace("\\\n", " ")
-    lines = (re.sub(r"(^|\s+)#.*", "", line) for line in joined.splitlines())
-    whole = (re.sub(r"<<(\d+)>>", lambda at: bodies[int(at[1])], line) for line in lines)
-    return [line for line in whole if line and not _ELSEWHERE.search(line)]
-
-
-def blocks_of(page: str) -> list[Block]:
-    """Return the fenced blocks of a page, in order."""
-    found = (block.groupdict("") for block in _FENCED.finditer((ROOT / page).read_text()))
-    return [Block(**block) for block in found]
 
 
 class Tour:

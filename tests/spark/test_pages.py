@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import tidelog
-from kit.doc_tours import blocks_of
+from kit.doc_blocks import blocks_of
 
 PAGE = "docs/guides/spark.md"
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.doc_tours import Tour, blocks_of
+from kit.doc_blocks import blocks_of
+from kit.doc_tours import Tour
 
 
 def run_spark_block(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
