@@ -1,6 +1,6 @@
 """Durable logs and definite time-varying collections on plain object storage.
 
-``import tidelog`` is synchronous; `tidelog.aio` has the same names, awaited.
+``import tidelog`` is synchronous; `tidelog.aio` has the same names as coroutines.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when first used: a command line that only prints its help needs neither Arrow nor
+    # Modules load at their first use: a command that only prints its help needs neither Arrow nor
     # DuckDB.
     if name in _MODULES or name == "spark":
         return importlib.import_module(f"tidelog.{name}")

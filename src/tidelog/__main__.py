@@ -1,4 +1,4 @@
-"""``python -m tidelog``: the command, where its script is not on the path."""
+"""``python -m tidelog``: the command, for machines without its script on the path."""
 
 from tidelog.cli.process import run
 

@@ -1,4 +1,4 @@
-"""The awaited face: the same names as `tidelog`, for programs that run a loop of their own."""
+"""The asynchronous API: the names of `tidelog`, for programs that run an event loop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    # A program that only connects starts without Arrow and DuckDB.
+    # The imports are lazy: a program that only connects starts without Arrow and DuckDB.
     if name not in __all__:
         raise AttributeError(f"module 'tidelog.aio' has no attribute {name!r}")
     if name in _AWAITED:
@@ -93,25 +93,27 @@ def __getattr__(name: str) -> object:
 
 
 async def read_split(split: Split, lake: Location) -> pa.Table:
-    """Return the updates of a split of a shard's snapshot, by any process.
+    """Return the updates of one split of a shard's snapshot. Any process may read any split.
 
-    Shape: columns, ``_time`` and ``_diff``; each time is the snapshot's. The sum of all splits is
-        the snapshot: an update in one split may take back one in another.
+    Shape: columns, ``_time`` and ``_diff``; each time is the snapshot's. All splits add up to the
+        snapshot: an update of one split may retract an update of another.
 
     Raises:
-        PartMissing: a merge replaced a part and a collection deleted it: take the splits from the
-            snapshot of a lease. CorruptionError: a part is wrong. LocationError: the store failed.
+        PartMissing: a merge replaced a part, and the collector deleted it. Take the splits from
+            the snapshot of a lease.
+        CorruptionError: the bytes of a part are wrong.
+        LocationError: the store failed.
     """
     from tidelog.persist.read import reader
 
     return await reader.read_split(split, store=lake.store, clock=lake.clock)
 
 
-class connect:  # noqa: N801  It is used as the function that it was: it is awaited.
+class connect:  # noqa: N801  A caller awaits it like a function, so it is named like one.
     """Connect to the location at a URL or a path; see `tidelog.location.open_location`.
 
-    ``lake = await connect(url)``, or ``async with connect(url) as lake``. A location itself holds
-    nothing open; its logs end by themselves, or in a block of their own.
+    ``lake = await connect(url)``, or ``async with connect(url) as lake``. A location keeps no
+    connection open. The logs that it opens have a ``close`` of their own.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Refusing arguments of a wrong type, in a sentence, before anything is asked of a store. Pure.
+"""Checks of arguments' types, which raise a plain error before any request to a store. Pure.
 
-What is refused is quoted by `quoted`, never by ``repr``: it may be of any kind, and of any length.
+A message quotes a wrong value by `quoted`, never by ``repr``: the value may have any type and size.
 
-Types are checked where users call; what lies below may rely on them.
+The public methods check types; the code behind them relies on these checks.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import Final
 from tidelog.errors import UsageError
 
 WHOLE_MAX: Final = 2**64 - 1
-QUOTED_MAX: Final = 200  # Characters: enough for any name that can be given.
-DIGITS_MAX: Final = 40  # More than any position has; Python refuses to read thousands of them.
+QUOTED_MAX: Final = 200  # Characters; every valid name is shorter.
+DIGITS_MAX: Final = 40  # Any position has fewer. Python refuses to parse thousands of digits.
 
 
 def quoted(value: object) -> str:
-    """Return a value as a message quotes it: as Python writes it, cut where it is long."""
+    """Return the ``repr`` of a value for a message, cut if it is long."""
     if isinstance(value, str | bytes) and len(value) > QUOTED_MAX:
         return f"{value[:QUOTED_MAX]!r}..."
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a foreign repr, or one of more digits than Python writes
+    except Exception:  # noqa: BLE001 - a foreign repr, or an int with too many digits for Python
         return f"a value of type {type(value).__name__}, too long to be shown"
     return text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}..."
 
 
 def check_kind(value: object, kind: type, told: str) -> None:
-    """Refuse a value of another type; ``told`` says what it has to be.
+    """Check the type of a value; the message is ``told``, which names the required type.
 
     Raises:
-        UsageError: it is of another type.
+        UsageError: the value has another type.
     """
     if not isinstance(value, kind):
         raise UsageError(f"{told}, not {type(value).__name__}")
 
 
 def check_names(names: object, what: str) -> list[object]:
-    """Return what is given as a list of names, or as another iterable of them.
+    """Return an iterable of names as a list.
 
     Raises:
-        UsageError: it is one text, whose letters would be taken for names, or no list.
+        UsageError: ``names`` is one string, whose letters would count as names, or not iterable.
     """
     if isinstance(names, str):
         raise UsageError(f"{what} is a list of names, not one text: [{quoted(names)}]")
@@ -53,20 +53,20 @@ def check_names(names: object, what: str) -> list[object]:
 
 
 def check_whole(value: object, what: str) -> None:
-    """Refuse what is no whole number from 0 on, whatever its type says of itself.
+    """Check that a value is an int from 0 to 2^64-1; a bool or another subclass is refused.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if type(value) is not int or not 0 <= value <= WHOLE_MAX:
         raise UsageError(f"{what} is a whole number (int) from 0 on", found=quoted(value))
 
 
 def check_above_zero(value: object, what: str) -> None:
-    """Refuse what is no number, none over 0, or more than a float can be.
+    """Check that a value is a number above 0 which a float can hold.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not.
     """
     if (
         isinstance(value, bool)

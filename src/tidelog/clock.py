@@ -1,7 +1,7 @@
-"""Time, randomness, ids and slow work: the component through which all of them are reached.
+"""The source of time, randomness, ids and threads, behind one component.
 
-Nothing about correctness is decided by wall time. The simulator passes another `Clock`, and so
-decides all four.
+Wall time never decides whether a result is correct. The simulator passes a `Clock` of its own, and
+so controls all four.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """What the world gives that a pure function has not."""
+    """The port for everything that a pure function cannot compute: time, randomness, threads."""
 
     def now_us(self) -> int:
         """Return wall time, in microseconds since 1970."""
         ...
 
     def monotonic_us(self) -> int:
-        """Return a time that never goes back, in microseconds since some moment."""
+        """Return a time that never goes back, in microseconds since an arbitrary moment."""
         ...
 
     def boot(self) -> str:
-        """Return what all processes have in common whose `monotonic_us` begin at one moment.
+        """Return an id shared by all processes whose `monotonic_us` count from the same moment.
 
-        Empty if that is unknown: then no other process has a comparable time.
+        Empty if that is unknown: the time of no other process is then comparable.
         """
         ...
 
@@ -48,11 +48,11 @@ class Clock(Protocol):
         ...
 
     def unique(self) -> str:
-        """Return 32 hex digits that nobody else was given."""
+        """Return 32 hex digits that no other call returns."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Run work that takes the processor, or blocks, without holding up the loop."""
+        """Run work that computes or blocks in a thread, so that the event loop stays free."""
         ...
 
 
@@ -66,7 +66,7 @@ class SystemClock:
         return time.monotonic_ns() // 1_000
 
     def boot(self) -> str:
-        # Linux counts from the machine's start; a container may have a time of its own.
+        # Linux counts from the machine's start, but a container may have its own time namespace.
         try:
             return f"{_BOOT_ID.read_text().strip()} {_TIME_SPACE.readlink()}"
         except OSError:
@@ -86,20 +86,20 @@ class SystemClock:
 
 
 def micros_of(moment: datetime) -> int:
-    """Return a moment in microseconds since 1970; one without a zone is in UTC."""
+    """Return a moment in microseconds since 1970; a datetime without a zone counts as UTC."""
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def moment_of(micros: int) -> datetime:
-    """Return the moment, in UTC, so many microseconds after 1970 began."""
+    """Return the moment, in UTC, that is ``micros`` microseconds after the start of 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def wall_us(clock: Clock) -> int:
-    """Return wall time in microseconds, from 0 to 2^63-1 however wrong the clock is set.
+    """Return wall time in microseconds, clamped to 0 to 2^63-1 in case the clock is wrong.
 
-    No other time can be stored; which one it is decides nothing.
+    Only times in this range can be stored. No decision depends on the value.
     """
     return min(max(clock.now_us(), 0), 2**63 - 1)
 
@@ -107,15 +107,15 @@ def wall_us(clock: Clock) -> int:
 def backoff_us(
     attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000
 ) -> int:
-    """Return the wait before try number ``attempt`` (from 0): doubling, with full jitter."""
+    """Return the wait before try ``attempt`` (from 0): a doubling ceiling, and at least half."""
     ceiling = min(most_us, first_us << min(attempt, 20))
     return int(ceiling * (0.5 + 0.5 * clock.uniform()))
 
 
 async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -> list[T]:
-    """Run calls side by side, at most ``at_once``; return their results in order.
+    """Run calls concurrently, at most ``at_once``; return their results in order.
 
-    The first that fails cancels the others, and its error is raised as it is, not in a group.
+    The first error cancels the other calls, and is raised itself, not in an exception group.
     """
     under_way = asyncio.Semaphore(at_once)
 
@@ -130,7 +130,7 @@ async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(call)) for call in work]
     except BaseExceptionGroup as errors:
-        # Raised below, out of this block: an error's context is not the group it came in.
+        # Raised outside this block, so that the group does not become the error's context.
         first = errors.exceptions[0]
     else:
         return [task.result() for task in tasks]

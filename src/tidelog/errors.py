@@ -39,12 +39,12 @@ class TidelogError(Exception):
         self.outcome = outcome
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (Spark tasks): keyword facts do not survive the default way.
+        # Errors are pickled across processes (Spark tasks); the default way loses keyword facts.
         return (_rebuild, (type(self), self.sentence, self.outcome, dict(self.facts)))
 
 
 def _shown(value: object) -> str:
-    """Return a fact as text: names of streams are bytes, and mostly text."""
+    """Return a fact as text; bytes, such as the names of streams, are mostly UTF-8."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="backslashreplace")
     return str(value)

@@ -1,7 +1,7 @@
 """Frontiers: antichains over the times 0 to 2^63-1.
 
-Times are totally ordered here, so an antichain is ``{t}`` or empty. The type keeps the antichain's
-shape, so that what is written against it would survive partially ordered times.
+Times are totally ordered here, so an antichain is ``{t}`` or empty. The type still has the shape of
+an antichain, so that its callers would work with partially ordered times.
 
 Source: persist, "Jargon"; storage, "Renditions".
 """
@@ -19,9 +19,9 @@ TIME_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """``Frontier.at(t)``: times not yet passed are those from ``t`` on; ``Frontier.empty()``: none.
+    """A frontier: ``at(t)`` has not passed the times ``>= t``; ``empty()`` has passed all times.
 
-    As an upper, the empty frontier means finished; as a since, that nobody may read any more.
+    An empty upper means finished. An empty since means that no time is readable any longer.
     """
 
     elements: tuple[int, ...]
@@ -29,7 +29,7 @@ class Frontier:
     def __post_init__(self) -> None:
         if len(self.elements) > 1:
             raise UsageError("a frontier of ordered times has one element or none", given=self)
-        # Plain whole numbers, which can be stored: not those of numpy.
+        # Plain ints can be stored; numpy's integers cannot.
         object.__setattr__(self, "elements", tuple(check_time(one) for one in self.elements))
 
     @classmethod
@@ -42,7 +42,7 @@ class Frontier:
 
     @classmethod
     def of(cls, value: Frontier | int | None) -> Frontier:
-        """Read what callers pass: a time, a frontier, or None for the empty one."""
+        """Return the frontier for an argument: a time, a frontier, or None for the empty one."""
         if isinstance(value, Frontier):
             return value
         return cls.empty() if value is None else cls.at(value)
@@ -63,7 +63,7 @@ class Frontier:
         return self.elements[0]
 
     def passed(self, time: int) -> bool:
-        """Say whether ``time`` lies before this frontier (an upper: is complete)."""
+        """Return True if ``time`` is before this frontier; before an upper, it is complete."""
         return not self.elements or time < self.elements[0]
 
     def __le__(self, other: Frontier) -> bool:
@@ -79,13 +79,13 @@ class Frontier:
 
 
 def meet(frontiers: Iterable[Frontier]) -> Frontier:
-    """Return the least: what all of them have reached. Of nothing, the empty frontier."""
+    """Return the least frontier: all of them have reached it. For no frontiers, the empty one."""
     times = [f.elements[0] for f in frontiers if f.elements]
     return Frontier.at(min(times)) if times else Frontier.empty()
 
 
 def join(frontiers: Iterable[Frontier]) -> Frontier:
-    """Return the greatest: what one of them has reached. Of nothing, {0}."""
+    """Return the greatest frontier: at least one has reached it. For no frontiers, {0}."""
     known = list(frontiers)
     if any(f.is_empty for f in known):
         return Frontier.empty()
@@ -93,10 +93,10 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
 
 
 def check_time(time: int) -> int:
-    """Return ``time`` back as a plain int, if it is a time.
+    """Return ``time`` as a plain int.
 
     Raises:
-        UsageError: it is no whole number, or not from 0 to 2^63-1.
+        UsageError: it is not a whole number from 0 to 2^63-1.
     """
     given: object = time
     if type(given) is not int:

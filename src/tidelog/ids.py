@@ -1,9 +1,11 @@
-"""Names and ids: what users may call things, and what things call themselves.
+"""Names, which users choose, and ids, which tidelog makes.
 
-A shard's id is its key in consensus and its folder in the store, so that ids of all kinds share one
-space. Each kind is told by how its ids look, and none by what users choose: the controller's own is
-`CATALOG_SHARD`; those of collections are random (`new_shard_id`); what users name is the name
-behind the kind, as `user.NAME`, and no id of another kind has a dot.
+A shard's id is its key in consensus and its folder in the store, so the ids of all kinds share one
+namespace. The form of an id shows its kind:
+
+- The controller's shard is `CATALOG_SHARD`.
+- The shards of collections have random ids (`new_shard_id`).
+- A shard that a user named is ``KIND.NAME``, such as ``user.NAME``. Only these ids have a dot.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tidelog.errors import UsageError
 ShardId = NewType("ShardId", str)  # "s" and 32 hex digits, "user." and a name, or "catalog"
 RenditionId = NewType("RenditionId", str)  # "r" and 32 hex digits
 SourceId = NewType("SourceId", str)  # "o" and 32 hex digits
-WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name somebody chose
+WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name that a user chose
 SeqNo = NewType("SeqNo", int)  # version of a durable state, dense from 1
 
 CATALOG_SHARD: Final = ShardId("catalog")
@@ -28,11 +30,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, *, of: str = "name") -> str:
-    """Return ``name`` back if logs, shards and collections may be called so.
+    """Return ``name`` if it is a valid name for a log, shard or collection.
 
     Raises:
-        UsageError: it is not 1 to 128 of letters, digits, ``.``, ``_``, ``-``, or starts with a
-        dot.
+        UsageError: it is not 1 to 128 letters, digits, ``.``, ``_``, ``-``, or it starts with a
+            dot.
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
@@ -44,7 +46,7 @@ def check_name(name: str, *, of: str = "name") -> str:
 
 
 class Named(enum.Enum):
-    """A kind of shard that users name: its word begins the ids of its shards."""
+    """A kind of shard that users name; its value is the first word of the ids of its shards."""
 
     SHARD = "user"
     TRANSACTIONS = "txn"
@@ -52,7 +54,7 @@ class Named(enum.Enum):
 
     @property
     def prefix(self) -> str:
-        """Return what ids of this kind begin with, and no others."""
+        """Return the prefix that the ids of this kind, and no other ids, have."""
         return f"{self.value}."
 
 
@@ -64,16 +66,16 @@ _KINDS: Final = {
 
 
 def named_id(kind: Named, name: str) -> ShardId:
-    """Return the id of what users call ``name``, of a kind.
+    """Return the id of the shard of a kind that users call ``name``.
 
     Raises:
-        UsageError: nothing may be called so.
+        UsageError: it is not a valid name.
     """
     return ShardId(kind.prefix + check_name(name, of=f"name of a {_KINDS[kind]}"))
 
 
 def name_of(kind: Named, key: str) -> str | None:
-    """Return what users call the shard of an id; None if it is none of that kind."""
+    """Return the users' name for the shard of an id; None if the id is of another kind."""
     name = key.removeprefix(kind.prefix)
     return name if name != key and _NAME.fullmatch(name) else None
 

@@ -1,6 +1,6 @@
-"""Locations: one URL, and everything that lies there.
+"""Locations: one URL, and every log, shard, collection and source stored under it.
 
-Its mark, at the root, is read first, always: see `tidelog.mark`.
+Opening a location always reads its marker first: see `tidelog.mark`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidelog.store.wrapping import (
 )
 
 if TYPE_CHECKING:
-    # Each method imports its engine, so that a process which only connects starts without Arrow.
+    # Each method imports its engine, so a process that only connects starts without Arrow.
     import pyarrow as pa
 
     from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.transactions.transactions import Transactions
 
-# What only a location has: states of any kind of consensus, or its `WITNESS`; parts and rollups.
+# Keys that only a location has: consensus states or its `WITNESS`, and shards' parts and rollups.
 _STATES: Final = "consensus"
 _OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
 
 
 @dataclass(slots=True, kw_only=True)
 class Location(Shelves):
-    """A location that was opened: its store, its consensus, and handles on what lies in it.
+    """An open location: its store, its consensus, and handles on its objects.
 
-    ``url`` says where it is, and not how it is read: see `told_url`.
+    ``url`` names the place, without options for caching and hedging: see `told_url`.
     """
 
     url: str
@@ -79,17 +79,17 @@ class Location(Shelves):
 
     @property
     def store(self) -> Store:
-        """Return the store as this process uses it: perhaps with a cache."""
+        """Return the store with this process's options, such as a cache."""
         return self.stores.whole
 
     @property
     def told_url(self) -> str:
-        """Return the URL by which other processes open it as this one does, such as executors."""
+        """Return the URL that opens the location with the same options, for Spark executors."""
         return with_wrapping(self.url, self.wrapping)
 
     @property
     def controller(self) -> Controller:
-        """Return the handle of the catalog, made at its first use."""
+        """Return the handle of the catalog, which is created at its first use."""
         from tidelog.collection.catalog.controller import Controller
 
         if self._controller is None:
@@ -101,13 +101,14 @@ class Location(Shelves):
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
-        """Return the handle of a shard; without a schema, of one that has been written.
+        """Return the handle of a shard. Without a schema, the shard must have been written.
 
-        Its first write places the hold ``history`` at 0: times go when that is moved
-        (``shard.downgrade_since("history", time)``), whatever other holds and leases do.
+        The first write places the hold ``history`` at 0, so all times stay readable, whatever other
+        holds and leases do. To forget times, move it:
+        ``shard.downgrade_since("history", time)``.
 
         Raises:
-            UsageError: the name or the schema will not do.
+            UsageError: the name or the schema is not valid.
         """
         import pyarrow as pa
 
@@ -131,10 +132,10 @@ class Location(Shelves):
         )
 
     def transactions(self, name: str) -> Transactions:
-        """Return the handle of transactions, by which several shards are written at one time.
+        """Return the handle of transactions, which write several shards at one time.
 
         Raises:
-            UsageError: the name will not do.
+            UsageError: the name is not valid.
         """
         from tidelog.persist.transactions.transactions import Transactions
 
@@ -147,16 +148,16 @@ class Location(Shelves):
         )
 
     async def shards(self) -> list[str]:
-        """Return the names of all shards that users made, in order, also of finished ones."""
+        """Return the names of all shards that users created, sorted, finished ones included."""
         keys = self.consensus.list_keys(Named.SHARD.prefix)
         found = [name_of(Named.SHARD, key) async for key in keys]
         return sorted(name for name in found if name is not None)
 
     async def collection(self, name: str) -> Collection:
-        """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
+        """Return the handle of a collection, or of a source's errors as ``NAME_errors``.
 
         Raises:
-            NoSuchCollection: there is none of that name.
+            NoSuchCollection: no collection has the name.
         """
         from tidelog.collection.collection import find_collection
 
@@ -172,8 +173,8 @@ class Location(Shelves):
         """Create a source and the collection that it feeds.
 
         Raises:
-            UsageError: there can be no such source; the sentence says what to correct. NameTaken:
-            there is one of that name. Nothing was made.
+            UsageError: the spec is not valid; the message names the correction. Nothing was made.
+            NameTaken: a source or collection has the name. Nothing was made.
         """
         from tidelog.collection.create import SourceSpec, resolve_spec
 
@@ -187,7 +188,7 @@ class Location(Shelves):
     async def add_source(
         self, collection: CollectionInfo, rendition: RenditionInfo, info: SourceInfo
     ) -> SourceInfo:
-        """Make a source that was resolved: see `create_source`."""
+        """Create a source from a resolved spec: see `create_source`."""
         from tidelog.collection.source.kinds import open_source
 
         await self.controller.create_source(collection, rendition, info)
@@ -196,10 +197,10 @@ class Location(Shelves):
         return info
 
     async def drop_source(self, name: str) -> None:
-        """Drop a source and its collection, or finish the drop of one that was killed.
+        """Drop a source and its collection, or finish a drop whose process died.
 
         Raises:
-            NoSuchCollection: there is no such source.
+            NoSuchCollection: no source has the name.
         """
         tending = self.maintenance
         catalog = await self.controller.catalog()
@@ -210,7 +211,7 @@ class Location(Shelves):
 
     @property
     def maintenance(self) -> Maintenance:
-        """Return what merges this location's shards, and deletes what they need no more."""
+        """Return the maintenance of this location: compaction and collection of its shards."""
         from tidelog.collection.maintenance import Maintenance
 
         return Maintenance(
@@ -222,15 +223,16 @@ class Location(Shelves):
         )
 
     async def move_consensus(self, to: str) -> Moved:
-        """Move what decides between writers to another place: ``store``, ``sqlite:PATH`` or a URL.
+        """Move consensus to another place: ``store``, ``sqlite:PATH`` or a ``postgresql://`` URL.
 
-        Who has the location open, this handle as well, has to open it again. Where the call fails,
-        or the process dies, the location stays where it is, or has moved; the same call again goes
-        on.
+        Every process must open the location again afterwards; so must the caller. If the call
+        fails or the process dies, the location is either in the old place or in the new one. The
+        same call again resumes the move.
 
         Raises:
-            UsageError: it is no such place. ContentionError: others gave the move up at every try.
-            LocationError: a store or a database failed.
+            UsageError: ``to`` is not such a place.
+            ContentionError: other writers gave the move up at every try.
+            LocationError: a store or a database failed; call again.
         """
         guarded = self.consensus
         if not isinstance(guarded, GuardedConsensus) or not isinstance(guarded.moves, MarkMoves):
@@ -239,12 +241,12 @@ class Location(Shelves):
         return await move_consensus(self.store, guarded.inner, place, moves=moves, clock=self.clock)
 
     async def retain(self, name: str, retain_ms: int | None) -> None:
-        """Set how much of its past a collection keeps; None keeps all that can be read now.
+        """Set how much history a collection keeps; None keeps all that is readable now.
 
-        Older times can no longer be read, and no later call makes them readable again.
+        Older times become unreadable, and no later call makes them readable again.
 
         Raises:
-            NoSuchCollection: there is no such collection that a source feeds.
+            NoSuchCollection: no source feeds a collection of that name.
         """
         from tidelog.collection.catalog.retention import move_history
 
@@ -257,7 +259,8 @@ class Location(Shelves):
         """Continue a source without a missing or rewritten file (docs/guides/follow-a-folder.md).
 
         Raises:
-            NoSuchCollection: there is no such source. UsageError: it does not stand at that file.
+            NoSuchCollection: no source has the name.
+            UsageError: the file does not stop the source.
         """
         from tidelog.collection.ingest.skip import skip_file
 
@@ -289,17 +292,18 @@ class Location(Shelves):
         strict: bool = False,
         final: bool = False,
     ) -> Ingester:
-        """Return an ingester of a source, which has read where its shards stand.
+        """Return an ingester of a source, with the progress of its shards already read.
 
-        ``final`` says that a text file's last record is whole though it lacks its line end, since
-        nobody writes the files any more; else it waits for that, unless it is a json object. What
-        is held back for ``--lateness`` comes in, too.
+        ``final`` means that the source's files are complete. It reads the last record of a text
+        file without a line end, and the rows held back for ``--lateness``. Otherwise the ingester
+        waits for the line end, except after a whole JSON object.
 
-        Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
-            unless told.
+        Units: ``bytes_max`` is about the bytes of the source that one tick reads; by default the
+            engine chooses.
 
         Raises:
-            NoSuchCollection: there is no such source. UsageError: an argument is of a wrong type.
+            NoSuchCollection: no source has the name.
+            UsageError: an argument has a wrong type.
         """
         from tidelog.collection.ingest.engine import LocalEngine
         from tidelog.collection.ingest.ingest import Ingester
@@ -317,7 +321,7 @@ class Location(Shelves):
         info, rendition = await self.source(name)
         schema = rendition.data_schema
         source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
-        # From the first look on: what is skipped is not left, and no reason to start Spark.
+        # Before the first survey: a skipped file is not pending, and no reason to start Spark.
         source.pass_over(frozenset(info.skipped))
         ingester = Ingester(
             info=info,
@@ -346,20 +350,25 @@ async def open_location(
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> Location:
-    """Open the location at a URL or a path; make it first if ``create`` says so and there is none.
+    """Open the location at a URL or a path; with ``create``, create it if it does not exist.
 
-    ``consensus`` says what decides between writers: ``store`` (the location's own, unless told),
-    ``sqlite:PATH`` for the processes of one machine, or ``postgresql://...``; by default the
-    environment's ``TIDELOG_CONSENSUS``. Once it is made, a location knows that, but for a password.
-    ``cache`` keeps parts that were read: a size in memory (``256MiB``), a folder, or ``off``;
-    ``hedge`` sends slow reads again. A cloud URL may say both (``?cache=256MiB&hedge=on``), and the
-    environment's ``TIDELOG_CACHE`` and ``TIDELOG_HEDGE``.
-    A store is probed once, when a location is made on it.
+    ``consensus`` is the store of states, which resolves concurrent commits: ``store`` (the
+    location's own, the default), ``sqlite:PATH`` for the processes of one machine, or
+    ``postgresql://...``. By default the environment's ``TIDELOG_CONSENSUS`` names it. A location
+    remembers it, except for a password.
+
+    ``cache`` keeps the parts read: a size in memory (``256MiB``), a folder, or ``off``. ``hedge``
+    repeats slow reads. A cloud URL may contain both (``?cache=256MiB&hedge=on``), and so may the
+    environment (``TIDELOG_CACHE``, ``TIDELOG_HEDGE``). The argument wins, then the URL.
+
+    The store is probed once, when a location is created on it.
 
     Raises:
-        NoSuchLocation: there is none. UsageError: the URL is of no known form, a newer tidelog
-            made what is there, or its consensus is another. StoreRefused: the store does not keep
-            its promises, or refuses us. CorruptionError: a location is there, but for its mark.
+        NoSuchLocation: no location exists at the URL.
+        UsageError: the URL has no known form, a newer tidelog made the location, or its consensus
+            is another one.
+        StoreRefused: the store fails its probe, or denies access.
+        CorruptionError: objects of a location exist, but its marker does not.
     """
     clock = clock or SystemClock()
     url, in_url = split_wrapping(url_text(url))
@@ -381,7 +390,7 @@ async def open_location(
             ) from None
         if again is None:
             place = place or ConsensusPlace(STORE)
-            # Before there is a location that needs it.
+            # First: without its consensus, a new location would be unusable.
             await check_there(place, clock=clock)
             again = await make_mark(metered, place, clock)
         found = again
@@ -400,10 +409,10 @@ async def open_location(
 
 
 async def _look_again(store: Store) -> bytes | None:
-    """Return the mark of a location that was just made, or None where there is no location.
+    """Return the marker of a location created just now, or None if no location exists.
 
     Raises:
-        CorruptionError: there is what is written after the mark, and no mark.
+        CorruptionError: objects that are written after the marker exist, but no marker.
     """
     found = await first_entry(store, _STATES)
     if found is None:

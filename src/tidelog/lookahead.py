@@ -1,9 +1,9 @@
-"""Work on one item after the other, several under way at once, and the results in order.
+"""Concurrent work on the items of a stream, with the results in the order of the items.
 
-A read waits for the store most of the time, and has threads check what came for the rest. So items
-are taken from their source, and worked on, ahead of whoever reads. How far is bounded by their
-number and their bytes, whatever the reader does meanwhile. It begins with one item, and allows
-twice as many after each result, since many a reader wants the first alone.
+A read mostly waits for the store, and its threads check the bytes that arrived. So this module
+takes items from their source, and starts work on them, ahead of the reader. The number of items and
+their bytes are limited, however slow the reader is. The limit starts at one item and doubles with
+each result, since many readers want only the first.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ async def in_order(
     bytes_max: int = BYTES_MAX,
     wanted: Callable[[], int] | None = None,
 ) -> AsyncGenerator[tuple[S, T], None]:
-    """Yield each item of a source with what ``work`` makes of it, in order.
+    """Yield each item of a source with the result of ``work`` on it, in order.
 
-    Units: at most ``at_once`` items, of about ``bytes_max`` bytes, are under way or with whoever
-        reads; one always may be, whatever its size. ``wanted`` says how many do any good as things
-        go.
+    ``wanted`` returns how many concurrent items are useful at this moment.
+
+    Units: at most ``at_once`` items, of about ``bytes_max`` bytes, are in progress or held by the
+        reader. One item is always allowed, whatever its size.
 
     Raises:
-        what the source or the work raises, when it is that item's turn.
+        Any error of the source or of ``work``, at the place of that item.
     """
     ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max, wanted))
     ahead.begin()
@@ -52,7 +53,7 @@ async def in_order(
 
 @dataclass(slots=True)
 class _Budget:
-    """How much is taken from the source, and how much may be."""
+    """The items and bytes taken from the source, and their limits."""
 
     count_max: int
     bytes_max: int
@@ -84,7 +85,7 @@ class _Budget:
 
 
 class _Ahead(Generic[S, T]):
-    """What was taken from a source, and is worked on."""
+    """The items taken from a source, each with the task that works on it."""
 
     def __init__(
         self,
@@ -111,11 +112,11 @@ class _Ahead(Generic[S, T]):
             result = await task
             self._taken.popleft()
             yield item, result
-            del result, task  # Not to be kept while one waits for the next.
+            del result, task  # Otherwise they would use memory while the loop awaits the next.
             self._budget.give_back(self._size_of(item))
 
     async def stop(self) -> None:
-        """Cancel what is under way, and wait until it is over."""
+        """Cancel the tasks in progress, and wait until they have ended."""
         await cancelled([*filter(None, [self._feeding]), *(task for _, task in self._taken)])
         await self._source.aclose()
 
@@ -123,16 +124,16 @@ class _Ahead(Generic[S, T]):
         assert self._feeding is not None, "it has begun"
         while not self._taken:
             if self._feeding.done():
-                await self._feeding  # Raises what the source did.
+                await self._feeding  # Raises the error of the source.
                 return False
             self._news.clear()
             await self._news.wait()
         return True
 
     async def _feed(self) -> None:
-        """Take items from the source as there is room, and begin to work on each."""
+        """Take items from the source while the budget allows, and start work on each."""
         while True:
-            await self._budget.wait_for_room()  # Before the source is asked: that takes requests.
+            await self._budget.wait_for_room()  # First, since the source may make requests.
             try:
                 item = await anext(self._source)
             except StopAsyncIteration:
@@ -144,10 +145,10 @@ class _Ahead(Generic[S, T]):
 
 
 async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they are over; what they came to is of no interest any more.
+    """Cancel tasks, and wait until they have ended; their results and errors are dropped.
 
-    Where all are over there is no wait: a loop that ends closes the generators that a reader left
-    behind all at once, and none may wait for another then.
+    If all have ended, this does not wait. A closing loop closes all abandoned generators
+    concurrently, and none of them may then wait for another.
     """
     for task in tasks:
         task.cancel()
@@ -155,4 +156,4 @@ async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
         await asyncio.gather(*running, return_exceptions=True)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # Else the loop would tell of it as of one that nobody saw.
+            task.exception()  # Otherwise the loop logs that the exception was never retrieved.

@@ -1,10 +1,10 @@
-"""The mark of a location, ``tidelog.json``: what made it, and where its consensus is.
+"""The marker of a location, ``tidelog.json``: its format, and the place of its consensus.
 
-Shape: ``{"format": 1, "created_us": microseconds, "consensus": "store"}``; of another kind, besides
-    ``consensus_at``, its URL without a password, and ``id``, by which a database tells the records
-    of several locations apart. ``moves`` is how often consensus was moved (see `moving`), which
-    makes a new ``id`` each time; ``left`` is where it was before, if that is not closed yet;
-    ``stamp`` makes each body another.
+Shape: ``{"format": 1, "created_us": microseconds, "consensus": "store"}``. For another kind of
+    consensus also ``consensus_at``, its URL without a password, and ``id``. A database that serves
+    several locations files each location's records under its ``id``. ``moves`` counts the moves of
+    consensus (see `moving`); each move makes a new ``id``. ``left`` is the previous place, until it
+    is closed. ``stamp`` makes each body unique.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ WITNESS: Final = "consensus.json"
 
 
 class Moving(msgspec.Struct, frozen=True):
-    """A move of consensus that is under way: its id, and where it goes, without a password."""
+    """A move of consensus in progress: its id, and its target without a password."""
 
     id: str
     to: str
 
 
 class Left(msgspec.Struct, frozen=True):
-    """The place that consensus was moved from, until all that lies there says where it went."""
+    """The place that consensus moved from, until all its keys name the new place."""
 
     consensus: str
     at: str
@@ -41,7 +41,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What ``tidelog.json`` says."""
+    """The contents of ``tidelog.json``."""
 
     format: int
     created_us: int
@@ -55,10 +55,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
-    """Make a location's mark, or read the one that somebody else was quicker to make.
+    """Create a location's marker, or read the marker that another process created first.
 
     Raises:
-        StoreRefused: the store does not keep its promises, or refuses us.
+        StoreRefused: the store fails its probe, or denies access.
     """
     await probe_store(store, clock=clock)
     is_own = place.kind == STORE
@@ -69,16 +69,17 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
         consensus_at=place.told,
         id="" if is_own else clock.unique(),
     )
-    # Before the mark says that it is there.
+    # The database must know the location before the marker names the database.
     await found_location(place, location=mark.id, clock=clock)
-    # The moment makes bodies differ, so that one's own is known when an answer is lost.
+    # The time makes the body unique. If an answer is lost, the writer recognizes its own marker.
     data = encode_mark(mark)
     try:
         await create_object(store, MARK, data, clock=clock)
     except ObjectExists:
         return (await store.get(MARK)).data
     if not is_own:
-        # In the store there may be nothing else for long that shows that this is a location.
+        # Otherwise the store could hold nothing but the marker for long, and a lost marker would
+        # make it look like an empty store.
         await store.put(WITNESS, data)
     return data
 
@@ -88,10 +89,11 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def read_mark(data: bytes, *, where: str) -> Mark:
-    """Read ``tidelog.json``.
+    """Decode ``tidelog.json``.
 
     Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not one.
+        UsageError: a newer tidelog wrote it.
+        CorruptionError: it is not a valid marker.
     """
     try:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])

@@ -1,12 +1,12 @@
-"""What tidelog counts and times of its own work, and where the numbers go.
+"""Metrics: counters and timings of tidelog's own work, and the sink that receives them.
 
-The engine calls the ``observe_`` functions; they hand numbers to the sink in use; by default
-there is none, and they do nothing. `METRICS` is the one table of what there is.
+The engine calls the ``observe_`` functions, which pass numbers to the current sink. By default no
+sink is set, and they do nothing. `METRICS` is the table of all metrics.
 
-The sink is a context variable, and not an argument of everything: numbers are no part of what the
-engine decides. Nor is it a module's global: two locations in one process may report to two sinks,
-and tests side by side do not mix. Tasks and ``asyncio.to_thread`` take it along; a thread started
-in another way begins with the default, unless it is run in ``contextvars.copy_context()``.
+The sink is a context variable, not an argument, because metrics are not part of the engine's
+decisions. It is not a module global: two locations in one process may report to two sinks, and
+concurrent tests stay separate. Tasks and ``asyncio.to_thread`` inherit it. A thread started in
+another way begins with the default, unless it runs in ``contextvars.copy_context()``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.errors import require
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One kind of number: a sum that only grows, or a spread of sizes."""
+    """One metric: a counter, which only grows, or a histogram of sizes."""
 
     name: str
     kind: Literal["counter", "histogram"]
@@ -47,10 +47,10 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (
 
 
 class Sink(Protocol):
-    """Where numbers go. It must neither raise nor wait: it is called from the event loop."""
+    """The receiver of metrics. The event loop calls it, so it must neither raise nor block."""
 
     def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Add ``value`` to a counter, or to a histogram's spread."""
+        """Add ``value`` to a counter or a histogram."""
         ...
 
 
@@ -75,7 +75,7 @@ def observe_store_request(kind: str, seconds: float, bytes_in: int, bytes_out: i
 
 
 def observe_hedge(kind: str) -> None:
-    """Report that a slow request is sent a second time; ``kind`` is the port's verb."""
+    """Report a second request for a slow one; ``kind`` is the port's verb."""
     _observe("store_sent_again", 1, kind=kind)
 
 
@@ -85,13 +85,13 @@ def observe_cache_read(found: str) -> None:
 
 
 def observe_commit(machine: str, seconds: float, tries: int) -> None:
-    """Report a command committed; ``machine`` is the kind of its state, such as "shard"."""
+    """Report a committed command; ``machine`` is the kind of its state, such as "shard"."""
     _observe("commit_seconds", seconds, machine=machine)
     _observe("commit_tries", tries, machine=machine)
 
 
 def observe_tick(collection: str, seconds: float, updates: int) -> None:
-    """Report that a collection got to a new time."""
+    """Report that a collection advanced to a new time."""
     _observe("tick_seconds", seconds, collection=collection)
     _observe("tick_updates", updates, collection=collection)
 

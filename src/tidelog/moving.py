@@ -1,11 +1,16 @@
-"""Moving a location's consensus to another place: a store's, SQLite's or PostgreSQL's.
+"""Moves of a location's consensus to another place: the store, SQLite or PostgreSQL.
 
-The mark says that a move has begun; each key is fenced, and copied with its seqnos to a place that
-no other move uses; the mark is switched, which is the one moment at which the new place counts and
-the old one does not; at last the old keys say where it is. A crash before the switch leaves the old
-place in use, as soon as a writer has found that the move is dead (see `machine.guarded`); after it,
-the new one, and the mark says that the old one is still to be closed. The same move begun again
-goes on where it stopped.
+A move has these steps:
+
+1. The marker states that a move has begun.
+2. The mover fences each key, and copies its records with their seqnos to a place that no other move
+   uses.
+3. The mover switches the marker. At this moment the new place replaces the old one.
+4. The mover writes the new place into the old keys.
+
+After a crash before step 3, the old place stays in use; a writer gives the dead move up (see
+`machine.guarded`). After a crash later, the new place is in use, and the marker's ``left`` states
+that the old one must still be closed. The same move, begun again, resumes.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ TRIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What a move did: how many keys and records were copied, to where; none if it is there."""
+    """A finished move: the place, and the numbers of copied keys and records (0 if no move)."""
 
     consensus: str
     keys: int = 0
@@ -54,7 +59,7 @@ class Moved:
 
 @dataclass(slots=True, kw_only=True)
 class MarkMoves:
-    """The mark of a location, for who opened it when it had moved ``moves`` times."""
+    """The marker of a location, for a process that opened it after ``moves`` moves."""
 
     store: Store
     clock: Clock
@@ -77,10 +82,11 @@ class MarkMoves:
 
 
 async def load_mark(store: Store) -> tuple[Mark, str]:
-    """Return the mark of a location, and the e_tag that proves it was read.
+    """Return the marker of a location, and the e_tag that proves the read.
 
     Raises:
-        ObjectNotFound: there is none. CorruptionError, UsageError: see `read_mark`.
+        ObjectNotFound: the location has no marker.
+        CorruptionError, UsageError: see `read_mark`.
     """
     found = await store.get(MARK)
     return read_mark(found.data, where=store.url), found.e_tag
@@ -89,11 +95,12 @@ async def load_mark(store: Store) -> tuple[Mark, str]:
 async def move_consensus(
     store: Store, old: Consensus, to: ConsensusPlace, *, moves: int, clock: Clock
 ) -> Moved:
-    """Move consensus from ``old``, in which it is since the mark said ``moves``, to a place.
+    """Move consensus from ``old``, which is in use since the marker counts ``moves``, to ``to``.
 
     Raises:
-        ContentionError: others gave it up at every try, to write. ConsensusMoved: somebody has
-            moved it elsewhere. LocationError: a store or a database failed: the same call goes on.
+        ContentionError: other writers gave the move up at every try.
+        ConsensusMoved: another process has moved it elsewhere.
+        LocationError: a store or a database failed; the same call resumes.
     """
     await check_there(to, clock=clock)
     for attempt in range(TRIES):
@@ -104,7 +111,7 @@ async def move_consensus(
                 continue
             except (LocationError, ConsensusGone):
                 if _is_at(mark, to):
-                    raise  # Another move need not wait for a place that may be gone for good.
+                    raise  # A move elsewhere need not wait: the left place may be lost for good.
         if _is_at(mark, to):
             return Moved(consensus=mark.consensus_at or mark.consensus)
         if mark.moves != moves:
@@ -115,7 +122,7 @@ async def move_consensus(
         wanted = to.told or to.kind
         moving = mark.moving
         if moving is None or moving.to != wanted:
-            # One to elsewhere that is under way is over by this.
+            # This ends a move to another place: its mover finds the new id, and stops.
             moving = Moving(id=clock.unique(), to=wanted)
             if not await _replaced(store, mark, e_tag, clock, moving=moving):
                 await clock.sleep(backoff_us(attempt, clock))
@@ -136,7 +143,7 @@ async def move_consensus(
 
 
 async def _close_left(store: Store, mark: Mark, left: Left, *, clock: Clock) -> None:
-    """Close the place that a move left whose process died over it, or is at it."""
+    """Close the place that a move left, instead of a mover that died or concurrently with it."""
     old = parse_consensus(left.at or left.consensus)
     new = parse_consensus(mark.consensus_at or mark.consensus)
     mover = _Mover(
@@ -160,8 +167,8 @@ async def _replaced(
     clock: Clock,
     **changed: object,
 ) -> bool:
-    """Replace the mark, unless somebody else was first."""
-    # The stamp makes bodies differ: a store's e_tag may be a hash of them.
+    """Replace the marker; return False if another process changed it first."""
+    # The stamp makes each body unique: a store's e_tag may be a hash of the body.
     changed_mark = msgspec.structs.replace(mark, stamp=clock.unique(), **changed)
     try:
         await replace(store, MARK, encode_mark(changed_mark), e_tag=e_tag, clock=clock)
@@ -172,7 +179,7 @@ async def _replaced(
 
 @dataclass(slots=True, kw_only=True)
 class _Mover:
-    """One move, as far as this process has come with it."""
+    """One move, and the progress of this process in it."""
 
     store: Store
     clock: Clock
@@ -187,7 +194,7 @@ class _Mover:
         self.beaten_us = self.clock.monotonic_us()
 
     async def copy(self) -> bool:
-        """Fence each key, and copy it; False if the move was given up by somebody."""
+        """Fence each key, and copy it; return False if another process gave the move up."""
         keys = [key async for key in self.old.list_keys()]
         await self.new.found()
         for key in keys:
@@ -199,7 +206,7 @@ class _Mover:
             found = await self.old.scan(key, SeqNo(1))
             kept = [one for one in found if one.seqno <= fence]
             if not kept and not self._is_under_way((await load_mark(self.store))[0]):
-                return False  # Another process has ended it, and dropped them.
+                return False  # Another process completed the move, and truncated the old keys.
             await self.new.adopt(key, kept)
             head = await self.new.head(key)
             if head is None or head.seqno < fence or not kept:
@@ -209,11 +216,11 @@ class _Mover:
         return True
 
     async def switch(self, to: ConsensusPlace) -> bool:
-        """Have the new place count; False if the move was given up by somebody."""
+        """Make the new place the current one; return False if a process gave the move up."""
         for attempt in range(TRIES):
             mark, e_tag = await load_mark(self.store)
             if _is_at(mark, to):
-                return True  # By another process, that did the same.
+                return True  # Another process switched it for the same move.
             if not self._is_under_way(mark):
                 return False
             switched = await _replaced(
@@ -228,7 +235,7 @@ class _Mover:
         return False
 
     async def close(self) -> None:
-        """Write into the old keys where consensus is now, and drop what was in them."""
+        """Write the new place into the old keys, and delete their other records."""
         mark, e_tag = await load_mark(self.store)
         final = MoveFence(self.move, mark.consensus_at or mark.consensus)
         for key in [key async for key in self.old.list_keys()]:
@@ -244,9 +251,9 @@ class _Mover:
     async def _fence(
         self, key: str, fence: MoveFence, *, is_there: Callable[[MoveFence], bool]
     ) -> SeqNo | None:
-        """Have a fence be the newest record of a key; return its seqno.
+        """Make a fence the newest record of a key, and return its seqno.
 
-        None: the location has moved by now, as a final fence says.
+        Return None if the newest record is a final fence: the location has moved.
         """
         while True:
             newest = await self.old.head(key)
@@ -273,14 +280,14 @@ class _Mover:
         return mark.moving is not None and mark.moving.id == self.move
 
     async def _beat(self) -> bool:
-        """Show now and then that the move is under way; False if it is not any more."""
+        """Change the marker now and then as a sign of life; return False if the move is over."""
         now_us = self.clock.monotonic_us()
         if now_us - self.beaten_us < BEAT_US:
             return True
         mark, e_tag = await load_mark(self.store)
         if not self._is_under_way(mark):
             return False
-        # Where another process was first, that was its sign of life.
+        # If this loses a race, another process of the same move gave a sign of life.
         await _replaced(self.store, mark, e_tag, self.clock)
         self.beaten_us = now_us
         return True

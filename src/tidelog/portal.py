@@ -1,6 +1,7 @@
-"""A loop in a thread of its own, for programs that have none.
+"""An event loop in a thread of its own, for programs without a loop.
 
-Nothing of it survives a fork, which is told; and no loop of the caller's is touched.
+The portal does not survive a fork: its calls in a child raise HandleError. It never touches a loop
+of the caller.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ F = TypeVar("F")
 
 
 class Portal:
-    """One event loop in one thread, and the way into it."""
+    """One event loop in one thread; `run` executes coroutines in it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
         self._is_closing = False
-        self._door = threading.Lock()  # Whoever comes in before it is closed is ended, or answered.
+        # A coroutine that enters under this lock is in the loop before `_end` cancels all tasks.
+        self._door = threading.Lock()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
         _OPEN.add(self)
 
     def __reduce__(self) -> NoReturn:
-        # Whatever holds a connection comes by here when it is pickled or copied.
+        # pickle and copy call this for each object that refers to the connection.
         raise TypeError(
             "a connection cannot be pickled or copied, nor what was opened by it: hand on the URL, "
             "and connect where it is used"
@@ -49,8 +51,9 @@ class Portal:
         """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
 
         Raises:
-            HandleError: the connection was closed, or is another process's; UNKNOWN if it was
-            closed meanwhile. Whatever ``work`` raises.
+            HandleError: the connection was closed, or belongs to the process before a fork. The
+                outcome is UNKNOWN if another thread closed it during the call.
+            Any error of ``work``.
         """
         if os.getpid() != self._process:
             work.close()
@@ -75,9 +78,9 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """End what still runs, then the loop and its threads.
+        """Cancel the running tasks, then end the loop and its threads.
 
-        Closing again does nothing, nor does closing what was opened before a fork.
+        A second call does nothing. In a forked child, a call does nothing.
         """
         self._close()
         _OPEN.discard(self)
@@ -102,7 +105,7 @@ class Portal:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        if not exits:  # At the interpreter's end no thread can be started, as this one needs.
+        if not exits:  # It starts a thread, which fails while the interpreter exits.
             await self._loop.shutdown_default_executor()
 
     def iterate(self, stream: AsyncIterator[T]) -> Iterator[T]:
@@ -152,7 +155,7 @@ _register(_close_at_exit)
 
 
 class Blocking(Generic[A]):
-    """A blocking twin: it calls what is awaited, ``inner``, by a portal."""
+    """A blocking counterpart, which calls the asynchronous object ``inner`` through a portal."""
 
     def __init__(self, portal: Portal, inner: A) -> None:
         self._portal = portal
@@ -160,7 +163,7 @@ class Blocking(Generic[A]):
 
 
 def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
-    """Return a class decorator that copies docstrings from the awaited class.
+    """Return a class decorator that copies docstrings from the asynchronous class.
 
     A method with a docstring of its own keeps it.
     """

@@ -1,14 +1,14 @@
-"""Hashes of rows, and linear sums of them: how contents are compared without reading them.
+"""Hashes of rows, and linear sums of them, which compare contents without reading them.
 
-``H(row)`` depends on the row's values, and on which column holds which, and on nothing else: not on
-names, chunks, encodings or widths (`rowhash_columns` says what a value is). Rows are hashed under
-one schema: the same number as an integer and as a decimal hashes differently.
+``H(row)`` depends only on the row's values and on their columns. It does not depend on names,
+chunks, encodings or widths (`rowhash_columns` defines a value). Rows are hashed under one schema:
+the same number as an integer and as a decimal has two hashes.
 
-A `RowSum` adds up ``diff * H`` and so ignores order and cancels as updates do. Two different
-collections share a sum with a chance of 2^-128; somebody who chooses rows to that end can succeed:
-sums find faults, not forgers.
+A `RowSum` is the sum of ``diff * H``. It ignores order, and opposite diffs cancel. Two different
+collections share a sum with a probability of 2^-128. A person who chooses rows for that purpose can
+produce equal sums: sums detect faults, not forgery.
 
-Invariants: H is stable for ever, pinned by ``tests/golden/rowhash.json``.
+Invariants: H never changes; ``tests/golden/rowhash.json`` pins it.
 Source: design page 4, "Parts".
 """
 
@@ -57,7 +57,7 @@ class RowSum:
 
     @classmethod
     def from_bytes(cls, octets: bytes) -> RowSum:
-        """Read what `to_bytes` gave.
+        """Decode the bytes of `to_bytes`.
 
         Raises:
             CorruptionError: it is not 16 bytes long.
@@ -99,10 +99,10 @@ class Hashes:
 
 
 def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
-    """Hash each row over the columns, in their order.
+    """Hash each row over the columns, in the order of the columns.
 
     Raises:
-        UsageError: a column has not ``rows`` rows, or a type that `supported` refuses.
+        UsageError: a column does not have ``rows`` rows, or has a type that is not `supported`.
     """
     state = start_fold("row", rows)
     for number, column in enumerate(columns):
@@ -119,7 +119,7 @@ def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
 
 
 def hash_rows_with_time(hashes: Hashes, times: npt.NDArray[np.int64]) -> Hashes:
-    """Hash rows together with their times, given the hashes of the rows alone."""
+    """Hash rows together with their times, from the hashes of the rows alone."""
     _check_length(hashes, times)
     state = np.stack([hashes.lo, hashes.hi])
     words = np.ascontiguousarray(times, np.int64).view(np.uint64)
@@ -131,17 +131,17 @@ def hash_rows_with_time(hashes: Hashes, times: npt.NDArray[np.int64]) -> Hashes:
 
 
 def weighted_sum(hashes: Hashes, diffs: npt.NDArray[np.int64]) -> RowSum:
-    """Add up ``diff * H`` over all rows."""
+    """Return the sum of ``diff * H`` over all rows."""
     _check_length(hashes, diffs)
     weights = np.ascontiguousarray(diffs, np.int64).view(np.uint64)
     return RowSum(int(np.dot(hashes.lo, weights)), int(np.dot(hashes.hi, weights)))
 
 
 def bucket_of(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
-    """Assign each row a bucket from 0 to ``buckets - 1``, the same wherever the row is hashed.
+    """Return each row's bucket, from 0 to ``buckets - 1``; it is the same in every process.
 
     Raises:
-        UsageError: there is not one bucket.
+        UsageError: ``buckets`` is less than 1.
     """
     if buckets < 1:
         raise UsageError("rows go to at least one bucket", buckets=buckets)
@@ -152,7 +152,7 @@ def check_supported(schema: pa.Schema) -> None:
     """Check that rows of ``schema`` can be hashed.
 
     Raises:
-        UsageError: they cannot; it names the first such column and its type.
+        UsageError: they cannot; the message names the first such column and its type.
     """
     for field in schema:
         if not supported(field.type):

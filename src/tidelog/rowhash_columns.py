@@ -1,19 +1,20 @@
-"""Arrow columns as hashes: what of an array counts, and what does not.
+"""Arrow columns as hashes: the parts of an array that determine its hash.
 
 A value is hashed as its class (`_class_of`) and canonical bytes:
 
-- integers, decimals: two's complement, little endian, in the least of 8, 16 or 32 bytes that holds
-  it, so that widening a column changes nothing. A decimal's class names its scale.
-- floats: as 64 bits; all NaN are one, and -0.0 is 0.0. Boolean: 0 or 1 in 8 bytes.
+- integers, decimals: two's complement, little endian, in 8, 16 or 32 bytes, whichever is the least
+  that holds it. So widening a column changes no hash. A decimal's class names its scale.
+- floats: as 64 bits; all NaN are equal, and -0.0 is 0.0. Boolean: 0 or 1 in 8 bytes.
 - dates: days, in 8 bytes. Times, timestamps, durations: the stored number, in 8 bytes; the class
-  names the unit, and a time zone does not count, as it only says how to show an instant.
-- strings, binaries: their bytes; the class tells the two apart, fixed size counts as binary.
+  names the unit. A time zone is ignored, since it only formats an instant.
+- strings, binaries: their bytes; the classes differ, and fixed size counts as binary.
 - lists: the length, and the sum over elements of a hash of position and element.
-- structs: their fields' hashes in order; names do not count.
+- structs: their fields' hashes in order; names are ignored.
 - null: one hash for every type.
 
-So neither chunks, offsets of slices, dictionaries, widths of offsets nor bytes under nulls matter.
-Invariants: stable for ever, see `rowhash_xxh3`; temporaries hold at most a block of rows.
+So the hash ignores chunks, offsets of slices, dictionaries, widths of offsets and bytes under
+nulls.
+Invariants: hashes never change, see `rowhash_xxh3`; temporaries hold at most one block of rows.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _DAY_MS = 86_400_000
 
 
 def supported(dtype: pa.DataType) -> bool:
-    """Say whether values of ``dtype`` can be hashed."""
+    """Return True if values of ``dtype`` can be hashed."""
     if isinstance(dtype, pa.DictionaryType | pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         return supported(dtype.value_type)
     if pa.types.is_struct(dtype):
@@ -55,7 +56,7 @@ def supported(dtype: pa.DataType) -> bool:
 
 
 def fold_column(state: Lanes, column: Column) -> None:
-    """Mix the hashes of a column, which has a row for each of ``state``, into it, in place."""
+    """Mix the hashes of a column into ``state``, in place; both have the same number of rows."""
     start = 0
     for block in _blocks(column):
         limit = start + (block.shape[1] if isinstance(block, np.ndarray) else len(block))
@@ -72,13 +73,13 @@ def fold_column(state: Lanes, column: Column) -> None:
 
 
 def _column_lanes(column: Column) -> Iterator[Lanes]:
-    """Hash a column, a piece at a time: the pieces cover its rows in order."""
+    """Yield the hashes of a column in pieces, which cover its rows in order."""
     for block in _blocks(column):
         yield block if isinstance(block, np.ndarray) else _block_lanes(block)
 
 
 def _blocks(column: Column) -> Iterator[Lanes | ArrowArray]:
-    """Yield a column's rows in order, a few at a time; hashed already where they have numbers."""
+    """Yield a column's rows in blocks, in order; rows of a dictionary come as hashes."""
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         array = chunk.dictionary_encode() if _repeats(chunk) else chunk
         if isinstance(array, pa.DictionaryArray):
@@ -90,7 +91,7 @@ def _blocks(column: Column) -> Iterator[Lanes | ArrowArray]:
 
 def _dictionary_lanes(array: pa.DictionaryArray[Any, Any]) -> Iterator[Lanes]:
     if len(array.dictionary) > len(array):
-        # A slice of a big dictionary: hash what is used only.
+        # A slice of a large dictionary: hash only the values in use.
         yield from _column_lanes(array.dictionary_decode())
         return
     # The hash of null goes last, for the rows whose index is null.
@@ -101,12 +102,12 @@ def _dictionary_lanes(array: pa.DictionaryArray[Any, Any]) -> Iterator[Lanes]:
 
 
 def _repeats(array: ArrowArray) -> bool:
-    """Guess whether hashing distinct values once is quicker (it changes no hash)."""
+    """Guess whether hashing each distinct value once is faster. The hashes are the same."""
     dtype = array.type
     if len(array) < 8 * _SAMPLE_ROWS or not (_is_text(dtype) or _is_binary(dtype)):
         return False
     if is_compiled() and array.nbytes < _SHORT * len(array):
-        return False  # To find what repeats takes longer.
+        return False  # Finding the distinct values takes longer than hashing all.
     sample = array.take(np.linspace(0, len(array) - 1, _SAMPLE_ROWS).astype(np.int64))
     return 4 * len(sample.unique()) <= _SAMPLE_ROWS
 
@@ -120,7 +121,7 @@ def _block_lanes(array: ArrowArray) -> Lanes:
 
 
 def _value_lanes(array: ArrowArray) -> Lanes:
-    """Hash the values of an array, and whatever stands under its nulls."""
+    """Hash the values of an array; the hashes of its nulls are arbitrary."""
     dtype = array.type
     if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         return _list_lanes(array)
@@ -138,7 +139,7 @@ def _value_lanes(array: ArrowArray) -> Lanes:
 
 
 def _words_of(array: ArrowArray) -> Words | None:
-    """Return values that are hashed as 64 bits each; None: they are not."""
+    """Return the values as 64-bit words; None if the type or a value needs another form."""
     dtype = array.type
     if pa.types.is_boolean(dtype):
         return _stored(array.cast(pa.uint8()), "u1").astype(np.uint64)
@@ -151,7 +152,7 @@ def _words_of(array: ArrowArray) -> Words | None:
     if pa.types.is_date64(dtype):
         values = values // _DAY_MS
     words = values.astype(f"<{kind}8", copy=False).view(np.uint64)
-    # Two's complement needs one more word beyond 2^63, lest 2^64 - 1 be -1.
+    # A value from 2^63 on needs a second word in two's complement: else 2^64 - 1 would equal -1.
     return None if kind == "u" and (words >> np.uint64(63)).any() else words
 
 
@@ -174,7 +175,7 @@ def _octets_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
 
 
 def _float_words(array: ArrowArray) -> Words:
-    with np.errstate(invalid="ignore"):  # A signalling NaN is as good as any.
+    with np.errstate(invalid="ignore"):  # A signalling NaN counts as any other NaN.
         values = _stored(array, f"<f{array.type.bit_width // 8}").astype(np.float64)
         values += 0.0  # -0.0 + 0.0 is 0.0
         values[np.isnan(values)] = np.nan
@@ -187,7 +188,7 @@ def _is_stored_as_integer(dtype: pa.DataType) -> bool:
 
 
 def _wide_words(array: ArrowArray) -> Words:
-    """Return integers that 64 bits do not hold as rows of little-endian words."""
+    """Return integers wider than 64 bits as rows of little-endian words."""
     width = array.type.bit_width
     if width > 64:
         return _stored(array, "<u8", words=width // 64).reshape(len(array), -1)
@@ -196,7 +197,7 @@ def _wide_words(array: ArrowArray) -> Words:
 
 
 def _wide_lanes(words: Words, seeds: tuple[int, int]) -> Lanes:
-    """Hash integers given as rows of little-endian words, in the least size that holds each."""
+    """Hash integers, given as rows of little-endian words, each in the least size that holds it."""
     rows, width = words.shape
     signs = (words.view(np.int64) >> np.int64(63)).view(np.uint64)
     lengths = np.full(rows, 8 * width, np.int64)
@@ -244,13 +245,13 @@ def _null_lanes(rows: int) -> Lanes:
 
 
 def _stored(array: ArrowArray, dtype: str, *, words: int = 1) -> npt.NDArray[Any]:
-    """View an array's values, each ``words`` numbers of ``dtype``, without copying them."""
+    """Return a view of an array's values, each as ``words`` numbers of ``dtype``."""
     stored = np.frombuffer(_octets(array.buffers()[1]), dtype)
     return stored[array.offset * words : (array.offset + len(array)) * words]
 
 
 def _octets(buffer: pa.Buffer | None) -> Octets:
-    # Arrow leaves a buffer out where there is nothing to hold.
+    # Arrow may omit an empty buffer.
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
 
 
@@ -270,7 +271,7 @@ def _is_binary(dtype: pa.DataType) -> bool:
 
 
 def _class_of(dtype: pa.DataType) -> str | None:
-    """Name the class of a type's values, as it goes into their seeds; None: not supported."""
+    """Return the name of a type's class, for the seeds; None if the type is not supported."""
     types = pa.types
     if types.is_decimal(dtype):
         return f"decimal({dtype.scale})"

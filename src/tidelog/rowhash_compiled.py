@@ -1,10 +1,10 @@
-"""The arithmetic of `rowhash_xxh3`, compiled: value by value in one pass, for a fifth of the time.
+"""The arithmetic of `rowhash_xxh3`, compiled: one pass over the values, in a fifth of the time.
 
-Numba compiles these functions when this module is first imported on a machine, in about two
-seconds, and keeps what it made beside this file, or in the user's cache. They do not hold the
-interpreter's lock.
+Numba compiles these functions at the first import on a machine, in about two seconds. It caches the
+code next to this file, or in the user's cache folder. The functions release the interpreter's lock.
 
-Invariants: bit by bit what `rowhash_xxh3` computes; ``tests/test_rowhash_compiled.py`` compares.
+Invariants: the results equal those of `rowhash_xxh3` bit by bit;
+``tests/test_rowhash_compiled.py`` compares them.
 Source: XXH3, "XXH3_64bits_withSeed", as in xxHash 0.8.
 """
 
@@ -34,7 +34,7 @@ _U64 = np.uint64
 _generated: Callable[[_Compiled], _Compiled] = cast("Any", intrinsic)
 _PLAIN: Final = ("C", "A")
 
-LONGEST = 128  # Bytes; longer values are the library's.
+LONGEST = 128  # Bytes; the library hashes longer values.
 
 _WORDS_IN = types.Array(types.uint64, 1, "C", readonly=True)
 _INTEGERS_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -43,7 +43,7 @@ _HALVES_ANYWHERE = types.Array(types.uint32, 1, "A", readonly=True, aligned=Fals
 _WORDS_ANYWHERE = types.Array(types.uint64, 1, "A", readonly=True, aligned=False)
 _WORDS_OUT = types.Array(types.uint64, 1, "C")
 
-# The compiler makes floats of a number of 64 bits and a plain one: all constants are of 64 bits.
+# Numba turns uint64 combined with a plain int into a float, so all constants are uint64.
 _PRIME64_1 = _U64(0x9E3779B185EBCA87)
 _PRIME64_2 = _U64(0xC2B2AE3D27D4EB4F)
 _PRIME64_3 = _U64(0x165667B19E3779F9)
@@ -57,13 +57,13 @@ _SECRET_WORDS = np.frombuffer(SECRET, "<u8")
 
 
 def _inlined(function: _Compiled) -> _Compiled:
-    # By numba, not by what comes after: a call that takes arrays counts its references to them.
+    # Numba inlines it, not LLVM: a call with array arguments would count references to them.
     made: _Compiled = njit(cache=True, nogil=True, inline="always")(function)
     return made
 
 
 def _compiled(*arguments: Any) -> Callable[[_Compiled], _Compiled]:
-    """Compile a function for these arguments, now."""
+    """Return a decorator that compiles a function for these argument types at once."""
     made: Callable[[_Compiled], _Compiled] = njit(
         [types.void(*arguments)], cache=True, nogil=True, boundscheck=False
     )
@@ -95,7 +95,7 @@ def _four_to_eight(swapped: Any, length: Any, flip: Any) -> Any:
 
 @_generated
 def _multiply_fold(_typing: Any, left: Any, right: Any) -> Any:
-    """Multiply to 128 bits and return the two halves' exclusive or, as processors can."""
+    """Multiply to 128 bits, and return the exclusive or of the two halves, in machine code."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)
@@ -108,7 +108,7 @@ def _multiply_fold(_typing: Any, left: Any, right: Any) -> Any:
 
 @_generated
 def _byteswapped(_typing: Any, word: Any) -> Any:
-    """Return a word with its bytes the other way round."""
+    """Return a word with its bytes reversed."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bswap(*arguments)
@@ -125,7 +125,7 @@ def _hash_words(words: Any, flip: Any, out: Any) -> None:
 
 @_inlined
 def _hash_value(views: Any, secret: Any, start: Any, length: Any, lane: Any) -> Any:
-    """Hash one value of up to `LONGEST` bytes; a lane is its seed, `_flip`, and hash of nothing."""
+    """Hash one value of up to `LONGEST` bytes; a lane is (seed, `_flip`, hash of no bytes)."""
     (data, halves, words), (seed, flip, empty) = views, lane
     size, limit = _U64(length), start + length
     if length == 0:

@@ -1,7 +1,7 @@
-"""Who computes hashes: numpy, or functions compiled by numba, where that is installed.
+"""The implementation that computes hashes: numpy, or functions compiled by numba if installed.
 
-To load numba takes a third of a second, so that only a process that has much to hash does. The
-hashes are the same.
+Loading numba takes a third of a second, so a process loads it only after hashing many values. Both
+implementations compute the same hashes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, Protocol, cast
 from tidelog import rowhash_xxh3
 from tidelog.rowhash_xxh3 import Integers, Lanes, Octets, Words
 
-WORTH_LOADING: Final = 1 << 22  # Values; numpy hashes so many in a tenth of a second.
+WORTH_LOADING: Final = 1 << 22  # Values. Numpy hashes this many in a tenth of a second.
 
 
 class Kernels(Protocol):
-    """What either of the two modules has."""
+    """The functions of both implementations."""
 
     hash_words: Callable[[Words, tuple[int, int]], Lanes]
     hash_bytes: Callable[[Octets, Integers, Integers, tuple[int, int]], Lanes]
@@ -29,14 +29,14 @@ _NUMPY: Final = cast("Kernels", rowhash_xxh3)
 
 
 class _Chosen:
-    """What this process uses: compiled functions once it has hashed so much that they pay."""
+    """The implementation in use: numpy, then numba after `WORTH_LOADING` values."""
 
     kernels: Kernels = _NUMPY
     left: int = WORTH_LOADING
 
 
 def is_compiled() -> bool:
-    """Say whether compiled functions are in use."""
+    """Return True if compiled functions are in use."""
     return _Chosen.kernels is not _NUMPY
 
 
@@ -56,7 +56,7 @@ def fold(state: Lanes, lanes: Lanes) -> None:
 
 
 def fold_words(state: Lanes, words: Words, seeds: tuple[int, int]) -> None:
-    """Mix the hashes of words into ``state``, in place, as `hash_words` and `fold` do."""
+    """Mix the hashes of words into ``state``, in place, like `hash_words` and then `fold`."""
     _kernels(len(words)).fold_words(state, words, seeds)
 
 
@@ -67,7 +67,7 @@ def finish_fold(state: Lanes) -> None:
 
 def _kernels(count: int) -> Kernels:
     if _Chosen.left > 0:
-        # Threads may count past one another: then it is loaded a little later, or by two.
+        # Threads may lose each other's counts: then numba loads a little later, or twice.
         _Chosen.left -= count
         if _Chosen.left <= 0:
             _Chosen.kernels = _loaded()
@@ -78,6 +78,6 @@ def _loaded() -> Kernels:
     try:
         from tidelog import rowhash_compiled
     except (ImportError, RuntimeError):
-        # Not installed, not for this numpy, or there is no folder to keep what it compiles.
+        # Not installed, not compatible with this numpy, or no folder for compiled code exists.
         return _NUMPY
     return cast("Kernels", rowhash_compiled)

@@ -1,11 +1,12 @@
-"""XXH3 over many values at once: the arithmetic under `rowhash`, in numpy.
+"""XXH3 over many values at once, in numpy: the arithmetic of `rowhash`.
 
-A hash here is two lanes of 64 bits, held as one array of shape (2, n). A lane is exactly XXH3_64 of
-a value's bytes; the lanes differ in their seed. Numpy is quicker than one library call a value up
-to 128 bytes (about 250 ns a call and lane pair, against 20 to 150 ns); longer values go to the
-library. Blocks of `BLOCK_ROWS` keep temporaries in the cache, nearly a factor of two.
+A hash has two lanes of 64 bits, held as one array of shape (2, n). A lane is exactly XXH3_64 of a
+value's bytes; the lanes differ in their seed. Up to 128 bytes, numpy is faster than one library
+call per value (20 to 150 ns, against about 250 ns per call and lane pair). The library hashes
+longer values. Blocks of `BLOCK_ROWS` keep temporaries in the processor's cache, which is nearly
+twice as fast.
 
-Invariants: every function is stable for ever: sums of these hashes are stored.
+Invariants: no function ever changes its results, since sums of these hashes are stored.
 Source: XXH3, "XXH3_64bits_withSeed", as in xxHash 0.8; `tests/test_rowhash_xxh3.py` compares.
 """
 
@@ -47,7 +48,7 @@ _CLASS_OF_LENGTH = np.searchsorted(_CLASS_ENDS, np.arange(130)).astype(np.uint8)
 
 @functools.cache
 def seeds_of(name: str) -> tuple[int, int]:
-    """Return the two lanes' seeds for a class of values, so that classes do not meet."""
+    """Return the two lanes' seeds for a class of values, so that hashes of classes differ."""
     octets = f"tidelog rowhash {name}".encode()
     return xxhash.xxh3_64_intdigest(octets, 0), xxhash.xxh3_64_intdigest(octets, 1)
 
@@ -70,7 +71,7 @@ def hash_bytes(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[i
 
 
 def start_fold(name: str, rows: int) -> Lanes:
-    """Begin to combine the hashes of a row's parts."""
+    """Return the start state that combines the hashes of a row's parts."""
     return np.repeat(np.array(seeds_of(name), np.uint64).reshape(2, 1), rows, axis=1)
 
 
@@ -92,7 +93,7 @@ def fold_words(state: Lanes, words: Words, seeds: tuple[int, int]) -> None:
 def finish_fold(state: Lanes) -> None:
     """Avalanche ``state``, in place.
 
-    Without it, rows that swap one part with each other would often keep their sum: each bit of
+    Without it, two rows that swap one part would often keep the sum of their hashes: each bit of
     ``(a ^ b) + (c ^ d)`` equals that of ``(a ^ d) + (c ^ b)`` three times in four.
     """
     _avalanche_64(state)
@@ -138,7 +139,7 @@ def _hash_1_to_3(
 
 
 def _hash_4_to_8(swapped: Words, length: Words | np.uint64, seeds: tuple[int, int]) -> Lanes:
-    """Hash 4 to 8 bytes, given their last four as the low half and their first as the high."""
+    """Hash 4 to 8 bytes, given the last four as the low half and the first four as the high."""
     flip = _secret_word(8) ^ _secret_word(16)
     spread = [seed ^ (_byteswap_32(seed & 0xFFFFFFFF) << 32) for seed in seeds]
     lanes = swapped ^ _column(*(flip - seed for seed in spread))
@@ -175,7 +176,7 @@ def _hash_9_to_16(
 def _hash_17_to_128(
     data: Octets, starts: Integers, lengths: Integers, seeds: tuple[int, int], *, pairs: int
 ) -> Lanes:
-    """Hash values of which ``pairs`` blocks of 16 bytes from either end cover every byte."""
+    """Hash 17 to 128 bytes: ``pairs`` blocks of 16 bytes from each end cover every byte."""
     words = unaligned(data, "<u8")
     limits = starts + lengths
     lanes = np.repeat((lengths.astype(np.uint64) * _PRIME64_1).reshape(1, -1), 2, axis=0)
@@ -202,12 +203,12 @@ def hash_long(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[in
 
 
 def _multiply_fold(left: Lanes, right: Lanes) -> Lanes:
-    """Multiply to 128 bits and return the two halves' exclusive or; numpy has no such product."""
+    """Multiply to 128 bits, and return the exclusive or of the halves; numpy lacks this product."""
     left_low, left_high = left & _LOW_HALF, left >> _HALF
     right_low, right_high = right & _LOW_HALF, right >> _HALF
     carry = left_low * right_low
     carry >>= _HALF
-    left_low *= right_high  # Now the cross product of the low left half.
+    left_low *= right_high  # left_low is now a cross product.
     right_low *= left_high
     right_low += carry
     left_high *= right_high
@@ -235,7 +236,7 @@ def _avalanche_xxh3(lanes: Lanes) -> None:
 
 
 def _column(low: int, high: int) -> Lanes:
-    """Return two constants, each to meet its lane (Python integers: numpy's scalars warn)."""
+    """Return two constants as a column, one per lane; numpy's scalars would warn of overflow."""
     return np.array([[low & _MASK_64], [high & _MASK_64]], np.uint64)
 
 

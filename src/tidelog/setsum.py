@@ -1,16 +1,16 @@
-"""Setsums: checksums of multisets, the same in any order and however the parts are grouped.
+"""Setsums: checksums of multisets, independent of order and grouping.
 
 A setsum has eight columns; column i is an integer modulo a prime just below 2^32. An item's columns
-are its hash of 256 bits, read as eight little-endian numbers of 32 bits. Adding items, or whole
-sums, adds columns; subtracting takes away again. So ``setsum == collected + sum(fragments)`` can be
-kept up without reading a fragment twice.
+are its 256-bit hash, read as eight little-endian numbers of 32 bits. Adding items or sums adds
+their columns; subtraction is the inverse. So ``setsum == collected + sum(fragments)`` can be
+maintained without reading a fragment twice.
 
-The hash of items is SHA3-256 in logs of wal3's form, and wherever none is named; logs of slot
-commits have SHA-256, which processors help with. Sums of different hashes have nothing to do with
-each other: who reads a sum has to know which it is of.
+The hash of items is SHA3-256 in logs of wal3's form, and by default. Logs of slot commits use
+SHA-256, which processors accelerate. Sums of different hashes are not comparable, so a reader of a
+sum must know its hash.
 
 Invariants: columns are canonical, each less than its prime; so equal sums have equal digests.
-Source: wal3 seed 000, "Setsum"; bytes as in the crate ``setsum`` from 0.5 on.
+Source: wal3 seed 000, "Setsum"; bytes as in the crate ``setsum`` since version 0.5.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class Setsum:
 
     @classmethod
     def zero(cls) -> Setsum:
-        """Return the sum of nothing."""
+        """Return the sum of no items."""
         return _ZERO
 
     @classmethod
     def of(cls, item: bytes) -> Setsum:
-        """Return the sum of one item, by SHA3-256."""
+        """Return the sum of one item, hashed by SHA3-256."""
         return cls.of_pieces((item,))
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[bytes]) -> Setsum:
-        """Return the sum of one item that comes in pieces: only their concatenation counts."""
+        """Return the sum of one item that is given in pieces."""
         sha3 = hashlib.sha3_256()
         for piece in pieces:
             sha3.update(piece)
@@ -87,12 +87,12 @@ class Setsum:
 
     @classmethod
     def from_hex(cls, text: str) -> Setsum:
-        """Read what `hex` gave; capitals are read too.
+        """Decode the text of `hex`; upper case is valid too.
 
         Raises:
-            CorruptionError: it is not 64 hex digits, or a column is not less than its prime. Other
-                programs let such columns in from JSON; to reduce them here would give a sum that
-                no longer names the object it was taken from.
+            CorruptionError: it is not 64 hex digits, or a column is not less than its prime. Some
+                programs accept such columns from JSON. Reducing them here would change the sum,
+                and it would no longer match the object that it describes.
         """
         if not _HEX.fullmatch(text):
             raise CorruptionError("a setsum is written as 64 hex digits", found=repr(text))
@@ -123,10 +123,10 @@ class Setsum:
 
 
 def setsum_of(items: Iterable[bytes], *, item_hash: ItemHash = SHA3_256) -> Setsum:
-    """Return the sum of many items; one that comes twice counts twice."""
+    """Return the sum of many items; an item that occurs twice counts twice."""
     hashed, left = _HASHES[item_hash], iter(items)
     total = np.zeros(len(PRIMES), dtype=np.uint64)
-    # In pieces: the digests of millions of small items would take more than the items do.
+    # In pieces: the digests of millions of small items would need more memory than the items.
     while digests := b"".join([hashed(item).digest() for item in islice(left, _ITEMS_AT_ONCE)]):
         columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
         total += columns.sum(axis=0, dtype=np.uint64)
@@ -134,7 +134,7 @@ def setsum_of(items: Iterable[bytes], *, item_hash: ItemHash = SHA3_256) -> Sets
 
 
 def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
-    """Return the sum of one record of a log in wal3's form, as `record_item` spells it.
+    """Return the sum of one record of a log in wal3's form; see `record_item`.
 
     Raises:
         UsageError: the position or the time is not from 0 to 2^64-1.
@@ -143,9 +143,9 @@ def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
 
 
 def record_item(position: int, timestamp_us: int, body: bytes) -> bytes:
-    """Return the item that stands for a record: position and time, 8 bytes each, big endian; body.
+    """Return the item of a record: position and time, 8 bytes each, big endian; then the body.
 
-    For many records, ``setsum_of`` of their items is far quicker than adding up their sums.
+    For many records, ``setsum_of`` of their items is much faster than the sum of their sums.
 
     Raises:
         UsageError: the position or the time is not from 0 to 2^64-1.

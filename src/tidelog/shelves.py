@@ -1,6 +1,6 @@
 """The logs of a location, plain and keyed, by name.
 
-What they need is loaded when one is used: to read a collection, half as much has to be there.
+The engines load at their first use: a process that only reads a collection imports half as much.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Shelves(ABC):
-    """The part of a `tidelog.location.Location` that is about logs."""
+    """The methods of a `tidelog.location.Location` for logs."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class Shelves(ABC):
     @property
     @abstractmethod
     def store(self) -> Store:
-        """Return the store as this process uses it."""
+        """Return the store with this process's options, such as a cache."""
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class Shelves(ABC):
 
     @property
     def shelf(self) -> Logs:
-        """Return the logs of this location, to be made, copied or destroyed."""
+        """Return the port that creates, opens, copies and destroys this location's logs."""
         from tidelog.wal.logs import Logs
 
         return Logs(store=self.store, clock=self.clock, writer=writer_name())
@@ -56,10 +56,11 @@ class Shelves(ABC):
     async def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:
-        """Open a log; ``shape`` and ``batching`` are how it is written, if it is.
+        """Open a log; ``shape`` and ``batching`` are settings for writing it.
 
         Raises:
-            UsageError: the name will not do. NoSuchLog: there is none of that name.
+            UsageError: the name is not valid.
+            NoSuchLog: no log has the name.
         """
         try:
             return await self.shelf.open(name, shape=shape, batching=batching)
@@ -79,54 +80,59 @@ class Shelves(ABC):
         shape: Shape | None = None,
         batching: Batching | None = None,
     ) -> Log:
-        """Make a log, and open it; see `log`.
+        """Create a log, and open it; see `log`.
 
         Raises:
-            UsageError: the name or the protocol will not do. NameTaken: there is one already.
+            UsageError: the name or the protocol is not valid.
+            NameTaken: a log has the name.
         """
         return await self.shelf.create(name, protocol=protocol, shape=shape, batching=batching)
 
     async def logs(self, *, lost: bool = False) -> list[str]:
-        """Return the names of all logs, in order, also of such as were destroyed.
+        """Return the names of all logs, sorted, destroyed ones included.
 
-        ``lost`` asks for those alone that have records and no manifest.
+        With ``lost``, return only the logs that have records and no manifest.
         """
         return await self.shelf.names(lost=lost)
 
     async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that begins as another, from ``start`` on, and shares what it has stored.
+        """Create a log that begins as a copy of another from ``start``, and shares its objects.
 
         Raises:
-            UsageError: the source has no such position, or is of the manifest protocol, or the name
-            is not of letters, digits and _. NameTaken: there is such a log, or a pin of the name
-            that no fork made. NoSuchLog: there is no source. PositionCollected: ``start`` was
-            collected. ContentionError: others changed the source meanwhile.
+            UsageError: the source has no such position, or has the manifest protocol, or the name
+                contains characters other than letters, digits and _.
+            NameTaken: a log has the name, or a pin that is not a fork's.
+            NoSuchLog: the source does not exist.
+            PositionCollected: ``start`` was collected.
+            ContentionError: other processes kept changing the source concurrently.
         """
         return await self.shelf.fork(source, name, start=start)
 
     async def copy_log(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
-        """Copy a log, from ``start`` on, to one of its own protocol or another; positions stay.
+        """Copy a log from ``start`` into a new log of any protocol; positions stay the same.
 
-        Hold the source meanwhile, by a cursor or a pin.
+        Hold the source with a cursor or a pin during the copy.
 
         Raises:
-            UsageError: there is no such protocol, or no such position yet; or the source has
-            streams, which the manifest protocol has not. NameTaken: there is a log of the name.
-            NoSuchLog: there is no source. PositionCollected: ``start`` was collected.
+            UsageError: no such protocol or position exists; or the source has streams, which the
+                manifest protocol does not support.
+            NameTaken: a log has the name.
+            NoSuchLog: the source does not exist.
+            PositionCollected: ``start`` was collected.
         """
         return await self.shelf.copy(source, name, protocol=protocol, start=start)
 
     async def destroy_log(self, name: str, *, grace_us: int | None = None) -> Destroyed:
-        """Destroy a log, ``grace_us`` microseconds after it was closed to all readers and writers.
+        """Close a log to all readers and writers, and delete it ``grace_us`` later.
 
-        Units: ``grace_us`` is a minute unless told.
+        Units: ``grace_us``: microseconds; a minute by default.
 
         Raises:
-            NoSuchLog: there is none, or its manifest is lost: rebuild it first. UsageError: it has
-            forks, or there are other objects beside it. ContentionError: others were first each
-            time.
+            NoSuchLog: no log has the name, or its manifest is lost: rebuild it first.
+            UsageError: the log has forks, or its folder contains other objects.
+            ContentionError: other processes kept changing the log.
         """
         from tidelog.wal.gc.collector import GRACE_US
 
@@ -134,33 +140,35 @@ class Shelves(ABC):
         return await self.shelf.destroy(name, grace_us=grace_us)
 
     async def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
-        """Make the lost manifest of a log of the slot protocol again, from its records.
+        """Rebuild the lost manifest of a log of the slot protocol from its records.
 
-        ``start`` is a position from which on the log is known to be whole, if it is not all.
+        ``start`` is the position after which the log is complete, if its begin is not.
 
         Raises:
-            NameTaken: there is a manifest. UsageError: there are no records of such a log, or none
-            begins at ``start``. CorruptionError: they do not make a log; nothing was written.
+            NameTaken: a manifest exists.
+            UsageError: no records of such a log exist, or none begins at ``start``.
+            CorruptionError: the records do not form a log; nothing was written.
         """
         return await self.shelf.rebuild(name, start=start)
 
     async def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
-        """Copy a log that Chroma's wal3 wrote somewhere else, and its cursors.
+        """Copy a log that Chroma's wal3 wrote in another place, with its cursors.
 
         Raises:
-            NoSuchLog: there is none. UsageError: it is no log in wal3's form. NameTaken: there is a
-            log of the name.
+            NoSuchLog: no log exists at ``url``.
+            UsageError: it is not a log in wal3's form.
+            NameTaken: a log has the name.
         """
         return await self.shelf.adopt(open_store(url, clock=self.clock), name)
 
     async def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
-        """Copy a log to another place as Chroma's wal3 reads it; see `copy_log`."""
+        """Copy a log to another place in the form that Chroma's wal3 reads; see `copy_log`."""
         target = open_store(url, clock=self.clock, create=True)
         await self.shelf.export(name, target, start=start)
 
     @property
     def keyed_shelf(self) -> KeyedLogs:
-        """Return the keyed logs of this location."""
+        """Return the port that creates, opens, forks and drops this location's keyed logs."""
         from tidelog.keyed.logs import KeyedLogs
 
         return KeyedLogs(
@@ -174,11 +182,11 @@ class Shelves(ABC):
     async def create_keyed(
         self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> KeyedLog:
-        """Make a keyed log, and open it; see `keyed`.
+        """Create a keyed log, and open it; see `keyed`.
 
         Raises:
-            UsageError: the name or the settings will not do. NameTaken: there is one already, or
-            was.
+            UsageError: the name or the settings are not valid.
+            NameTaken: a keyed log has the name, or a dropped one had it.
         """
         return await self.keyed_shelf.create(name, sealing=sealing, retention=retention)
 
@@ -190,14 +198,15 @@ class Shelves(ABC):
         batching: Batching | None = None,
         upkeep: bool = True,
     ) -> KeyedLog:
-        """Open a keyed log, in which every key is its own ordered log.
+        """Open a keyed log, in which every key is an ordered log of its own.
 
-        ``visibility`` says whether this handle's reads show what it has only ordered (``memory``),
-        or what is ``durable``; ``batching`` is how it is written, if it is. While it writes, it
-        compacts beside, unless ``upkeep`` is False.
+        ``visibility``: ``memory`` also shows records that this handle has ordered but not yet
+        stored; ``durable`` shows only stored records. ``batching`` holds settings for writing.
+        While the handle writes, it compacts concurrently, unless ``upkeep`` is False.
 
         Raises:
-            UsageError: the name or the settings will not do. NoSuchLog: there is none.
+            UsageError: the name or the settings are not valid.
+            NoSuchLog: no keyed log has the name.
         """
         return await self.keyed_shelf.open(
             name, visibility=visibility, batching=batching, upkeep=upkeep
@@ -206,38 +215,42 @@ class Shelves(ABC):
     async def keyed_reader(
         self, name: str, *, refresh_us: int = 1_000_000, checkpoint: str | None = None
     ) -> KeyedReader:
-        """Open a keyed log to be read: as it goes on, or as it was at a checkpoint.
+        """Open a keyed log for reading, at its newest records or at a checkpoint.
 
-        Units: it looks what is new when it is asked ``refresh_us`` microseconds after the last
-            time, or later.
+        Units: ``refresh_us``: a read looks for new records if the last look is at least this many
+            microseconds ago.
 
         Raises:
-            NoSuchLog: there is none. NoSuchCheckpoint: it has no such checkpoint.
+            NoSuchLog: no keyed log has the name.
+            NoSuchCheckpoint: the keyed log has no such checkpoint.
         """
         return await self.keyed_shelf.reader(name, refresh_us=refresh_us, checkpoint=checkpoint)
 
     async def keyed_logs(self) -> list[str]:
-        """Return the names of all keyed logs, in order."""
+        """Return the names of all keyed logs, sorted."""
         return await self.keyed_shelf.names()
 
     async def fork_keyed(self, source: str, name: str) -> KeyedLog:
-        """Make a keyed log that begins as another is now, and shares what it has stored.
+        """Create a keyed log that begins as a copy of another, and shares its objects.
 
         Raises:
-            UsageError: the name is not of letters, digits and _. NameTaken: there is such a log.
-            NoSuchLog: there is no source. ContentionError: others changed the source meanwhile.
+            UsageError: the name contains characters other than letters, digits and _.
+            NameTaken: a keyed log has the name.
+            NoSuchLog: the source does not exist.
+            ContentionError: other processes kept changing the source concurrently.
         """
         return await self.keyed_shelf.fork(source, name)
 
     async def drop_keyed(self, name: str) -> None:
-        """Drop a keyed log, for good; its name stays taken.
+        """Drop a keyed log for good; its name is never reused.
 
         Raises:
-            NoSuchLog: there is none. UsageError: forks read what it has stored.
+            NoSuchLog: no keyed log has the name.
+            UsageError: a fork reads its objects.
         """
         await self.keyed_shelf.drop(name)
 
 
 def writer_name() -> str:
-    """Return what people see of this process in what it writes to logs."""
+    """Return the name of this process in logs, for people: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"

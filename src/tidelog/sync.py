@@ -1,7 +1,7 @@
-"""The synchronous face: the same names, for notebooks, Spark drivers and scripts.
+"""The synchronous API: the same names, for notebooks, Spark drivers and scripts.
 
-A connection owns one loop in one thread, from `connect` to its end (`tidelog.portal`).
-Methods import the engine that they need, so that a process loads Arrow and DuckDB only for its use.
+A connection owns one loop in one thread, from `connect` to `close` (`tidelog.portal`).
+Each method imports the engine that it needs, so a process loads Arrow and DuckDB only on use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @documented_as(aio_location.Location)
 class Location(Blocking[aio_location.Location]):
-    """A location that was connected to; close it, or use it in ``with``."""
+    """A connected location; close it, or use it in ``with``."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -173,9 +173,9 @@ class Location(Blocking[aio_location.Location]):
         final: bool = False,
         on_tick: Callable[[IngestProgress], None] | None = None,
     ) -> Summary:
-        """Ingest a source up to where it is now, in this process or by the ``engine``'s.
+        """Ingest a source up to its present end, in this process or by the ``engine``.
 
-        ``final`` says that nothing more comes, as ``tidelog ingest --final`` does.
+        ``final`` states that the source is complete, like ``tidelog ingest --final``.
         """
         from tidelog.collection.ingest.run import run_ingest
 
@@ -226,16 +226,16 @@ def connect(
     cache: str | os.PathLike[str] | None = None,
     hedge: bool | None = None,
 ) -> Location:
-    """Connect to the location at a URL or a path; with ``create``, make it if there is none.
+    """Connect to the location at a URL or a path; with ``create``, create it if none exists.
 
-    ``consensus`` is what decides between writers, said when a location is made: ``store``, as
-    always unless told, ``sqlite:PATH`` or ``postgresql://...``.
-    ``cache`` keeps parts that were read, in memory (``256MiB``) or in a folder; ``hedge`` sends
-    slow reads again.
+    ``consensus`` is the place that resolves concurrent commits, chosen when a location is created:
+    ``store`` (the default), ``sqlite:PATH`` or ``postgresql://...``.
+    ``cache`` keeps the parts read, in memory (``256MiB``) or in a folder. ``hedge`` repeats slow
+    reads.
 
     Raises:
-        NoSuchLocation: there is none. UsageError, LocationError: see
-        `tidelog.location.open_location`.
+        NoSuchLocation: no location exists at the URL.
+        UsageError, LocationError: see `tidelog.location.open_location`.
     """
     portal = Portal()
     try:

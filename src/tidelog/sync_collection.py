@@ -1,4 +1,4 @@
-"""The synchronous face of collections; see `tidelog.collection.collection`."""
+"""The synchronous API of collections; see `tidelog.collection.collection`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.portal import Blocking, documented_as
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A snapshot: rows at one time, each as often as it is there; no later commit changes it."""
+    """A snapshot: the rows at one time, with duplicates. No later commit changes it."""
 
     table: pa.Table
     as_of: int
@@ -30,7 +30,7 @@ class Contents:
         return self.table.num_rows
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        # By this pandas, Polars, DuckDB and PyArrow take it as it is.
+        # pandas, Polars, DuckDB and PyArrow read the rows by this, without a conversion.
         stream: object = self.table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
         return stream
 
@@ -39,17 +39,17 @@ class Contents:
         return self.table
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame (pandas must be installed)."""
+        """Return the rows as a pandas DataFrame; pandas must be installed."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame (polars must be installed)."""
+        """Return the rows as a polars DataFrame; polars must be installed."""
         import polars
 
         return polars.from_arrow(self.to_arrow())
 
     def to_spark(self, spark: Any) -> Any:
-        """Return a Spark DataFrame on a session."""
+        """Return the rows as a DataFrame of a Spark session."""
         return spark.createDataFrame(self.to_arrow())
 
 
@@ -57,7 +57,7 @@ class Contents:
 class Collection(Blocking[aio_collection.Collection]):
     """One collection.
 
-    A time is ISO 8601 text, a datetime, a date (its midnight, in UTC) or milliseconds since 1970.
+    A time is ISO 8601 text, a datetime, a date (midnight UTC) or milliseconds since 1970.
     """
 
     def __repr__(self) -> str:
@@ -71,10 +71,10 @@ class Collection(Blocking[aio_collection.Collection]):
         where: str | None = None,
         limit: int | None = None,
     ) -> Contents:
-        """Return the rows at a time; without one, at the newest that is complete.
+        """Return the rows at a time; by default, at the newest complete time.
 
-        ``where`` is a condition in DuckDB's dialect. What ``columns``, ``where`` and ``limit``
-        leave out is not read, where that can be told without reading it.
+        ``where`` is a condition in DuckDB's dialect. ``columns``, ``where`` and ``limit`` are
+        pushed down to Parquet statistics.
         """
 
         async def read() -> Contents:
@@ -95,7 +95,7 @@ class Collection(Blocking[aio_collection.Collection]):
         where: str | None = None,
         limit: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the rows at a time, some thousands at once; see `snapshot`."""
+        """Yield the rows at a time, some thousands per table; see `snapshot`."""
         stream = self._inner.scan(as_of, columns=columns, where=where, limit=limit)
         return self._portal.iterate(stream)
 
@@ -114,15 +114,15 @@ class Collection(Blocking[aio_collection.Collection]):
         )
 
     def hold(self, name: str, at: When | None = None, *, token: int | None = None) -> Frontier:
-        """Keep times from ``at`` on readable; see the awaited one."""
+        """Keep ``at`` and all later times readable; see the asynchronous method."""
         return self._portal.run(self._inner.hold(name, at, token=token))
 
     def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
-        """Move a hold up; gives from when on the collection can be read."""
+        """Move a hold forward to ``at``; return the earliest readable time of the collection."""
         return self._portal.run(self._inner.downgrade_since(name, at, token=token))
 
     def release(self, name: str, *, token: int | None = None) -> bool:
-        """Drop a hold; gives whether there was one."""
+        """Release a hold; return True if it existed."""
         return self._portal.run(self._inner.release(name, token=token))
 
     def describe(self) -> dict[str, Any]:

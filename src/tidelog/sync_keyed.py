@@ -1,4 +1,4 @@
-"""The synchronous face of keyed logs; see `tidelog.keyed.port`, whose methods these are."""
+"""The synchronous API of keyed logs; see `tidelog.keyed.port` for its methods."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @documented_as(port.KeyedScan)
 class KeyedScan(Blocking[port.KeyedScan]):
-    """Records as they are read, by one thread; a loop that is left by ``break`` ends it."""
+    """An iterator of records, for one thread; leaving its loop by ``break`` closes it."""
 
     @property
     def next_sequence(self) -> int:
-        """Return where to go on; see the awaited one."""
+        """Return the sequence to resume from; see the asynchronous property."""
         return self._inner.next_sequence
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -45,7 +45,7 @@ class KeyedScan(Blocking[port.KeyedScan]):
         return self._portal.run(self._inner.to_arrow())
 
     def close(self) -> None:
-        """End it."""
+        """Close the scan."""
         self._portal.run(self._inner.aclose())
 
     def __enter__(self) -> Self:
@@ -62,14 +62,14 @@ class KeyedScan(Blocking[port.KeyedScan]):
 
 @documented_as(aio_reader.KeyedReader)
 class KeyedReader(Blocking[aio_reader.KeyedReader]):
-    """A keyed log that is read; close it, or use it in ``with``."""
+    """A keyed log for reading; close it, or use it in ``with``."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Return the name of the keyed log."""
         return self._inner.name
 
     def scan(
@@ -199,7 +199,7 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
 
 @documented_as(aio_keyed.KeyedLog)
 class KeyedLog(KeyedReader):
-    """A keyed log that is written and read; close it, or use it in ``with``."""
+    """A keyed log for writing and reading; close it, or use it in ``with``."""
 
     _inner: aio_keyed.KeyedLog
 

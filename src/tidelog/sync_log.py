@@ -1,4 +1,4 @@
-"""The synchronous face of logs; see `tidelog.wal.log.Log`, whose methods these are."""
+"""The synchronous API of logs; see `tidelog.wal.log.Log` for its methods."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tidelog.wal.scrub.report import Scrubbed
 
 @documented_as(aio_log.Log)
 class Log(Blocking[aio_log.Log]):
-    """One log; close it, or use it in ``with``, so that all that was appended is answered.
+    """One log; close it, or use it in ``with``, so that every append is acknowledged.
 
-    Many threads may use it at once; of what `scan` and `follow` yield, each iterator one.
+    Many threads may use it concurrently. An iterator of `scan` or `follow` is for one thread.
     """
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class Log(Blocking[aio_log.Log]):
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Return the name of the log."""
         return self._inner.name
 
     @property

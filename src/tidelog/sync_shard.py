@@ -1,4 +1,4 @@
-"""The synchronous face of shards: the same names, for notebooks, Spark drivers and scripts."""
+"""The synchronous API of shards: the same names, for notebooks, Spark drivers and scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @documented_as(aio_shard.Shard)
 class Shard(Blocking[aio_shard.Shard]):
-    """One shard; see `tidelog.persist.handle.shard.Shard`, whose methods these are."""
+    """One shard; see `tidelog.persist.handle.shard.Shard` for its methods."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -180,11 +180,11 @@ class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
 
 @documented_as(aio_appender.Appender)
 class Appender(Blocking[aio_appender.Appender]):
-    """A named writer; see `tidelog.persist.handle.appender.Appender`, whose methods these are."""
+    """A named writer; see `tidelog.persist.handle.appender.Appender` for its methods."""
 
     @property
     def upper(self) -> Frontier:
-        """Return what it has brought its interval to."""
+        """Return the upper up to which this writer has written its interval."""
         return self._inner.upper
 
     def append(self, updates: Updates, upper: Frontier | int | None) -> None:
@@ -220,12 +220,12 @@ class LeasedReader(Blocking[aio_leasing.LeasedReader]):
 
     @property
     def since(self) -> Frontier:
-        """Return the earliest time that it can read."""
+        """Return the earliest time that this reader can read."""
         return self._inner.since
 
     @property
     def until_us(self) -> int | None:
-        """Return the wall time, in microseconds, at which a fixed lease is over."""
+        """Return the wall time, in microseconds, at which a fixed lease ends."""
         return self._inner.until_us
 
     def snapshot(

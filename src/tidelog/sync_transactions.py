@@ -1,4 +1,4 @@
-"""The synchronous face of transactions: the same names, for notebooks, drivers and scripts."""
+"""The synchronous API of transactions: the same names, for notebooks, drivers and scripts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tidelog.sync_shard import Shard, ShardSnapshot
 
 @documented_as(aio_begun.Transaction)
 class Transaction(Blocking[aio_begun.Transaction]):
-    """A transaction that was begun; see `tidelog.persist.transactions.begun.Transaction`."""
+    """An open transaction; see `tidelog.persist.transactions.begun.Transaction`."""
 
     @property
     def at(self) -> int:
-        """Return the time that it writes; it reads as of the one before."""
+        """Return the time that it writes; it reads as of the time before."""
         return self._inner.at
 
     def snapshot(self, name: str) -> ShardSnapshot:
@@ -38,7 +38,7 @@ class Transaction(Blocking[aio_begun.Transaction]):
 
 @documented_as(aio_transactions.Transactions)
 class Transactions(Blocking[aio_transactions.Transactions]):
-    """Several shards written at one time; see `tidelog.aio.Transactions`."""
+    """Atomic writes of several shards at one time; see `tidelog.aio.Transactions`."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
