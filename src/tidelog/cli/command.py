@@ -1,4 +1,4 @@
-"""What all commands share: their common options, and one loop on one location."""
+"""Common parts of all commands: shared options, one event loop, one open location."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
 def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     """Return the URL of the command's location.
 
-    ``is_lasting`` is False for a command that creates all that it needs.
+    ``is_lasting`` is False for a command that creates all its data itself.
 
     Raises:
-        UsageError: the user gave no location, or one that would end with the command.
+        UsageError: the user gave no location, or one whose data would vanish with the command.
     """
     url: str | None = context.find_root().obj
     if not url:
@@ -45,10 +45,11 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
 
 
 def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]) -> T:
-    """Open the location, do the work there, and return its result.
+    """Open the location, await ``work`` on it, and return the result.
 
     Raises:
-        NoSuchLocation: there is none; nothing is made. Whatever ``work`` raises.
+        NoSuchLocation: the location does not exist. Nothing is created.
+        Any error of ``work``.
     """
     from tidelog.location import open_location
 
@@ -73,7 +74,7 @@ def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
     except typer.Abort as abort:
         if not isinstance(abort.__context__, EOFError):
             raise
-        say("")  # The end of input leaves the cursor behind the question.
+        say("")  # At the end of input, the terminal's cursor is still on the line of the question.
         undone, is_meant = f"No answer. {undone}", False
     if not is_meant:
         say(undone)

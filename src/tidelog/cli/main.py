@@ -1,8 +1,8 @@
-"""The ``tidelog`` command: its options, its verbs, and what its exit status says.
+"""The ``tidelog`` command: its options, its verbs and its exit statuses.
 
-Exit status: 0 it is done, 1 it failed, 2 the command was misused, 3 the store failed, 130 it was
-interrupted. Every foreseeable mistake is one sentence on standard error; with ``TIDELOG_DEBUG=1``
-in the environment, the traceback follows.
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 the store failed, 130 the user interrupted the
+command. Every foreseeable mistake is one sentence on standard error. With ``TIDELOG_DEBUG=1`` in
+the environment, the traceback follows.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ _FOREIGN_OPTIONS: Final = {
     "--select": "--columns",
 }
 
-# Where each verb is, and each group of them, in the order of the help.
+# The module of each verb and of each group of verbs, in the order of the help.
 _VERBS: Final = (
     *("ingest", "read", "changes"),
     *("compact", "collect", "inspect", "scrub"),
     *("serve", "verify", "demo"),
 )
-_PLACES: Final = ("--location", "--consensus")  # Options that stand before it, with a value.
+_PLACES: Final = ("--location", "--consensus")  # Options with a value, before the verb.
 _GROUPS: Final = {
     "collection": "collection",
     "source": "source",
@@ -141,7 +141,7 @@ _GROUPS: Final = {
     "consensus": "consensus",
 }
 
-# What the parser of options says, in words that one need not know pydantic for.
+# Messages of the option parser, with plain words for users who do not know pydantic.
 _PLAIN: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
     (
@@ -152,13 +152,13 @@ _PLAIN: Final = (
     ("Input should be less than or equal to", "more than"),
     ("Input should be a valid number, unable to parse string as a number", "not a number"),
 )
-# The parser's own suggestions resemble the word typed too little.
+# The parser suggests words that resemble the typed word too little, so they are removed.
 _SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible options).*")
 _UNKNOWN: Final = re.compile(r"no such (command|option):? (\S+)")
 _EXTRA: Final = re.compile(r"got unexpected extra arguments?(?:\(s\))? \((\S+).*\)")
-_ALIKE: Final = 0.7  # Of 1; 'read' and 'retain' reach 0.6.
-# What errors of several libraries say where a process may have no more: the last, where not even
-# the libraries themselves can be loaded.
+_ALIKE: Final = 0.7  # 1 means equal; 'read' and 'retain' reach 0.6.
+# Parts of the messages of several libraries in a process at its limit of memory or threads. The
+# last one appears if the libraries themselves cannot be loaded.
 _NO_MORE: Final = ("can't start new thread", "annot allocate memory", "failed to map segment")
 
 
@@ -187,7 +187,7 @@ def options(
             "itself), sqlite:PATH, postgresql://USER@HOST/DATABASE.",
         ),
     ] = None,
-    version: Annotated[  # noqa: ARG001  Typer wants a parameter for what the callback does.
+    version: Annotated[  # noqa: ARG001  Typer runs the callback only for a declared parameter.
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
@@ -195,18 +195,18 @@ def options(
     """Durable logs and definite time-varying collections on object storage."""
     context.obj = location
     if consensus is not None:
-        # For all that this process opens, and the processes that it starts.
+        # All locations that this process opens read it, and so do child processes.
         os.environ[ENVIRONMENT] = consensus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status. ``arguments`` are the process's own by default."""
+    """Run a command and return its exit status; ``arguments`` defaults to ``sys.argv``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:  # Python has none where the shell closed it: nothing was begun yet.
+    if sys.stdout is None:  # The shell closed it. Fail before any work begins.
         say("tidelog: standard output is closed: write it to a file, or to /dev/null")
         return FAILED
     try:
-        os.getcwd()  # Without one, DuckDB would abort the process.
+        os.getcwd()  # Without a working directory, DuckDB would abort the process.
     except OSError:
         say("tidelog: the working directory no longer exists: change to another one (cd)")
         return MISUSED
@@ -233,14 +233,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell_unforeseen(error)
         return FAILED
     finally:
-        # An option of this command is none of the next one in the same process.
+        # The option must not apply to the next command in the same process.
         os.environ.pop(ENVIRONMENT, None)
         if told is not None:
             os.environ[ENVIRONMENT] = told
 
 
 def _leave_at_once(status: int) -> None:
-    """Leave without clearing up, where a condition that was given up is still computed."""
+    """Exit without cleanup if a thread still evaluates a condition that was too slow."""
     if any(thread.name == "tidelog-condition" for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -248,19 +248,19 @@ def _leave_at_once(status: int) -> None:
 
 
 def status_of(error: TidelogError) -> int:
-    """Return the exit status that stands for an error."""
+    """Return the exit status of an error."""
     if isinstance(error, _MISUSES):
         return MISUSED
     return STORE_FAILED if isinstance(error, LocationError) else FAILED
 
 
 def make_app(only: str | None = None) -> typer.Typer:
-    """Make the command, of all its verbs or of one or one group of them ``only``."""
+    """Build the command with all verbs, or with the one verb or group that ``only`` names."""
     app = typer.Typer(
         name="tidelog",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
-        # Plain help: the framed kind takes twice as long to be there.
+        # Plain help: the framed kind takes twice as long to appear.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
@@ -275,14 +275,14 @@ def make_app(only: str | None = None) -> typer.Typer:
 
 
 @cache
-def _made(only: str | None) -> Any:  # Of a class whose place differs between typers.
+def _made(only: str | None) -> Any:  # The module of its class differs between typer versions.
     made: Any = typer.main.get_command(make_app(only))
     _keep_short_help_whole(made)
     return made
 
 
 def _keep_short_help_whole(group: Any) -> None:
-    """Make lists of verbs wrap the first sentence of each: by default the parser cuts it."""
+    """Show the whole first sentence of each verb in lists: by default the parser cuts it."""
     for command in group.commands.values():
         first = " ".join((command.help or "").partition("\n\n")[0].split())
         command.short_help = command.short_help or first.partition(". ")[0].rstrip(".") + "."
@@ -291,20 +291,20 @@ def _keep_short_help_whole(group: Any) -> None:
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
-    """Return the verb, or the group of verbs, that is asked for; None where it is not plain."""
+    """Return the verb or the group of verbs that the arguments name; None if it is unclear."""
     rest = list(arguments)
     while rest and rest[0].partition("=")[0] in _PLACES:
         del rest[: 1 if "=" in rest[0] else 2]
-    # One alone is loaded and made in a third of the time of all.
+    # To import and build one verb takes a third of the time of all verbs.
     is_known = bool(rest) and (rest[0] in _VERBS or rest[0] in _GROUPS)
     return rest[0] if is_known and _COMPLETE not in os.environ else None
 
 
 def _run(arguments: list[str]) -> None:
-    # Not by calling the app: that turns a closed pipe, and Ctrl-C, into exits of its own.
+    # A call of the app itself would turn a closed pipe and Ctrl-C into exits of typer's own.
     command = _made(_verb_of(arguments))
     if _COMPLETE in os.environ:
-        # A shell asks what could come next: that is answered by the library's own way to run.
+        # A shell asks for completions: only the library's own runner answers that.
         command.main(arguments, prog_name="tidelog")
     with command.make_context("tidelog", arguments) as context:
         command.invoke(context)
@@ -337,13 +337,13 @@ def _tell_misuse(error: Exception) -> None:
 
 
 def _value_refused(error: Exception) -> str:
-    """Return the value that the parser of options refused, as its cause names it."""
+    """Return the value that the option parser refused, from the cause of its error."""
     causes: Sequence[Any] = getattr(error.__cause__, "errors", list)()
     return quoted(str(causes[0]["input"])) if causes else "it"
 
 
 def _usage(told: str, context: Any) -> str | None:
-    """Return the usage of a command that got an argument too many."""
+    """Return the usage of a command that got an unexpected argument; else None."""
     if not told.startswith("unexpected argument") or context is None:
         return None
     pieces = [context.command_path, *context.command.collect_usage_pieces(context)]

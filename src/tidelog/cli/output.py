@@ -1,6 +1,6 @@
-"""Writing to standard output and standard error: rows as JSON lines, csv or a table; messages.
+"""Writes to standard output and standard error: rows as JSON lines, csv or a table; messages.
 
-JSON and csv are UTF-8 whatever the terminal's encoding is. Csv has a header; null is an empty
+JSON and csv are UTF-8, whichever encoding the terminal has. Csv has a header; null is an empty
 field, the empty string is ``""``.
 """
 
@@ -29,30 +29,30 @@ _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has enough of it."""
+    """The reader of standard output closed the pipe."""
 
 
 class OutputFailed(TidelogError):
-    """Our output cannot be written."""
+    """Standard output, or an output file, cannot be written."""
 
     kind = "output"
 
 
 class Rows(Protocol):
-    """Writes rows of one schema, as they come."""
+    """A writer of rows of one schema, table by table."""
 
     def write(self, table: pa.Table) -> None: ...
 
     def close(self) -> None:
-        """Write what is left, if anything is."""
+        """Write the rows that are still buffered, if any."""
         ...
 
 
 def choose_format(given: str | None, *, as_json: bool = False) -> str:
-    """Choose how rows are written: as told, else a table on a terminal and JSON lines elsewhere.
+    """Return the format given; by default a table on a terminal, and JSON lines elsewhere.
 
     Raises:
-        UsageError: it is no format, or two are asked for.
+        UsageError: the format is unknown, or contradicts ``--json``.
     """
     if given is not None and given not in FORMATS:
         raise UsageError(f"--format {given!r} is not known: it is one of {', '.join(FORMATS)}")
@@ -64,12 +64,12 @@ def choose_format(given: str | None, *, as_json: bool = False) -> str:
 
 
 def is_json(*, as_json: bool) -> bool:
-    """Return True if a command's result is JSON: by ``--json``, or if it goes to no terminal."""
+    """Return True if a command prints JSON: with ``--json``, or if output is not a terminal."""
     return choose_format(None, as_json=as_json) == "json"
 
 
 def open_rows(format: str, schema: pa.Schema) -> Rows:
-    """Return what writes rows to standard output."""
+    """Return a writer of rows to standard output."""
     if format == "json":
         return _JsonRows()
     if format == "csv":
@@ -109,8 +109,8 @@ class _CsvRows:
 
 
 def csv_line(fields: Iterable[str | None]) -> str:
-    """Return a record of csv."""
-    # A line of nothing at all would be no record: a lone null is written as the empty string.
+    """Return a line of csv."""
+    # Csv readers skip an empty line, so a row of one null is written as the empty string.
     return (",".join(map(_csv_field, fields)) or '""') + "\n"
 
 
@@ -135,7 +135,7 @@ def print_json(*objects: Mapping[str, Any]) -> None:
 
 
 def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
-    """Write what there is to know of one thing, for people: a name, and a line or several."""
+    """Write a description for people: each field's name, and its value in one or more lines."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         lines = [value] if isinstance(value, str) else value
@@ -145,9 +145,9 @@ def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A column of a listing: its name, how each cell is made, and whether it is a number.
+    """A column of a listing: its name, the function of its cells, and its alignment.
 
-    One that is ``whole`` is never cut, as no number is.
+    The grid never shortens a cell of a ``whole`` column, nor of a ``right`` one (a number).
     """
 
     name: str
@@ -164,7 +164,7 @@ def print_listing(
     as_json: bool,
     none_yet: str,
 ) -> None:
-    """Write things, one a line: as JSON, or as a table for people; if none, say ``none_yet``."""
+    """Write a list as JSON lines, or as a table for people; for an empty one say ``none_yet``."""
     if choose_format(None, as_json=as_json) == "json":
         print_json(*map(fields, found))
     elif found:
@@ -174,7 +174,7 @@ def print_listing(
 
 
 def print_table(found: Sequence[T], columns: Sequence[Column[T]]) -> None:
-    """Write things as a table for people."""
+    """Write a list as a table for people."""
     from tidelog.cli.grid import Grid, terminal_width
 
     names, right = [c.name for c in columns], [c.right for c in columns]
@@ -187,24 +187,25 @@ def write_text(text: str) -> None:
     """Write to standard output.
 
     Raises:
-        OutputClosed: nobody reads it any more. OutputFailed: it cannot be written.
+        OutputClosed: the reader closed the pipe.
+        OutputFailed: the write failed.
     """
     write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def write_bytes(data: bytes | memoryview) -> None:
-    """Write to standard output, through to its reader; see `write_text`."""
+    """Write to standard output and flush it; see `write_text`."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except OSError as error:
-        # What is still buffered would meet the same end again when Python ends.
+        # Python flushes the buffer at its end: without this, the same error would come again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise unwritten("standard output", error) from error
 
 
 def unwritten(what: str, error: OSError) -> OutputClosed | OutputFailed:
-    """Return what is raised where ``what`` cannot be written."""
+    """Return the error to raise if a write to ``what`` failed."""
     if isinstance(error, BrokenPipeError):
         return OutputClosed()
     advice = "make room, or write elsewhere" if error.errno in _FULL else "write elsewhere"
@@ -212,11 +213,11 @@ def unwritten(what: str, error: OSError) -> OutputClosed | OutputFailed:
 
 
 def say(message: str) -> None:
-    """Write a line to standard error, and out at once: others may be waiting for it."""
+    """Write a line to standard error and flush it: another process may wait for it."""
     if sys.stderr is None:
-        return  # The shell closed it, and what is to be said is no output.
+        return  # The shell closed it. A message is not a result, so the command goes on.
     try:
-        # What the shell gave need not be text.
+        # Arguments from the shell may hold bytes that are not UTF-8.
         shown = message.encode(errors="backslashreplace").decode()
         print(shown, file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -229,7 +230,7 @@ def say_json(line: Mapping[str, Any]) -> None:
 
 
 def clean_text(text: str) -> str:
-    """Return text on one line, and without what would steer a terminal."""
+    """Return text on one line, with control characters escaped so that no terminal obeys them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -241,7 +242,7 @@ def count_text(count: int, what: str) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with a unit, such as ``1.25 MB``."""
     size, unit = float(count), 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1_000, unit + 1
@@ -251,7 +252,7 @@ def bytes_text(count: int) -> str:
 
 
 def dollars_text(dollars: float) -> str:
-    """Return a sum as people read it: in cents, or, of less than one, its first two digits."""
+    """Return a price: to the cent, or the first two digits of a price below one cent."""
     if dollars >= 0.01 or not dollars:
         return f"${dollars:,.2f}" if dollars else "$0"
     places = 1 - math.floor(math.log10(dollars))
@@ -259,16 +260,16 @@ def dollars_text(dollars: float) -> str:
 
 
 def time_text(time_us: int) -> str:
-    """Return a wall time as people read it, in UTC, to the second."""
+    """Return a wall time in ISO 8601, in UTC, to the second."""
     try:
         told = datetime.fromtimestamp(time_us / 1e6, UTC)
     except (ValueError, OverflowError, OSError):
-        return f"{time_us} us"  # Stored by others, and beyond any calendar.
+        return f"{time_us} us"  # Another program stored a time outside every calendar.
     return told.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def waiting_lines(waiting: Mapping[str, str]) -> list[str]:
-    """Return a line for each of the first files of which something is to be said."""
+    """Return a line (path: reason) for each of the first waiting files, and a count of the rest."""
     few = list(waiting.items())[:WAITING_MAX]
     lines = [f"{path}: {why}" for path, why in few]
     more = len(waiting) - len(few)

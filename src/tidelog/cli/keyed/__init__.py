@@ -1,1 +1,1 @@
-"""``tidelog keyed``: one file a verb."""
+"""``tidelog keyed``: one module per verb; `group` registers them."""

@@ -86,10 +86,10 @@ def append(
 
 
 def _reading(key: str | None, form: str, format: str | None) -> Reads:
-    """Return what makes records of lines.
+    """Return the function that turns lines into records.
 
     Raises:
-        UsageError: the options do not go together.
+        UsageError: the format is unknown, or the options contradict each other.
     """
     if format not in (None, "json", "raw"):
         raise UsageError(f"--format {format[:200]!r} is not known: it is one of json, raw")

@@ -1,4 +1,4 @@
-"""``tidelog keyed checkpoint``: what is readable stays so, under a name."""
+"""``tidelog keyed checkpoint``: named states of a keyed log that stay readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog keyed collect``: delete what a keyed log needs no more."""
+"""``tidelog keyed collect``: delete objects that a keyed log no longer needs."""
 
 from __future__ import annotations
 

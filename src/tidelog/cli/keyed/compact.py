@@ -1,4 +1,4 @@
-"""``tidelog keyed compact``: bring loose fragments into runs."""
+"""``tidelog keyed compact``: move records from loose fragments into sorted runs."""
 
 from __future__ import annotations
 

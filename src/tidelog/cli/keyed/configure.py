@@ -1,4 +1,4 @@
-"""``tidelog keyed configure``: when segments are sealed, and what is kept."""
+"""``tidelog keyed configure``: the sealing and the retention of segments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def configure(
     given = (seal_bytes, seal_age, retain_age, retain_bytes, retain_segments)
     if not any(one is not None for one in given):
         raise UsageError("no setting given: name one of --seal-... and --retain-...")
-    # Before anything is opened: what is refused is refused at once.
+    # Invalid values fail here, before any I/O.
     sealing_of(Sealing(), seal_bytes, seal_age)
     retention_of(Retention(), retain_age, retain_bytes, retain_segments)
 

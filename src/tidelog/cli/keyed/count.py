@@ -1,4 +1,4 @@
-"""``tidelog keyed count``: how many records a key has."""
+"""``tidelog keyed count``: the number of records of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog keyed create``: make a keyed log."""
+"""``tidelog keyed create``: create a keyed log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog keyed describe``: what there is to know of a keyed log."""
+"""``tidelog keyed describe``: the bounds, settings and contents of a keyed log."""
 
 from __future__ import annotations
 

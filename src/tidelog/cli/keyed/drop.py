@@ -1,4 +1,4 @@
-"""``tidelog keyed drop``: delete a keyed log, with all that it has."""
+"""``tidelog keyed drop``: delete a keyed log with its records and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog keyed follow``: read records as they come."""
+"""``tidelog keyed follow``: read records as writers append them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog keyed fork``: make a keyed log that begins as another is."""
+"""``tidelog keyed fork``: create a keyed log that shares the records of another."""
 
 from __future__ import annotations
 

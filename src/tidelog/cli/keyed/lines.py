@@ -1,4 +1,4 @@
-"""Records of keyed logs as lines: JSON objects with a key and a value, or values alone."""
+"""Records of keyed logs read from lines: JSON objects with a key and a value, or bare values."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KNOWN = ("key", "key_base64", "value", "value_base64", "sequence", "timestamp_u
 
 
 def raw_records(key: bytes) -> Reads:
-    """Return what takes each line as a value of one key."""
+    """Return a reader that takes each line as a value of ``key``."""
     return lambda lines: [(key, line) for line in lines]
 
 
 def json_records(key: bytes | None, form: str) -> Reads:
-    """Return what takes each line as an object; empty lines are passed over.
+    """Return a reader that takes each line as a JSON object and skips empty lines.
 
-    What ``scan`` writes is taken as it is: its sequences and times are not those to come. With a
-    key for all, lines have none.
+    The reader accepts the output of ``scan``, but ignores its sequences and times: an append
+    assigns new ones. If ``key`` is given, it is the key of all lines, and a line must have none.
     """
     seen = 0
 
@@ -68,7 +68,7 @@ def _checked(key: bytes) -> bytes:
 
 
 def _bytes(told: dict[str, Any], name: str, form: str) -> bytes:
-    """Return a field's bytes: in the form that was asked for, or in base64 under another name."""
+    """Return the bytes of the field ``name`` (written in ``form``) or of ``name_base64``."""
     given = [one for one in (name, f"{name}_base64") if one in told]
     if len(given) != 1:
         missing = f"no {name}" if not given else f"{given[0]} and {given[1]}"

@@ -1,4 +1,4 @@
-"""``tidelog keyed list``: the keyed logs of a location, and what is in them."""
+"""``tidelog keyed list``: the keyed logs of a location, with their bounds and sizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _described(location: Location) -> list[KeyedInfo]:
 
 
 async def _one(location: Location, name: str) -> KeyedInfo | None:
-    """Describe a log; None if it was dropped meanwhile."""
+    """Return a log's description; None if another process dropped it concurrently."""
     try:
         async with closing(await location.keyed_reader(name)) as log:
             return await log.describe()

@@ -1,4 +1,4 @@
-"""What the verbs of ``tidelog keyed`` share: the location, and a log of it that is opened."""
+"""Shared code of the verbs of ``tidelog keyed``: open a keyed log, work on it, close it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_reader(
     *,
     checkpoint: str | None = None,
 ) -> T:
-    """Open a log to read it, as it is or as it was at a checkpoint, and do the work."""
+    """Open a log to read it, now or as of a checkpoint, and return the result of ``work``."""
 
     async def whole(location: Location) -> T:
         found = await location.keyed_reader(name, checkpoint=checkpoint)
@@ -38,7 +38,7 @@ def on_reader(
 
 
 def on_writer(context: typer.Context, name: str, work: Callable[[KeyedWrites], Awaitable[T]]) -> T:
-    """Open a log to change it, do the work, and return its result."""
+    """Open a log to change it, and return the result of ``work``."""
 
     async def whole(location: Location) -> T:
         async with closing(await location.keyed(name)) as log:
@@ -53,7 +53,7 @@ L = TypeVar("L", bound="KeyedReads")
 
 @asynccontextmanager
 async def closing(log: L) -> AsyncIterator[L]:
-    """Yield a log that is closed in the end."""
+    """Yield the log, and close it at the end."""
     try:
         yield log
     finally:
@@ -61,10 +61,10 @@ async def closing(log: L) -> AsyncIterator[L]:
 
 
 def check_keyed(name: str) -> None:
-    """Refuse what can be no keyed log's name.
+    """Raise unless the name is valid for a keyed log.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not.
     """
     from tidelog.ids import check_name
 

@@ -1,4 +1,4 @@
-"""Options that several verbs of ``tidelog keyed`` have, and what is refused of each."""
+"""Options that several verbs of ``tidelog keyed`` share, and checks of their values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RowsMax = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysAsked:
-    """Which keys are asked for: one, those with a prefix, those of a range, or all."""
+    """A selection of keys: one key, a prefix, a range, or all keys."""
 
     key: bytes | None
     prefix: bytes | None
@@ -69,7 +69,7 @@ class KeysAsked:
         rows: int | None,
         newest_first: bool,
     ) -> KeyedScan:
-        """Return their records."""
+        """Return a scan of the records of these keys."""
         options: dict[str, Any] = {"rows": rows, "newest_first": newest_first}
         if self.key is not None:
             return log.scan(self.key, start, limit, **options)
@@ -86,10 +86,10 @@ def keys_asked(
     first: str | None = None,
     last: str | None = None,
 ) -> KeysAsked:
-    """Return which keys options ask for.
+    """Return the selection of keys that the options make.
 
     Raises:
-        UsageError: one is no key, or two exclude each other.
+        UsageError: a value is not a key, or two options exclude each other.
     """
     from tidelog.keyed.values import check_keys
 
@@ -115,20 +115,20 @@ def keys_asked(
 
 
 def check_form(form: str) -> None:
-    """Refuse what is no way to write keys.
+    """Raise unless ``--key-form`` is known.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not.
     """
     if form not in FORMS:
         raise UsageError(f"--key-form {quoted(form)} is not known: it is one of {', '.join(FORMS)}")
 
 
 def key_bytes(given: str, form: str, what: str) -> bytes:
-    """Return a key as it was written on the command line; text need not be UTF-8.
+    """Return the bytes of a key from the command line; text need not be UTF-8.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not in the form, or is not a valid key.
     """
     from tidelog.keyed.values import check_key
 
@@ -137,10 +137,10 @@ def key_bytes(given: str, form: str, what: str) -> bytes:
 
 
 def read_key(given: str, form: str, what: str) -> bytes:
-    """Return the bytes that a text says in a form.
+    """Decode a text in a form (text, hex or base64).
 
     Raises:
-        UsageError: it says none.
+        UsageError: the text is not in the form.
     """
     from tidelog.http_api.keys import base64_bytes, hex_bytes
 
@@ -150,7 +150,7 @@ def read_key(given: str, form: str, what: str) -> bytes:
 
 
 def shown_key(key: bytes, form: str) -> dict[str, str]:
-    """Return a key as JSON has it: in the form that was asked for."""
+    """Return the JSON field of a key, in a form (text, hex or base64)."""
     import base64
 
     from tidelog.cli.log.feed import text_or_base64
@@ -161,10 +161,10 @@ def shown_key(key: bytes, form: str) -> dict[str, str]:
 
 
 def check_sequence_range(start: int, limit: int | None) -> None:
-    """Refuse what is no range of sequences, in the words of options.
+    """Raise unless ``--from`` and ``--to`` are sequences with a sequence between them.
 
     Raises:
-        UsageError: so it is.
+        UsageError: a value is not a sequence, or the range is empty.
     """
     from tidelog.keyed.values import SEQUENCE_MAX
 
@@ -176,10 +176,10 @@ def check_sequence_range(start: int, limit: int | None) -> None:
 
 
 def check_rows(rows: int | None) -> None:
-    """Refuse what is no number of rows.
+    """Raise unless ``--limit`` is a number of rows.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is negative.
     """
     if rows is not None and rows < 0:
         raise UsageError(f"--limit {rows} is not a number of rows")

@@ -1,4 +1,4 @@
-"""``tidelog keyed retire``: let go of old segments."""
+"""``tidelog keyed retire``: drop the segments that the retention does not keep."""
 
 from __future__ import annotations
 

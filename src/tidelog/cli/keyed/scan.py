@@ -1,4 +1,4 @@
-"""``tidelog keyed scan``: read the records that keys have now."""
+"""``tidelog keyed scan``: read the present records of keys."""
 
 from __future__ import annotations
 

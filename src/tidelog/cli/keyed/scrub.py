@@ -1,4 +1,4 @@
-"""``tidelog keyed scrub``: read all that a keyed log has stored, and check it."""
+"""``tidelog keyed scrub``: read and check all stored data of a keyed log."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
 
 
 def scrubbed_object(found: KeyedScrubbed) -> dict[str, Any]:
-    """Return what was found, for programs."""
+    """Return the JSON object of a scrub."""
     return {**asdict(found), "is_clean": found.is_clean}
 
 
 def tell_scrubbed(found: KeyedScrubbed, of: str = "") -> None:
-    """Say what was found, for people; ``of`` begins each line."""
+    """Write the result of a scrub for people; each line begins with ``of``."""
     for problem in found.problems:
         write_text(f"{of}{problem}\n")
     read = count_text(found.records, "record"), count_text(found.runs, "run")

@@ -1,4 +1,4 @@
-"""Settings of keyed logs as options: when segments are sealed, and what is kept."""
+"""Options for the settings of keyed logs: the sealing and the retention of segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidelog.keyed.values import Retention, Sealing
 
 NONE: Final = "none"
-SEAL_BYTES_MIN: Final = 65_536  # Less is a slip, such as 256 for 256MiB; in Python it may be any.
+SEAL_BYTES_MIN: Final = 65_536  # Less is a typing error, such as 256 for 256MiB. Python may set it.
 
 SealBytes = Annotated[
     str | None,
@@ -38,10 +38,10 @@ RetainSegments = Annotated[
 
 
 def sealing_of(known: Sealing, seal_bytes: str | None, seal_age: str | None) -> Sealing:
-    """Return when segments are sealed, where some of it is told anew.
+    """Return the sealing with the changes that the options make.
 
     Raises:
-        UsageError: one is none.
+        UsageError: a value is not a size or a duration.
     """
     if seal_bytes is not None:
         known = replace(known, bytes=_seal_bytes(seal_bytes))
@@ -53,10 +53,10 @@ def sealing_of(known: Sealing, seal_bytes: str | None, seal_age: str | None) -> 
 def retention_of(
     known: Retention, age: str | None, size: str | None, segments: str | None
 ) -> Retention:
-    """Return what is kept, where some of it is told anew.
+    """Return the retention with the changes that the options make.
 
     Raises:
-        UsageError: one is none.
+        UsageError: a value is not a duration, a size or a number.
     """
     if age is not None:
         known = replace(known, age_us=_age_us(age, "--retain-age"))
@@ -103,7 +103,7 @@ def _whole(text: str, what: str) -> int | None:
 
 
 def sealing_text(sealing: Sealing) -> str:
-    """Say when segments are sealed, for people."""
+    """Return the sealing as text, such as ``at 268 MB or at an age of 1h``."""
     told = []
     if sealing.bytes is not None:
         told.append(f"at {bytes_text(sealing.bytes)}")
@@ -113,7 +113,7 @@ def sealing_text(sealing: Sealing) -> str:
 
 
 def retention_text(retention: Retention) -> str:
-    """Say what is kept, for people."""
+    """Return the retention as text, such as ``the last 30d; the newest 1 GB``."""
     told = []
     if retention.age_us is not None:
         told.append(f"the last {_age_text(retention.age_us)}")

@@ -1,4 +1,4 @@
-"""Records of a keyed log, for people and programs."""
+"""Output of a keyed log's records, for people and programs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 async def write_keyed(tables: AsyncIterator[pa.Table], format: str, form: str) -> int:
-    """Write records to standard output as they come; return how many there were.
+    """Write records to standard output, table by table, and return their number.
 
-    In the format ``raw`` there are values alone, a line each.
+    The format ``raw`` writes only values, one per line.
     """
     count = 0
     rows: Rows | None = None
@@ -37,7 +37,7 @@ async def write_keyed(tables: AsyncIterator[pa.Table], format: str, form: str) -
 
 
 def key_text(key: bytes, form: str) -> str:
-    """Return a key as tables show it."""
+    """Return the text of a key for tables."""
     return escaped(key) if form == "text" else shown_key(key, form)["key"]
 
 
@@ -51,7 +51,10 @@ def _json_fields(record: dict[str, Any], form: str) -> dict[str, Any]:
 
 
 def _columns(table: pa.Table, form: str, *, is_csv: bool) -> pa.Table:
-    """Return records as csv and tables have them; in csv, what is no text is base64 beside it."""
+    """Return the columns of records for csv and tables.
+
+    In csv, bytes that are not UTF-8 are base64 in a column of their own, ``NAME_base64``.
+    """
     import pyarrow as pa
 
     keys: list[Any] = table.column("key").to_pylist()

@@ -1,1 +1,1 @@
-"""``tidelog log``: one file a verb, and `group`, where all are named."""
+"""``tidelog log``: one module per verb; `group` registers them."""

@@ -1,4 +1,4 @@
-"""``tidelog log adopt``: take in a log that Chroma's wal3 wrote; `export` gives one back."""
+"""``tidelog log adopt``: import a log of Chroma's wal3; `export` does the reverse."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _adopt(url: str, place: str, name: str) -> LogInfo:
     from tidelog.store.urls import open_store
     from tidelog.wal.read.head import load_head, refuse_slots
 
-    # A location is made for what can be adopted only.
+    # Read the source first, so that a log that cannot be adopted creates no location.
     refuse_slots((await load_head(open_store(place, clock=SystemClock()))).manifest)
     location = await open_location(url, create=True)
     return await (await location.adopt_log(place, name)).describe()

@@ -90,7 +90,7 @@ def append(
 
 
 def say_taken_from(log: object, name: str) -> None:
-    """Name the writer that an append took the log over from, if that one did not close it."""
+    """Name the writer that this append fenced, if that writer did not close the log."""
     from tidelog.wal.slot_log import SlotLog
 
     if isinstance(log, SlotLog) and log.taken_from:
@@ -101,7 +101,7 @@ def say_taken_from(log: object, name: str) -> None:
 
 
 def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:
-    """Say what is in the log for sure, so that nobody appends it again."""
+    """Return a message with the acknowledged records, so that the user does not repeat them."""
     told = f"{count_text(done.records, 'record')} had been appended before it failed"
     if not done.records:
         return told
@@ -110,15 +110,15 @@ def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what cannot be read as a file; pipes and devices can.
+    """Raise unless the path is readable as a file; pipes and devices are.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the path does not exist, or is a directory.
     """
     try:
         is_there, is_directory = path.exists(), path.is_dir()
     except OSError:
-        is_there = is_directory = False  # No file system could have one of that name.
+        is_there = is_directory = False  # The file system permits no such name.
     if not is_there:
         raise UsageError(f"there is no file {str(path)[:300]!r}")
     if is_directory:

@@ -1,4 +1,4 @@
-"""``tidelog log collect``: erase what no cursor needs, and say what is left and why."""
+"""``tidelog log collect``: erase the records before the lowest cursor, and report the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KeepSince = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedInfo:
-    """What a collection came to; ``held_at`` is where the cursor stands that holds the rest."""
+    """The result of a collection; ``held_at`` is the position of the lowest cursor."""
 
     log: str
     records: int
@@ -126,7 +126,7 @@ def collect(
 
 
 def told_of(found: CollectedInfo) -> list[str]:
-    """Say what a collection came to, a line each."""
+    """Return the lines that report a collection to people."""
     done, lines = found.collected, list[str]()
     if done.fragments:
         objects = count_text(done.fragments, "object")

@@ -1,4 +1,4 @@
-"""``tidelog log copy``: a log with the records of another, in its protocol or the other one."""
+"""``tidelog log copy``: copy a log, with the same protocol or the other one."""
 
 from __future__ import annotations
 

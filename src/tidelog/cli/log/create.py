@@ -1,4 +1,4 @@
-"""``tidelog log create``: make a log."""
+"""``tidelog log create``: create a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog log cursor``: the positions from which on a log's records are still needed."""
+"""``tidelog log cursor``: named positions; the log keeps all records since the lowest one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorInfo:
-    """A cursor as people see it; ``records`` is how many it holds."""
+    """A cursor as the command shows it; ``records`` counts the records since its position."""
 
     log: str
     cursor: str
@@ -173,7 +173,7 @@ def delete(
 
 
 async def cursors_of(log: Log, cursors: Mapping[str, Cursor]) -> list[CursorInfo]:
-    """Return what there is to know of a log's cursors, by name."""
+    """Return descriptions of a log's cursors, sorted by name."""
     bounds = await log.bounds()
     return [_info_of(log.name, *named, bounds.next) for named in sorted(cursors.items())]
 
@@ -189,7 +189,7 @@ def _info_of(log: str, name: str, cursor: Cursor, following: int) -> CursorInfo:
         position=cursor.position,
         records=following - cursor.position,
         saved_us=cursor.epoch_us,
-        # What comes after the name is an id of the write, and nothing to people.
+        # The text after the name is a write id, which means nothing to people.
         writer=cursor.writer.partition(" ")[0],
     )
 

@@ -1,4 +1,4 @@
-"""``tidelog log describe``: a log's bounds, its tree drawn, its epochs, and what holds it."""
+"""``tidelog log describe``: a log's bounds, a drawing of its tree, its epochs, cursors, pins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Fields = list[tuple[str, str | list[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """All that is shown of a log."""
+    """The description of a log that the command shows."""
 
     log: LogInfo
     outline: Outline
@@ -72,7 +72,7 @@ async def _describe(location: Location, name: str, *, deep: bool) -> Described:
 
 
 def fields_of(found: Described) -> Fields:
-    """Say what there is to know of a log, for people."""
+    """Return the fields that describe a log to people."""
     log = found.log
     records = f"{log.records:,}"
     if log.records:
@@ -131,7 +131,7 @@ def _tail(log: LogInfo) -> list[str]:
 
 
 def _drawn(nodes: Sequence[TreeNode], indent: str = "") -> Iterator[str]:
-    """Draw a tree, a line each; what is below a node is drawn below it."""
+    """Yield the lines of a drawing of a tree; a node's children follow it, indented."""
     from tidelog.wal.describe import SnapshotNode
 
     for number, node in enumerate(nodes):

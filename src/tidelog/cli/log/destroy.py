@@ -1,4 +1,4 @@
-"""``tidelog log destroy``: delete a log, with all that it has."""
+"""``tidelog log destroy``: delete a log with its records, cursors and pins."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _question(location: Location, name: str) -> str:
     try:
         log = await location.log(name)
     except NoSuchLog:
-        # Of one that was destroyed in part there is something left.
+        # An interrupted destroy leaves objects of a log that can no longer be opened.
         if await first_entry(location.shelf.within(name), "") is None:
             raise
         return f"There is no log {name!r} any more. Delete what is left of it?"

@@ -1,4 +1,4 @@
-"""``tidelog log export``: copy a log to another place, as Chroma's wal3 reads it."""
+"""``tidelog log export``: copy a log to another place, in the format of Chroma's wal3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def export(
     check_start(start)
     check_log(name)
     check_place(place)
-    # Without the keys that a URL may hold; a path need not be text.
+    # A URL may hold credentials, which must not be shown; a path may hold bytes that are no text.
     shown = without_secrets(place).encode(errors="backslashreplace").decode()
 
     async def work(location: Location) -> LogInfo:
@@ -47,7 +47,7 @@ def export(
         from tidelog.wal.opening import open_log
 
         await location.export_log(name, place, start=start)
-        # What was written is read back: by its bounds one sees what is there.
+        # Read the written log back, so that the bounds shown are those of the stored copy.
         store = open_store(place, clock=location.clock)
         made = await open_log(store, name=name, clock=location.clock, writer="")
         return await made.describe()

@@ -1,4 +1,4 @@
-"""Records for a log, several appends at once; and a log's records, for people."""
+"""Concurrent appends of records to a log, and output of a log's records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 16
 BASE64: Final = "_base64"
-ISO_MAX_US: Final = 253_402_300_799_999_999  # The last year that a datetime of Python's has.
+ISO_MAX_US: Final = 253_402_300_799_999_999  # The end of the year 9999, Python's last.
 
 
 @dataclass(slots=True)
 class FeedResult:
-    """What was acknowledged: so many records, from the first position to the last."""
+    """The acknowledged appends: the number of records, their first and their last position."""
 
     records: int = 0
     first: int | None = None
@@ -39,13 +39,16 @@ class FeedResult:
 
 
 def as_they_are(lines: list[bytes]) -> list[bytes]:
-    """Return lines as records."""
+    """Return the lines unchanged: each line is a record."""
     return lines
 
 
 @dataclass(slots=True)
 class Feed(Generic[T]):
-    """Appends several batches at once, in the order of reading; ``read`` makes records of lines."""
+    """An appender of several batches at once, in the order of reading.
+
+    ``read`` turns lines into records.
+    """
 
     append: Callable[[list[T]], Awaitable[int]]
     read: Callable[[list[bytes]], list[T]]
@@ -69,9 +72,9 @@ class Feed(Generic[T]):
             try:
                 position = await self.append(batch)
                 self.done.note(position, len(batch))
-            except Exception as error:  # noqa: BLE001 - raised below, once the others are done
+            except Exception as error:  # noqa: BLE001 - raised after the other appends end
                 failed.append(error)
-                reading.cancel()  # It may be waiting for a line that is long in coming.
+                reading.cancel()  # The reader may wait for its next line for a long time.
             finally:
                 room.release()
 
@@ -82,7 +85,7 @@ class Feed(Generic[T]):
                         if batch := self.read(lines):
                             await room.acquire()
                             group.create_task(one(batch))
-            except UsageError as error:  # What was read before is appended all the same.
+            except UsageError as error:  # The lines before the bad one are still appended.
                 failed.append(error)
             except OSError as error:
                 failed.append(UsageError("a file cannot be read to its end", reason=error.strerror))
@@ -94,10 +97,10 @@ class Feed(Generic[T]):
 
 
 async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
-    """Write records to standard output as they come; return how many there were.
+    """Write records to standard output, table by table, and return their number.
 
-    In the format ``raw`` there are bodies alone, a line each. How a record is written never depends
-    on which others were read with it.
+    The format ``raw`` writes only bodies, one per line. The text of a record never depends on the
+    other records of its table, so the sizes of reads do not change the output.
     """
     count = 0
     rows: Rows | None = None
@@ -112,7 +115,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
         else:
             shown = _csv_columns(table) if format == "csv" else _table_columns(table)
             if rows is None or shown.column_names != names:
-                # Records with streams or keys have more columns in tables: a new one begins.
+                # Records with streams or keys need more columns, so a new table begins.
                 if rows is not None:
                     rows.close()
                 rows, names = open_rows(format, shown.schema), shown.column_names
@@ -123,7 +126,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
 
 
 def text_or_base64(name: str, value: bytes) -> dict[str, str]:
-    """Return bytes as JSON has them: text where they are UTF-8, else base64 under another name."""
+    """Return bytes as a JSON field: text if they are UTF-8, else base64 as ``NAME_base64``."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
@@ -131,12 +134,12 @@ def text_or_base64(name: str, value: bytes) -> dict[str, str]:
 
 
 def escaped(value: bytes) -> str:
-    r"""Return bytes as tables show them to people: what is no UTF-8 as ``\xff``."""
+    r"""Return bytes as text for tables; bytes that are not UTF-8 become ``\xff``."""
     return value.decode(errors="backslashreplace")
 
 
 def _json_fields(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as JSON has it; ``stream`` and ``key`` are left out where it has none."""
+    """Return the JSON fields of a record, without an absent ``stream`` or ``key``."""
     beside = [(name, record[name]) for name in ("stream", "key") if record[name] is not None]
     return {
         "position": record["position"],
@@ -147,7 +150,10 @@ def _json_fields(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _csv_columns(table: pa.Table) -> pa.Table:
-    """Return records as csv has them: beside each column of text one of base64, null for text."""
+    """Return the csv columns of records: each text column, then its base64 column.
+
+    In each row one of the two is null: base64 holds only bytes that are not UTF-8.
+    """
     import pyarrow as pa
 
     columns: dict[str, pa.ChunkedArray[Any]] = {
@@ -163,7 +169,7 @@ def _csv_columns(table: pa.Table) -> pa.Table:
 
 
 def _table_columns(table: pa.Table) -> pa.Table:
-    """Return records as tables show them, without ``stream`` or ``key`` where none has one."""
+    """Return the table columns of records, without ``stream`` or ``key`` if no record has one."""
     import pyarrow as pa
 
     columns: dict[str, pa.ChunkedArray[Any]] = {
@@ -183,7 +189,7 @@ def _values(table: pa.Table, name: str) -> list[bytes | None]:
 
 
 def _times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return times as ISO 8601; past the year 9999 as numbers, since --since reads these alone."""
+    """Return times in ISO 8601; after the year 9999 as numbers, the only form --since reads."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""``tidelog log follow``: read a log's records as they come."""
+"""``tidelog log follow``: read a log's records as writers append them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog log fork``: a log that begins as another, and shares its objects."""
+"""``tidelog log fork``: create a log that shares the records and objects of another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fork(
 
     check_start(start)
     check_log(name)
-    check_pin_name(name, of="fork")  # What the two share is held by a pin of the fork's name.
+    check_pin_name(name, of="fork")  # A pin with the fork's name holds the shared records.
 
     async def work(location: Location) -> LogInfo:
         return await (await location.fork_log(source, name, start=start)).describe()

@@ -1,7 +1,7 @@
-"""Records from files or standard input, as they come.
+"""Records from files or standard input, read as they arrive.
 
-Whoever waits for input waits in the loop, not in a thread: a thread that waits for a pipe cannot be
-told to stop, and the command would end only when whoever writes into the pipe does.
+A reader waits for input in the event loop, not in a thread. A thread that waits for a pipe cannot
+be cancelled, so the command could not end before the process that writes to the pipe.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ READ_BYTES: Final = 1024 * 1024
 
 
 async def read_lines(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]:
-    """Yield the lines of files, or of standard input, as many at a time as there are just then.
+    """Yield the lines of files, or of standard input, in batches of the lines now available.
 
     Raises:
-        UsageError: one is too long for a record. OSError: a file cannot be read.
+        UsageError: a line is too long for a record.
+        OSError: a file cannot be read.
     """
     if not files:
         async for batch in _lines_of(sys.stdin.fileno()):
@@ -35,10 +36,13 @@ async def read_lines(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]
 
 
 async def read_whole(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]:
-    """Yield each file as one record; of one that is too long, read just enough to know that it is.
+    """Yield each file as one record.
+
+    Reading stops at the greatest size of a record, so a huge file does not fill the memory.
 
     Raises:
-        UsageError: one is too long for a record. OSError: a file cannot be read.
+        UsageError: a file is too long for a record.
+        OSError: a file cannot be read.
     """
     from tidelog.wal.append.bodies import RECORD_BYTES_MAX
 
@@ -53,7 +57,7 @@ async def read_whole(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]
 
 
 async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Yield lines without their ends."""
+    """Yield batches of lines without their newlines."""
     from tidelog.wal.append.bodies import RECORD_BYTES_MAX
 
     kept: list[bytes] = []
@@ -61,8 +65,8 @@ async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
     async for chunk in chunks_of(descriptor):
         if b"\n" not in chunk:
             kept.append(chunk)
-            if (size := size + len(chunk)) > RECORD_BYTES_MAX + 1:  # One may be a CR.
-                # A line that does not end would else fill the memory.
+            if (size := size + len(chunk)) > RECORD_BYTES_MAX + 1:  # The last byte may be a CR.
+                # Without this limit, a line that does not end would fill the memory.
                 raise _too_long("a line", RECORD_BYTES_MAX)
             continue
         lines: list[bytes] = b"".join([*kept, chunk]).split(b"\n")
@@ -75,8 +79,8 @@ async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Yield a file's descriptor, which reading waits for and not opening."""
-    # To open a pipe is else to wait for whoever writes into it; this way reading waits.
+    """Yield a descriptor of the file, opened without blocking."""
+    # On a pipe, a blocking open() would wait for a writer; this way only reads wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -85,12 +89,12 @@ def opened(path: Path) -> Iterator[int]:
 
 
 async def chunks_of(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """Yield what there is to read, until the end; whoever waits for it waits in the loop."""
+    """Yield the bytes of a descriptor until its end; the caller waits in the event loop."""
     while True:
         await _until_readable(descriptor)
         try:
             chunk = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:  # Another process reads from it as well, and was first.
+        except BlockingIOError:  # Another process reads the same pipe, and took the bytes first.
             continue
         if not chunk:
             return
@@ -98,12 +102,12 @@ async def chunks_of(descriptor: int) -> AsyncGenerator[bytes, None]:
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Wait until a read of a file, a pipe or a terminal has no more to wait for."""
+    """Wait until a read of a file, a pipe or a terminal returns without blocking."""
     loop = asyncio.get_running_loop()
     is_readable = asyncio.Event()
     try:
         loop.add_reader(descriptor, is_readable.set)
-    except PermissionError:  # What has no end to wait for, as a file on a disk, cannot be watched.
+    except PermissionError:  # The loop cannot watch a regular file; its reads never block.
         return
     try:
         await is_readable.wait()

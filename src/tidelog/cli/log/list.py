@@ -1,4 +1,4 @@
-"""``tidelog log list``: the logs of a location, and what is in them."""
+"""``tidelog log list``: the logs of a location, with their bounds and sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A log that cannot be described, and why."""
+    """A log that cannot be described, and the error."""
 
     name: str
     error: TidelogError
@@ -39,7 +39,7 @@ class Unreadable:
 
 
 class LogsUnreadable(TidelogError):
-    """Some of the logs that were listed are damaged."""
+    """Some listed logs are damaged."""
 
     kind = "corruption"
 
@@ -54,7 +54,7 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
     found = on_location(context, logs_of)
     is_json = choose_format(None, as_json=as_json) == "json"
     unreadable = [one for one in found if isinstance(one, Unreadable)]
-    # An interrupted copy damages no other log, and is no log itself.
+    # An interrupted copy is not yet a log, and it damages no other log.
     damaged = [one for one in unreadable if not isinstance(one.error, CopyUnfinished)]
     columns: tuple[Column[LogInfo], ...] = (
         Column("name", lambda one: one.name),
@@ -79,7 +79,7 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
-    """Describe all logs of a location, several at once, in the order of their names.
+    """Return descriptions of all logs of a location, in the order of their names.
 
     Raises:
         LocationError: the store failed.

@@ -1,4 +1,4 @@
-"""Options and arguments that several verbs of ``tidelog log`` have, and what is refused of each."""
+"""Options and arguments that several verbs of ``tidelog log`` share, and checks of their values."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to make.")]
 
 
 def check_start(start: int) -> None:
-    """Refuse what is no position; 0 stands for the oldest.
+    """Raise unless ``--from`` is a position, or 0, which means the oldest.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is negative.
     """
     if start < 0:
         raise UsageError(f"--from {quoted(start)} is not a position: positions begin at 1")
 
 
 def check_range(start: int, limit: int | None) -> None:
-    """Refuse what are no positions to read from and to.
+    """Raise unless ``--from`` and ``--to`` are positions with at least one position between them.
 
     Raises:
-        UsageError: one is no position, or there is none between them.
+        UsageError: a value is not a position, or the range is empty.
     """
     check_start(start)
     if limit is not None and limit < 0:
@@ -74,10 +74,10 @@ def check_range(start: int, limit: int | None) -> None:
 
 
 def choose_record_format(format: str | None, *, as_json: bool) -> str:
-    """Choose how records are written: ``raw``, or as `choose_format` says.
+    """Return the format of records: ``raw``, or the choice of `choose_format`.
 
     Raises:
-        UsageError: it is no format, or two are asked for.
+        UsageError: the format is unknown, or contradicts ``--json``.
     """
     if format not in (None, "raw", *FORMATS):
         known = ", ".join((*FORMATS, "raw"))
@@ -88,10 +88,10 @@ def choose_record_format(format: str | None, *, as_json: bool) -> str:
 
 
 def time_us_of(text: str, what: str) -> int:
-    """Read a time of records, in microseconds since 1970; ``what`` is the option.
+    """Return a time option in microseconds since 1970; ``what`` names the option in errors.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a time.
     """
     from tidelog.clock import SystemClock
     from tidelog.collection.formats.times import parse_time_us
@@ -103,10 +103,10 @@ def time_us_of(text: str, what: str) -> int:
 
 
 def check_log(name: str) -> None:
-    """Refuse what can be no log's name.
+    """Raise unless the name is valid for a log.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not.
     """
     from tidelog.ids import check_name
 
@@ -114,10 +114,10 @@ def check_log(name: str) -> None:
 
 
 def check_protocol(protocol: str | None) -> None:
-    """Refuse what is no protocol.
+    """Raise unless the protocol exists; None means the default.
 
     Raises:
-        UsageError: so it is.
+        UsageError: no such protocol exists.
     """
     from tidelog.wal.opening import PROTOCOLS
 
@@ -126,10 +126,10 @@ def check_protocol(protocol: str | None) -> None:
 
 
 def check_place(url: str) -> None:
-    """Refuse a place that cannot be, or would end with the command.
+    """Raise unless the URL names a store that outlives the command.
 
     Raises:
-        UsageError: so it is.
+        UsageError: the URL is invalid, or ``memory://``.
     """
     from tidelog.clock import SystemClock
     from tidelog.store.urls import open_store
@@ -140,10 +140,10 @@ def check_place(url: str) -> None:
 
 
 def grace_us_of(seconds: float) -> int:
-    """Return a time for readers in microseconds.
+    """Return ``--grace``, the wait before the first deletion, in microseconds.
 
     Raises:
-        UsageError: it is none, or longer than a week.
+        UsageError: it is negative, or longer than a week.
     """
     if not 0 <= seconds <= 604_800:
         raise UsageError(f"--grace {seconds:g} is no time: it is from 0 seconds up to a week")
@@ -151,10 +151,10 @@ def grace_us_of(seconds: float) -> int:
 
 
 def pace_of(per_second: float | None) -> Pace:
-    """Return how fast is deleted.
+    """Return the pace of deletions that ``--deletes-per-second`` sets.
 
     Raises:
-        UsageError: it is no number of deletions a second.
+        UsageError: it is not a rate.
     """
     from tidelog.wal.gc.deletion import Pace
 
@@ -167,10 +167,10 @@ def pace_of(per_second: float | None) -> Pace:
 
 
 def key_of(key: str | None) -> bytes | None:
-    """Return a key as the shell gave it: keys are bytes, and need not be text.
+    """Return the bytes of a key from the command line, which need not be UTF-8.
 
     Raises:
-        UsageError: no record can have it.
+        UsageError: no record can have this key.
     """
     from tidelog.wal.format.key_set import check_key
 
@@ -182,5 +182,5 @@ def key_of(key: str | None) -> bytes | None:
 
 
 def stream_id(stream: str | None) -> bytes | None:
-    """Return a stream's id as the shell gave it: ids are bytes, and need not be text."""
+    """Return the bytes of a stream's id from the command line, which need not be UTF-8."""
     return None if stream is None else os.fsencode(stream)

@@ -1,4 +1,4 @@
-"""Work that gives readers time before it deletes what they read."""
+"""Deletions that wait first, so that running reads can finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def with_patience(work: Awaitable[T], grace: float) -> T:
-    """Do work that waits for readers; say so if it takes a while and somebody watches."""
+    """Await work that waits for readers; after a second, a message on a terminal explains it."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait({task}, timeout=1.0)

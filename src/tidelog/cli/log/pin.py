@@ -1,4 +1,4 @@
-"""``tidelog log pin``: ranges of a log that stay readable, whatever is collected."""
+"""``tidelog log pin``: ranges of a log that stay readable after collections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinInfo:
-    """A pin as people see it: the positions ``[start, limit)``, and the fork that reads by it."""
+    """A pin as the command shows it: positions ``[start, limit)``, and the fork that uses it."""
 
     log: str
     pin: str
@@ -143,7 +143,8 @@ async def log_with_pins(location: Location, name: str) -> Log:
     """Open a log that can have pins.
 
     Raises:
-        UsageError: it is in wal3's form. NoSuchLog: there is none.
+        UsageError: the log has the protocol manifest (wal3), which has no pins.
+        NoSuchLog: the log does not exist.
     """
     log = await location.log(name)
     if log.protocol == "manifest":
@@ -155,7 +156,7 @@ async def log_with_pins(location: Location, name: str) -> Log:
 
 
 async def pins_of(log: Log) -> list[PinInfo]:
-    """Return what there is to know of a log's pins, by name."""
+    """Return descriptions of a log's pins, sorted by name."""
     return [_info_of(log.name, *named) for named in sorted((await log.pins()).items())]
 
 

@@ -1,4 +1,4 @@
-"""``tidelog log rebuild``: make the lost manifest of a log again."""
+"""``tidelog log rebuild``: write a lost manifest again, from the objects of the log."""
 
 from __future__ import annotations
 

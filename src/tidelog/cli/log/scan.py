@@ -1,4 +1,4 @@
-"""``tidelog log scan``: read the records that a log has now, or that a pin holds."""
+"""``tidelog log scan``: read the present records of a log, or the records that a pin holds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ FromPin = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRange:
-    """What of a log is to be read; ``since_us`` stands for the first position of that time."""
+    """The range and the filters of a scan.
+
+    ``since_us`` means the first position of that time or later.
+    """
 
     start: int
     limit: int | None
@@ -72,7 +75,7 @@ class ScanRange:
 
     @property
     def is_all(self) -> bool:
-        """Say whether no position is left out."""
+        """Return True if the range has all positions of the log."""
         return not self.start and not (self.limit or self.since_us or self.limits)
 
 
@@ -144,10 +147,10 @@ async def _scan(log: Log, within: ScanRange, *, chosen: str, most: int | None) -
 
 
 async def _tell_of_stream(log: Log, stream: bytes, within: ScanRange) -> None:
-    """Say that a stream without records is not open, either: its name may be misspelt.
+    """Warn that a stream without records is also not open: its name may be misspelt.
 
     Raises:
-        NoSuchStream: all of the log was read, so that none of its records can be elsewhere.
+        NoSuchStream: the scan read the whole log, so it has no record of the stream.
     """
     if any(info.id == stream for info in await log.streams()):
         return

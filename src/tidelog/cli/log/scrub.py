@@ -1,4 +1,4 @@
-"""``tidelog log scrub``: read all that a log has stored, and check it."""
+"""``tidelog log scrub``: read and check all stored data of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogBroken(TidelogError):
-    """A scrub found something wrong."""
+    """A scrub found damaged or missing data."""
 
     kind = "corruption"
 
@@ -52,7 +52,7 @@ def scrub(
 
     async def work(location: Location) -> Scrubbed | None:
         log = await location.log(name)
-        # A name that is wrong is told before Spark has been waited for.
+        # Spark takes seconds to start, so a wrong name must fail here first.
         return None if spark else await log.scrub(start, limit=limit)
 
     found = on_location(context, work) or scrub_on_spark(location_url(context), name)

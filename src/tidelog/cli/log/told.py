@@ -1,4 +1,4 @@
-"""What several verbs of ``tidelog log`` say of a log."""
+"""Messages about a log that several verbs of ``tidelog log`` share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tell_made(found: LogInfo, what: str, *, as_json: bool) -> None:
-    """Say that a log is what it was made to be: as JSON, or in a sentence for people."""
+    """Report a new log, as JSON or as a sentence; ``what`` says how it was made."""
     if choose_format(None, as_json=as_json) == "json":
         print_json(found.to_dict())
     else:
@@ -19,7 +19,7 @@ def tell_made(found: LogInfo, what: str, *, as_json: bool) -> None:
 
 
 def range_text(found: LogInfo) -> str:
-    """Say what a log that was described has."""
+    """Return the number of records of a log and their positions."""
     if not found.records:
         return f"no records; the next has position {found.next:,}"
     held = count_text(found.records, "record")

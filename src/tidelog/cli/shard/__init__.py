@@ -1,1 +1,1 @@
-"""The verbs of ``tidelog shard``, a file each."""
+"""``tidelog shard``: one module per verb; `group` registers them."""

@@ -1,4 +1,4 @@
-"""``tidelog shard append``: append updates to a shard, out of files or standard input."""
+"""``tidelog shard append``: append updates from files or standard input to a shard."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def append(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is to be appended."""
+    """The arguments of an append, checked."""
 
     name: str
     files: list[Path]

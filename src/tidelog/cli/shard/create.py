@@ -1,4 +1,4 @@
-"""``tidelog shard create``: make a shard."""
+"""``tidelog shard create``: create a shard."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def create(
 
 
 def shape_of(schema: str, key: str | None) -> ShardSchema:
-    """Return the schema that the options say.
+    """Return the schema from ``--schema`` and ``--key``.
 
     Raises:
-        UsageError: they say none.
+        UsageError: a value is not a list of columns.
     """
     from tidelog.collection.formats.types import parse_schema
     from tidelog.persist.format.schema import shard_schema

@@ -1,4 +1,4 @@
-"""``tidelog shard describe``: all that there is to know of one shard."""
+"""``tidelog shard describe``: the schema, times, batches, holds, sizes and costs of a shard."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _described(shard: Shard, name: str) -> dict[str, Any]:
             for name, hold in sorted(state.holds.items())
         },
         "writers": {name: [w.number, w.upper] for name, w in sorted(state.writers.items())},
-        # Its records, its rollup, and each part that is an object.
+        # One request for the state's records, one for its rollup, one for each part in the store.
         "gets_a_snapshot": 1
         + (shard.machine.history.newest is not None)
         + sum(part.path is not None for part in parts),

@@ -1,4 +1,4 @@
-"""``tidelog shard downgrade``: give up the past of a shard up to a time."""
+"""``tidelog shard downgrade``: move a hold to a later time, and give up the times before."""
 
 from __future__ import annotations
 

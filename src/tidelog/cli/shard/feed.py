@@ -1,4 +1,4 @@
-"""Appending to a shard what is read piece by piece: each is a part, and one commit names all."""
+"""Atomic appends of rows that arrive table by table: a part per table, one commit for all parts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What times and multiplicities rows have, where not each says so itself."""
+    """The time and the diff of all rows, if the rows do not hold their own."""
 
     time: int | None
     diff: int | None
 
     def columns(self, schema: ShardSchema) -> pa.Schema:
-        """Return the columns that are read of a file; the last two may be absent in it."""
+        """Return the columns to read from a file: the data, and ``_time`` and ``_diff`` if needed.
+
+        ``_time`` and ``_diff`` may be absent in the file.
+        """
         wanted = schema.data
         if self.time is None:
             wanted = wanted.append(pa.field(TIME, pa.int64()))
@@ -60,7 +63,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What was appended: updates, in parts, and the interval that they are for."""
+    """The result of an append: counts of updates and parts, and the interval ``[lower, upper)``."""
 
     updates: int
     parts: int
@@ -76,12 +79,14 @@ async def feed(
     expected: Frontier | None,
     upper: Frontier | None,
 ) -> Fed:
-    """Append rows for ``[expected, upper)``; unless told, from the shard's upper to their last.
+    """Append rows for the times ``[expected, upper)``.
+
+    ``expected`` defaults to the shard's upper, and ``upper`` to one past the last row's time.
 
     Raises:
-        UsageError: a row does not fit the schema or the interval. UpperMismatch: the shard's upper
-            is another. Nothing was appended. LocationError: the store failed; ``outcome`` says
-            whether it was.
+        UsageError: a row does not fit the schema or the interval. NOT_APPLIED.
+        UpperMismatch: the shard's upper is not ``expected``. NOT_APPLIED.
+        LocationError: the store failed; ``outcome`` states whether the append may be applied.
     """
     lower = shard.state.upper_frontier if expected is None else expected
     if shard.state.upper_frontier != lower:
@@ -109,7 +114,10 @@ async def feed(
 
 
 class _Writing:
-    """Parts on their way: the last table waits, so that what is few in all rides in the state."""
+    """The parts of an append that is not committed yet.
+
+    The last table waits in memory. If it is the only one, it can be stored inline in the state.
+    """
 
     def __init__(self, shard: Shard, timed: Timed, lower: Frontier, upper: Frontier) -> None:
         self._shard = shard
@@ -146,10 +154,10 @@ class _Writing:
         return self._parts
 
     async def drop(self) -> None:
-        """Delete what was written: no state names it, and nobody else knows of it."""
+        """Delete the written parts: no state names them, and no other process knows their paths."""
         paths = [part.path for part in self._parts if part.path is not None]
         if paths:
-            with suppress(LocationError):  # A sweep finds it.
+            with suppress(LocationError):  # A later sweep deletes parts that are left.
                 await self._shard.store.delete(paths)
 
 

@@ -1,4 +1,4 @@
-"""``tidelog shard finalize``: finish a shard, and give up all that it holds."""
+"""``tidelog shard finalize``: end a shard for good, and give up its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog shard``: all its verbs, in the order in which the help shows them."""
+"""``tidelog shard``: its verbs, in the order of the help."""
 
 from __future__ import annotations
 

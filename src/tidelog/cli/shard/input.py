@@ -1,7 +1,7 @@
-"""Updates out of files, or standard input, in the columns of a shard, some at a time.
+"""Updates from files or standard input, decoded table by table into the columns of a shard.
 
 Text is decoded like the text of sources (docs/guides/ingest-json.md, docs/guides/ingest-csv.md).
-But a record that does not fit stops the command: a shard has no place for bad rows.
+But a record that does not fit stops the command, because a shard cannot store bad rows.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _MAGIC: Final = b"ARROW1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatesInput:
-    """Reads updates. ``wanted`` are the columns of which each row has a value, or a null."""
+    """A reader of updates. Each table has the columns ``wanted``; an absent value is null."""
 
     wanted: pa.Schema
     dialect: CsvDialect = field(default_factory=CsvDialect)
 
     async def tables(self, files: Sequence[Path], format: str) -> AsyncGenerator[pa.Table, None]:
-        """Yield the rows of files, one after the other, or of standard input.
+        """Yield the rows of the files in order, or of standard input if no files are given.
 
         Raises:
-            UsageError: a file cannot be read, or a record of it does not fit.
+            UsageError: a file cannot be read, or one of its records does not fit.
         """
         for path in files or (None,):
             name = STDIN if path is None else str(path)
@@ -142,7 +142,11 @@ class UpdatesInput:
                 yield self._fitted(table.slice(start, ROWS), name)
 
     def _there(self, given: Sequence[str], name: str) -> list[str]:
-        """Return the columns that are wanted and there; none else may be, and none be missing."""
+        """Return the wanted columns that the file has; only ``_time`` and ``_diff`` may be absent.
+
+        Raises:
+            UsageError: a column is missing or unknown.
+        """
         missing = [n for n in self.wanted.names if n not in given and n not in (TIME, DIFF)]
         if missing:
             raise UsageError(
@@ -179,7 +183,7 @@ class UpdatesInput:
 
 
 async def _large(descriptor: int) -> AsyncGenerator[tuple[bytes, bool], None]:
-    """Yield what there is to read in large chunks, and whether each is the last."""
+    """Yield the input in large chunks, each with True if it is the last."""
     kept: list[bytes] = []
     size = 0
     async with aclosing(chunks_of(descriptor)) as chunks:
@@ -192,7 +196,7 @@ async def _large(descriptor: int) -> AsyncGenerator[tuple[bytes, bool], None]:
 
 
 async def _seekable(descriptor: int, spooled: IO[bytes]) -> IO[bytes]:
-    """Return a file that can be read from any place: a pipe's contents are copied to one."""
+    """Return a file that supports seek: a pipe is copied into ``spooled`` first."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(os.dup(descriptor), "rb")
     async with aclosing(chunks_of(descriptor)) as chunks:

@@ -1,4 +1,4 @@
-"""``tidelog shard list``: the shards that users made, and what is in them."""
+"""``tidelog shard list``: the shards that users created, with their bounds and sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_ONCE = 8
 
 
 class ShardsUnreadable(TidelogError):
-    """Some of the shards that were listed are damaged."""
+    """Some listed shards are damaged."""
 
     kind = "corruption"
 

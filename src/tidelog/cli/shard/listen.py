@@ -1,4 +1,4 @@
-"""``tidelog shard listen``: a shard's updates after a time, and as they come."""
+"""``tidelog shard listen``: the updates of a shard after a time, also as writers append them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def listen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What a listener asked for."""
+    """The arguments of a listen, checked."""
 
     name: str
     since: int | None
@@ -132,7 +132,7 @@ async def _listen(location: Location, asked: _Asked) -> None:
 async def _first(
     updates: AsyncGenerator[pa.Table, None], limit: int
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield the first updates."""
+    """Yield the first ``limit`` updates."""
     async with aclosing(updates):
         while limit:
             piece = await anext(updates, None)
@@ -143,7 +143,7 @@ async def _first(
 
 
 async def _following(rows: ShardRows, reached: int) -> AsyncGenerator[pa.Table, None]:
-    """Yield updates as they come; the loop is that of `Shard.listen`, for some columns and rows."""
+    """Yield updates as writers commit them: `Shard.listen`, with a choice of columns and rows."""
     from tidelog.frontier import TIME_MAX
     from tidelog.persist.read.snapshot import check_readable
 

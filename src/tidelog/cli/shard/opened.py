@@ -1,4 +1,4 @@
-"""What the verbs of ``tidelog shard`` share: a shard by its name, and times as they are written."""
+"""Shared code of the verbs of ``tidelog shard``: open a shard by its name, parse and show times."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.states.state import State
 
-END: Final = "end"  # The empty frontier: nothing more comes.
+END: Final = "end"  # The empty frontier: the shard is finished.
 TIME_HELP: Final = "a whole number from 0 on"
 
 ShardName = Annotated[str, typer.Argument(metavar="NAME", help="A shard.")]
 
 
 def check_shard_name(name: str) -> None:
-    """Refuse what can be no shard's name.
+    """Raise unless the name is valid for a shard.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not.
     """
     from tidelog.ids import Named, named_id
 
@@ -33,10 +33,10 @@ def check_shard_name(name: str) -> None:
 
 
 async def opened(location: Location, name: str) -> Shard:
-    """Return a shard that was written, with its newest state.
+    """Return an existing shard with its newest state.
 
     Raises:
-        NoSuchShard: nobody has made it; the message names those that there are.
+        NoSuchShard: it does not exist; the message names existing shards.
     """
     shard = location.shard(name)
     state = await shard.refresh()
@@ -50,10 +50,10 @@ async def opened(location: Location, name: str) -> Shard:
 
 
 def schema_of(state: State) -> ShardSchema:
-    """Return the newest schema of a shard that was written.
+    """Return the newest schema of a shard.
 
     Raises:
-        UsageError: it was buried before anybody said one.
+        UsageError: the shard was finalized before it got a schema.
     """
     from tidelog.persist.states.evolution import newest_schema
 
@@ -63,10 +63,10 @@ def schema_of(state: State) -> ShardSchema:
 
 
 def frontier_of(text: str, what: str) -> Frontier:
-    """Read a time, or ``end``.
+    """Parse a time or ``end`` into a frontier; ``what`` names the option in errors.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     from tidelog.frontier import Frontier
 
@@ -76,10 +76,10 @@ def frontier_of(text: str, what: str) -> Frontier:
 
 
 def time_of(text: str, what: str) -> int:
-    """Read a time.
+    """Parse a time of a shard; ``what`` names the option in errors.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a time, or the time is too great.
     """
     from tidelog.arguments import DIGITS_MAX, quoted
     from tidelog.frontier import TIME_MAX
@@ -93,5 +93,5 @@ def time_of(text: str, what: str) -> int:
 
 
 def time_text(time: int | None) -> str:
-    """Return a time for people."""
+    """Return the text of a time; None is ``end``."""
     return END if time is None else str(time)

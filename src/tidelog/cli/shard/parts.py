@@ -1,4 +1,4 @@
-"""``tidelog shard parts``: the parts that a shard consists of."""
+"""``tidelog shard parts``: the parts of a shard's batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog shard state`` and ``diffs``: what a shard's state was, and how it changed."""
+"""``tidelog shard state`` and ``diffs``: a shard's state at a seqno, and the changes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States and changes of shards as plain values, whatever fields they have."""
+"""Conversion of states and changes of shards to JSON values, with all their fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.persist.states.spine import Spine
 
 
 def plain(value: Any, *, name: str = "") -> Any:
-    """Return a value as JSON has it: bytes in hex, a schema as its columns, a batch as its sums."""
+    """Return a value for JSON: bytes in hex, a schema as its columns, a batch as its totals."""
     if isinstance(value, bytes):
         return _columns(value) if name == "schema" and value else value.hex()
     if isinstance(value, Batch):
@@ -31,12 +31,12 @@ def plain(value: Any, *, name: str = "") -> Any:
 
 
 def plain_fields(value: Any, names: Any) -> dict[str, Any]:
-    """Return the named fields of a value, as `plain` has them."""
+    """Return the named fields of a value, converted by `plain`."""
     return _without_nothing({name: plain(getattr(value, name), name=name) for name in names})
 
 
 def changed_fields(value: msgspec.Struct, nothing: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields in which a value is not ``nothing``, as `plain` has them."""
+    """Return the fields in which a value differs from ``nothing``, converted by `plain`."""
     names = [n for n in value.__struct_fields__ if getattr(value, n) != getattr(nothing, n)]
     return {name: plain(getattr(value, name), name=name) for name in names}
 

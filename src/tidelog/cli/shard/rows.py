@@ -1,4 +1,4 @@
-"""Rows of one shard for the command line: what is asked for of them, in pieces."""
+"""Reads of one shard for the command line: selected rows and columns, in pieces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRows:
-    """Reads some rows and columns of a shard, whose state was read."""
+    """Reads of selected rows and columns of a shard, whose state the caller has read."""
 
     shard: Shard
     wanted: CheckedSelection
@@ -54,17 +54,18 @@ class ShardRows:
         return ShardSchema(pa.schema([data.field(name) for name in self.wanted.columns]), 0)
 
     def contents(self, as_of: int) -> AsyncGenerator[pa.Table, None]:
-        """Yield the contents at a time that is complete, whatever is merged meanwhile.
+        """Yield the contents as of a complete time; concurrent merges do not change the rows.
 
         Raises:
-            UsageError: the condition fails on a row. CorruptionError: what is stored is wrong.
-            ReadOvertaken: what was still to come was merged and deleted. LocationError: the store
-                failed.
+            UsageError: the condition fails on a row.
+            CorruptionError: stored data is wrong.
+            ReadOvertaken: a merge replaced parts that were not read yet, and they were deleted.
+            LocationError: the store failed.
         """
         return reread(lambda: self._contents(as_of), partial(self._check, as_of))
 
     def changes(self, since: int, until: int) -> AsyncGenerator[pa.Table, None]:
-        """Yield the updates after a time up to another; see `contents`."""
+        """Yield the updates after ``since``, up to and including ``until``; see `contents`."""
         return reread(lambda: self._changes(since, until), partial(self._check, since))
 
     async def _check(self, time: int, error: PartMissing) -> None:

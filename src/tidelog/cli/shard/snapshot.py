@@ -1,4 +1,4 @@
-"""``tidelog shard snapshot``: the contents of a shard at a time."""
+"""``tidelog shard snapshot``: the contents of a shard as of a time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def snapshot(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a reader asked for."""
+    """The arguments of a snapshot, checked."""
 
     name: str
     as_of: int | None
@@ -94,10 +94,12 @@ async def _snapshot(location: Location, asked: _Asked) -> None:
 
 
 def readable(shard: Shard, as_of: int | None, *, what: str = "--as-of") -> int:
-    """Return the time to be read: the one asked for, or the newest that is complete.
+    """Return the time to read: ``as_of``, or by default the newest complete time.
 
     Raises:
-        AsOfNotComplete, AsOfBeforeSince, UsageError: the message says which times can be read.
+        AsOfNotComplete: the shard is not complete at the time.
+        AsOfBeforeSince: the time is no longer readable.
+        UsageError: the shard is finished, so it has no newest time.
     """
     from tidelog.persist.read.snapshot import check_readable
 

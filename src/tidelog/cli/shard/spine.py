@@ -1,4 +1,4 @@
-"""The spine of a shard, drawn in text: its batches by level, in the order of their times. Pure."""
+"""A text drawing of a shard's spine: its batches by level, in the order of their times. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH_MAX: Final = 48
 
 @dataclass(frozen=True, slots=True)
 class DrawnLevel:
-    """A level: a mark for each of its batches, or for several that stand together."""
+    """A level of the drawing; if the batches exceed its width, neighbours share a mark."""
 
     level: int
     batches: int
@@ -19,7 +19,7 @@ class DrawnLevel:
 
 
 def draw_levels(levels: Sequence[int]) -> list[DrawnLevel]:
-    """Draw batches, whose levels stand in the order of their times; the highest level first."""
+    """Draw batches by their levels, given in the order of their times; the highest level first."""
     width = min(WIDTH_MAX, len(levels))
     drawn = []
     for level in sorted(set(levels), reverse=True):

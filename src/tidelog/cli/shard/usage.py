@@ -1,4 +1,4 @@
-"""``tidelog shard usage``: the objects of a shard, by what they are to it."""
+"""``tidelog shard usage``: counts and sizes of a shard's objects, by kind."""
 
 from __future__ import annotations
 
