@@ -1,4 +1,4 @@
-"""What tests of shards share: each place that a shard may lie in."""
+"""Fixtures of the shard tests: each kind of place that can hold a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appenders: one interval after the other, each once, and progress in as few requests as may be."""
+"""Appenders: each interval lands exactly once, and progress costs few requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.testing.delayed import Delayed
 
 
 async def test_an_appender_goes_on_where_its_name_left_off(place: Place) -> None:
-    """Whoever comes back under the name knows what landed."""
+    """A writer that reopens an appender by name resumes after the last interval that landed."""
     async with await place.shard().appender("sink") as one:
         await one.append(rows(("a", 1, 0, 1)), 2)
         await one.append(None, 5)
@@ -35,7 +35,7 @@ async def test_an_appender_goes_on_where_its_name_left_off(place: Place) -> None
 
 
 async def test_another_writer_is_met_with_an_error() -> None:
-    """Two under one name, or of two: the second learns where the shard stands."""
+    """The writer that loses gets UpperMismatch, which states the shard's upper."""
     place = in_memory()
     one, two = await place.shard().appender("a"), await place.shard().appender("b")
     await one.append(rows(("a", 1, 0, 1)), 2)
@@ -46,7 +46,10 @@ async def test_another_writer_is_met_with_an_error() -> None:
 
 
 async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
-    """What a late one brings is not what the other one wrote, though it counts alike."""
+    """Of two writers of one name and upper, the late one is refused.
+
+    The rows stored are not its own.
+    """
     late, other = await place.shard().appender("till"), await place.shard().appender("till")
     await other.append(rows(("b", 1, 0, 1)), 2)
     with pytest.raises(UpperMismatch, match="open the appender again"):
@@ -58,7 +61,10 @@ async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
 
 
 async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
-    """A sink whose process was thought dead, and was not."""
+    """A sink may restart while its old process still runs.
+
+    If both append equal rows, both succeed.
+    """
     place = in_memory()
     one, two = await place.shard().appender("sink"), await place.shard().appender("sink")
     for appender in (one, two):
@@ -68,7 +74,10 @@ async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
 
 
 async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
-    """A thousand frontiers moved are a few requests; a write carries what waits with it."""
+    """Advances without rows send no request until the heartbeat.
+
+    The next append sends them with its rows.
+    """
     clock = SwiftClock()
     recorded = Recorded(MemoryStore())
     shard = on_store(recorded).shard(clock=clock)
@@ -91,7 +100,7 @@ async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
 
 
 async def test_the_beat_comes_by_itself() -> None:
-    """Who says that nothing came, and then nothing, is believed a beat later."""
+    """A quiet appender publishes its progress at each heartbeat."""
     place = in_memory()
     ticker = await place.shard().appender("ticker", heartbeat_us=5_000_000)
     await ticker.append(None, 1)
@@ -105,7 +114,7 @@ async def test_the_beat_comes_by_itself() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed: int) -> None:
-    """T17 to T20: retries, beats and heirs beside lost requests, lost answers and refusals."""
+    """T17 to T20: retries, heartbeats and heirs survive lost requests and lost answers."""
     dice = random.Random(f"appender {seed}")
     fates = [Fault(), Fault(), Fault(told=False), Fault(happened=False, told=False)]
 
@@ -147,7 +156,10 @@ async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed:
 
 
 async def test_a_call_ends_in_its_time() -> None:
-    """A store that does not answer holds nobody up for longer than was said."""
+    """A call ends at its timeout, even if the store never answers.
+
+    A write under way may still land.
+    """
     clock = HandClock()
     slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda _, __: 50_000_000)
     shard = on_store(slow).shard(clock=clock)
@@ -174,7 +186,7 @@ async def test_a_call_ends_in_its_time() -> None:
 
 
 async def test_a_name_that_was_dropped_begins_anew_and_loses_nothing(place: Place) -> None:
-    """It counts from 0 again, and what it writes then is not taken for what it wrote before."""
+    """A dropped name counts from 0 again. Its new writes are not mistaken for its old ones."""
     shard = place.shard()
     for lower in (0, 4, 8):
         writer = await shard.appender("n")
@@ -186,7 +198,7 @@ async def test_a_name_that_was_dropped_begins_anew_and_loses_nothing(place: Plac
 
 
 async def test_a_retry_is_known_though_its_name_was_dropped_meanwhile() -> None:
-    """Of the same interval, it is the same write."""
+    """A retry of the same interval with the same rows is the same write."""
     shard = in_memory().shard()
     table = rows(("a", 1, 0, 1))
     for verdict in (COMMITTED, ALREADY):

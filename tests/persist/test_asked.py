@@ -1,4 +1,4 @@
-"""What callers ask of shards with the wrong types: a sentence before any request, no traceback."""
+"""Arguments of wrong types: the caller gets a UsageError, and the shard stays unchanged."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ODD: tuple[Any, ...] = (
 )
 NO_TEXT = tuple(odd for odd in ODD if not isinstance(odd, str))
 NO_NUMBER = tuple(odd for odd in ODD if type(odd) is not int or odd < 0)
-NO_LIMIT = tuple(odd for odd in NO_NUMBER if odd is not None)  # None is for ever.
+NO_LIMIT = tuple(odd for odd in NO_NUMBER if odd is not None)  # None means no limit.
 NO_FLAG = tuple(odd for odd in ODD if not isinstance(odd, bool))
 
-# What is asked of a shard, and the values that it cannot be asked with.
+# Calls of a shard, each with the values that it must refuse.
 ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
     "within": (lambda s, odd: s.within(odd), NO_LIMIT),
     "snapshot in time": (lambda s, odd: s.snapshot(0, timeout_us=odd), NO_LIMIT),
@@ -54,7 +54,10 @@ ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("what", ASKED)
 def test_a_shard_refuses_what_it_cannot_be_asked(what: str) -> None:
-    """A text for a number would fail far below, or be taken for something else and stored."""
+    """A text in place of a number must raise at once.
+
+    Otherwise the shard could store a wrong value.
+    """
     call, odds = ASKED[what]
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])
@@ -70,7 +73,10 @@ def test_a_shard_refuses_what_it_cannot_be_asked(what: str) -> None:
 
 
 def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
-    """Schemas, keys, shards to be registered, updates of several: the sentence says what it is."""
+    """Wrong schemas, keys, shards and updates raise UsageError.
+
+    The message names the expected type.
+    """
     with tidelog.connect("memory://asked", create=True) as lake:
         opens: Any = lake
         for odd in ODD[1:]:
@@ -93,7 +99,7 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
 
 
 def test_a_reader_and_a_writer_that_were_closed_say_so() -> None:
-    """A closed lease holds nothing: its reads would be as those of anybody, without a word."""
+    """A closed lease protects no data, so its reads must raise instead of running unprotected."""
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])
         shard.compare_and_append(ROW, 0, 1)
@@ -123,7 +129,7 @@ def test_a_reader_and_a_writer_that_were_closed_say_so() -> None:
 
 
 def test_who_begins_again_is_told_where_it_left_off() -> None:
-    """A process that died, and appends from its beginning, has done nothing wrong but that."""
+    """An appender that repeats complete times gets UsageError with the upper, and can continue."""
     rows = ROW.drop(["_time"]).append_column("_time", pa.array([3]))
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])

@@ -1,4 +1,4 @@
-"""Python's values as rows of a shard, and back."""
+"""Codecs: Python values as rows of a shard, and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.persist.format.codec import (
 
 
 class Place(msgspec.Struct):
-    """A part of a record."""
+    """A nested part of a record."""
 
     name: str
     height: float | None
@@ -51,7 +51,7 @@ class Flight:
 
 
 class Pair(NamedTuple):
-    """A record that is a tuple, and has its key last."""
+    """A record that is a tuple and whose key comes after its value."""
 
     value: int
     key: str
@@ -66,7 +66,7 @@ class Row(TypedDict):
 
 
 class Money(msgspec.Struct):
-    """A record whose column its type does not tell."""
+    """A record whose column type Python's type does not determine."""
 
     amount: Decimal
 
@@ -104,7 +104,7 @@ RECORDS: dict[type[Any], tuple[list[str], st.SearchStrategy[Any]]] = {
 @pytest.mark.parametrize("record", RECORDS)
 @given(data=st.data())
 def test_records_come_back_as_they_went_in(record: type[Any], data: st.DataObject) -> None:
-    """Whatever kind of record they are, and whichever field is the key."""
+    """A round trip keeps every kind of record, whichever fields are the key."""
     key, values = RECORDS[record]
     codec: Codec[Any] = RecordCodec(record, key=key)
     drawn = data.draw(st.lists(values, max_size=5))
@@ -121,7 +121,7 @@ def test_records_come_back_as_they_went_in(record: type[Any], data: st.DataObjec
     )
 )
 def test_updates_come_back_with_their_times(updates: list[tuple[Place, datetime, int]]) -> None:
-    """Times are moments here; those of a shard are numbers."""
+    """The updates carry datetimes, and the shard stores them as integers."""
     codec = RecordCodec(Place, key=["name"])
 
     table = encode_updates(codec, updates, Moments())
@@ -131,7 +131,7 @@ def test_updates_come_back_with_their_times(updates: list[tuple[Place, datetime,
 
 
 def test_a_shard_is_written_and_read_by_records() -> None:
-    """As its page says, in memory."""
+    """A user writes records to a shard and reads them back, as the docs show."""
     with tidelog.connect("memory://", create=True) as lake:
         codec = RecordCodec(Pair, key=["key"])
         shard = lake.shard("pairs", schema=codec.schema, key=codec.key)
@@ -143,7 +143,7 @@ def test_a_shard_is_written_and_read_by_records() -> None:
 
 
 def test_an_earlier_form_of_a_record_is_decoded() -> None:
-    """A field that came later is missing from rows that were read before, or null in them."""
+    """A field added later takes its default if the column is missing or null."""
 
     @dataclass
     class Now:
@@ -163,7 +163,7 @@ def test_an_earlier_form_of_a_record_is_decoded() -> None:
 
 
 def test_a_schema_says_what_a_type_does_not() -> None:
-    """Decimals have digits that Python's type does not tell."""
+    """Python's Decimal has no precision, so the codec needs a schema."""
     schema = pa.schema([("amount", pa.decimal128(10, 2))])
     codec = RecordCodec(Money, schema=schema)
 
@@ -181,20 +181,20 @@ def test_a_schema_says_what_a_type_does_not() -> None:
     ],
 )
 def test_what_is_no_record_is_refused(values: list[Any], problem: str) -> None:
-    """In a sentence, before a shard is asked for anything."""
+    """The codec raises UsageError for a value that is not a record of its type."""
     with pytest.raises(UsageError, match=problem):
         RecordCodec(Place).encode(values)
 
 
 @pytest.mark.parametrize("record", [int, list[int], None, 3])
 def test_what_is_no_type_of_records_is_refused(record: Any) -> None:
-    """A type without fields has no columns."""
+    """A type without fields has no columns, so the codec refuses it."""
     with pytest.raises(UsageError, match="records"):
         RecordCodec(record)
 
 
 def test_a_row_that_is_no_record_is_refused() -> None:
-    """A field without a default has to be there."""
+    """A row without a field that has no default raises UsageError."""
     rows = pa.table({"value": [1]})
     with pytest.raises(UsageError, match="give a field that came later a default"):
         RecordCodec(Row, key=["key"]).decode(rows)
@@ -202,7 +202,7 @@ def test_a_row_that_is_no_record_is_refused() -> None:
 
 @pytest.mark.parametrize("when", [2**63, "soon", 0.5, timedelta(1)])
 def test_a_time_that_is_no_number_is_refused(when: Any) -> None:
-    """Of 64 bits; a `Codec64` makes numbers of others."""
+    """A time must be an integer of 64 bits. Other times need a `Codec64`."""
     codec = RecordCodec(Place)
     with pytest.raises(UsageError, match="no number of 64 bits"):
         encode_updates(codec, [(Place("a", 1.0), when, 1)])

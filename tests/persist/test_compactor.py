@@ -1,4 +1,4 @@
-"""Compaction changes no contents: whatever came in, whoever merges, whatever fails on the way."""
+"""Compaction keeps the contents of a shard, under any race or failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OUT_OF_LINE = patch.object(part, "INLINE_BYTES", 0)
 
 
 async def grown(place: Place, count: int, **made: object) -> Shard:
-    """Return a shard to which ``count`` rows came one by one, each taking back the one before."""
+    """Return a shard after ``count`` appends, each of a row and a retraction of the row before."""
     shard = place.shard(**made)  # type: ignore[arg-type]
     for time in range(count):
         before = [("k", time - 1, time, -1)] if time else []
@@ -56,7 +56,7 @@ async def grown(place: Place, count: int, **made: object) -> Shard:
 
 
 async def test_a_merge_changes_no_contents_at_any_time(place: Place) -> None:
-    """At each time from since on, by a handle that merged and by one that comes later."""
+    """Every time since `since` reads the same, by the merging handle and by a new one."""
     shard = place.shard()
     await shard.hold("h", 0)
     model = await history(shard)
@@ -80,7 +80,7 @@ async def test_a_merge_changes_no_contents_at_any_time(place: Place) -> None:
 
 @given(data=st.data())
 def test_merges_of_any_updates_are_exact(data: st.DataObject) -> None:
-    """Every type, with keys and without, cut anywhere, in memory, by ranges and by files."""
+    """Merges are exact for all types, with and without keys, in memory, by ranges and by files."""
     schema, kinds = data.draw(schemas())
     cuts = [*sorted(data.draw(st.sets(st.integers(1, 5), max_size=4))), 6]
     table = data.draw(updates(schema, kinds))
@@ -128,7 +128,7 @@ async def _exact(
 
 
 async def test_years_of_small_writes_leave_few_batches() -> None:
-    """A tick costs what it is, and a reader reads few parts: also where nobody calls for it all."""
+    """A shard after many small appends has few batches, even if no caller asks for a full merge."""
     shard = await grown(in_memory(), 200)
     done = await compact(shard)
     assert len(shard.state.batches) <= 16
@@ -137,7 +137,10 @@ async def test_years_of_small_writes_leave_few_batches() -> None:
 
 
 async def test_what_was_merged_is_deleted_once_its_time_has_come() -> None:
-    """And nothing else: each part that the state names is there."""
+    """The collector deletes merged parts after the delay.
+
+    It keeps each part that the state names.
+    """
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 20)
@@ -153,7 +156,7 @@ async def test_what_was_merged_is_deleted_once_its_time_has_come() -> None:
 
 
 async def test_a_reader_whose_parts_went_reads_by_the_newest_state() -> None:
-    """It planned by a state before the merge: what it is told is what it would have been told."""
+    """A reader that planned before a merge gets the same rows from the newest state."""
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 6)
@@ -180,7 +183,7 @@ async def test_a_reader_whose_parts_went_reads_by_the_newest_state() -> None:
 
 
 async def test_a_part_that_is_lost_is_told_so() -> None:
-    """Not taken for one that was merged away: the newest state names it."""
+    """A lost part that the newest state still names raises PartMissing, not a silent re-read."""
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 3)
@@ -193,7 +196,10 @@ async def test_a_part_that_is_lost_is_told_so() -> None:
 
 
 async def test_who_merges_the_same_at_once_merges_it_once() -> None:
-    """Whoever is second drops what he wrote: no object is left that nothing names."""
+    """Only one of several concurrent mergers wins.
+
+    The others delete their own parts, so none leaks.
+    """
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 20)
@@ -209,7 +215,7 @@ async def test_who_merges_the_same_at_once_merges_it_once() -> None:
 
 @pytest.mark.parametrize("op", ["put", "get", "delete"])
 async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
-    """At any request; and the next one does it."""
+    """A failed merge changes no contents, whichever request fails. The next merge succeeds."""
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 12)
@@ -231,7 +237,7 @@ async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
 
 
 async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
-    """It may stand: only a read that proves that it does not may be followed by a deletion."""
+    """After an unknown answer, the merger keeps its parts, because the state may name them."""
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 8)
@@ -252,7 +258,7 @@ async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
 
 
 async def test_damaged_bytes_are_not_merged() -> None:
-    """They would be believed for ever after: the sums of what is written are of what was read."""
+    """A merge must not read damaged bytes: new checksums would then cover the damage."""
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 4)
@@ -267,7 +273,7 @@ async def test_damaged_bytes_are_not_merged() -> None:
 
 
 async def test_rows_without_a_key_stay_as_they_were_written() -> None:
-    """Nothing takes them back, so that nothing need be sorted; equal ones stay apart."""
+    """Without a key, rows keep their order, and equal rows stay separate."""
     schema = ShardSchema(SCHEMA.data, 0)
     shard = in_memory().shard(schema=schema)
     for time, name in enumerate("zayb"):
@@ -282,7 +288,7 @@ async def test_rows_without_a_key_stay_as_they_were_written() -> None:
 
 
 async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
-    """A part is no larger for being merged; and readers find by bounds which of them they need."""
+    """A merge splits its result into parts of limited size, with disjoint sorted key bounds."""
     place = in_memory()
     shard = place.shard()
     writer = type(shard.writer())
@@ -314,7 +320,7 @@ async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
 
 @pytest.mark.parametrize("is_sorted", [True, False])
 async def test_a_large_merge_has_few_rows_in_memory(is_sorted: bool) -> None:
-    """Each range of the key is summed up by itself, whether its parts stand in order or not."""
+    """A merge sums one key range at a time, whether or not its parts are sorted."""
     shard = in_memory().shard()
     made = shard.writer()
     writer = type(made)(
@@ -349,7 +355,7 @@ async def test_a_large_merge_has_few_rows_in_memory(is_sorted: bool) -> None:
 
 
 async def test_one_value_in_most_rows_is_merged_by_files() -> None:
-    """No range cuts through it, and it may be more than memory holds."""
+    """A value in most rows does not fit a key range, so the merge sums it by files."""
     shard = in_memory().shard()
     some = [("same" if n % 3 else f"k{n:05}", n, 0, 1) for n in range(3_000)]
     with (
@@ -376,7 +382,7 @@ async def test_one_value_in_most_rows_is_merged_by_files() -> None:
     key=st.integers(0, 100),
 )
 def test_a_common_bucket_holds_all_keys(buckets: list[tuple[int, int]], key: int) -> None:
-    """Readers leave out parts by it: one key outside is a row that is not found."""
+    """Readers skip parts by bucket, so the common bucket must cover every key of its parts."""
     count, at = common_bucket(buckets)
     if any(key % n == b for n, b in buckets):
         assert key % count == at
@@ -384,7 +390,7 @@ def test_a_common_bucket_holds_all_keys(buckets: list[tuple[int, int]], key: int
 
 
 def test_what_merges_did_adds_up() -> None:
-    """As verbs tell it of many."""
+    """The counts of several merges add up for the report of a command."""
     one = Compacted(merges=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50)
     assert one + Compacted(overtaken=1) == Compacted(
         merges=1, overtaken=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50
@@ -392,7 +398,7 @@ def test_what_merges_did_adds_up() -> None:
 
 
 async def test_a_finished_shard_is_merged_too() -> None:
-    """Its last batch has no end: times are advanced to since alone."""
+    """The last batch of a finished shard has no upper. A merge advances its times to `since`."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     await shard.compare_and_append(rows(("a", 1, 3, -1), ("b", 1, 4, 1)), 3, None)
@@ -408,7 +414,10 @@ async def test_a_finished_shard_is_merged_too() -> None:
 
 
 async def test_a_buried_shard_is_no_more_for_anybody() -> None:
-    """Whoever still writes or reads it is told; what it held goes; to bury it twice is nothing."""
+    """Finalizing deletes the shard's data, and later writers and readers get an error.
+
+    A second finalize does nothing.
+    """
     place = in_memory()
     with OUT_OF_LINE:
         shard, zombie, reader = await grown(place, 5), place.shard(), place.shard()
@@ -435,7 +444,10 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
 
 
 async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
-    """Never fewer rows in silence: it has given out some, and what is left is elsewhere now."""
+    """A reader that already returned rows raises ReadOvertaken.
+
+    A retry could repeat or lose rows.
+    """
     gone = PartMissing("gone", path="a")
     tries = list[int]()
 
@@ -467,7 +479,7 @@ async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
 
 
 async def test_of_two_that_merge_the_same_only_one_reads_it() -> None:
-    """P124: a large merge is claimed, and whoever comes beside it finds nothing to do."""
+    """P124: a merger claims a large merge, so concurrent mergers do not read the same parts."""
     recorded = Recorded(MemoryStore())
     place = on_store(recorded)
     with OUT_OF_LINE:

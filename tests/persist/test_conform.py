@@ -1,4 +1,4 @@
-"""What others hand in fits the schema without loss, or is refused; it is never bent."""
+"""Tables from callers: each value fits the schema without loss, or the table is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def of_twins() -> Any:
     ids=range(12),
 )
 def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType) -> None:
-    """Arrow casts each of these without a word, and gives other values back."""
+    """Arrow casts each of these values to a different value without an error.
+
+    The shard refuses them.
+    """
     assert len(given.cast(wanted)) == 1
 
     with pytest.raises(UsageError, match="fit the schema"):
@@ -65,7 +68,7 @@ def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType
 
 
 def of_views(*texts: str | None) -> Any:
-    """Return texts as categories of polars are."""
+    """Return texts in the form of a categorical column of polars."""
     known = pa.array(texts).dictionary_encode()
     return pa.DictionaryArray.from_arrays(known.indices, known.dictionary.cast(pa.string_view()))
 
@@ -87,7 +90,7 @@ def of_views(*texts: str | None) -> Any:
     ids=range(10),
 )
 def test_what_stays_the_same_fits(given: Any, wanted: pa.DataType, made: list[Any]) -> None:
-    """Other libraries have other types for the same values."""
+    """Types of other libraries are accepted if the values stay the same."""
     found = conform(pa.table({"v": given}), field(wanted))
 
     assert found.schema == field(wanted)
@@ -95,7 +98,7 @@ def test_what_stays_the_same_fits(given: Any, wanted: pa.DataType, made: list[An
 
 
 def text_of(*offsets: int, data: bytes = b"hello world") -> Any:
-    """Return two texts as a file of somebody else's may have them: nobody has looked at them."""
+    """Return two texts whose Arrow offsets and bytes were never validated."""
     table = pa.table({"v": ["hello", " world"]})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -119,13 +122,16 @@ def text_of(*offsets: int, data: bytes = b"hello world") -> Any:
 )
 @pytest.mark.parametrize("wanted", [pa.string(), pa.binary()], ids=str)
 def test_arrays_that_are_none_are_refused(given: Any, wanted: pa.DataType) -> None:
-    """Arrow does not look at what it reads; whoever does then may end by a signal."""
+    """Arrow does not validate buffers that it reads.
+
+    The use of invalid ones can crash the process.
+    """
     with pytest.raises(UsageError, match="do not fit the schema"):
         conform(pa.table({"v": given}), field(wanted))
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
-    """Nobody could say which of them is meant."""
+    """With two columns of one name, the intended one is unknown."""
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["v", "v"])
 
     with pytest.raises(UsageError, match="twice: v"):

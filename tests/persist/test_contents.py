@@ -1,4 +1,4 @@
-"""What is read of a snapshot: the same rows, however parts lie and whatever is skipped."""
+"""Reads of a snapshot: the same rows for any layout of parts and any skipping."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAYS = st.sampled_from(Way)
 
 
 async def written(schema: ShardSchema, table: pa.Table, cuts: Sequence[int]) -> Shard:
-    """Write updates to a shard in several batches, by their times; row groups are of two rows."""
+    """Write updates to a shard in several batches by time, with row groups of two rows."""
     shard = in_memory().shard(schema=schema)
     with patch.object(parquet, "ROW_GROUP_ROWS", 2), patch.object(part, "INLINE_BYTES", 0):
         for lower, upper in pairwise([0, *cuts, 6]):
@@ -44,7 +44,7 @@ async def written(schema: ShardSchema, table: pa.Table, cuts: Sequence[int]) -> 
 
 
 def fitting(way: Way, parts: Sequence[Part], schema: ShardSchema) -> Way:
-    """Return the way that is asked for, if it is sound for these parts, else the one chosen."""
+    """Return ``way`` if it is correct for these parts, else the way that the reader chooses."""
     is_plain = all(part.plain for part in parts)
     is_wrong = way is Way.AS_WRITTEN and not (is_plain and not schema.key_columns)
     return choose_way(parts, schema) if is_wrong else way
@@ -59,7 +59,7 @@ CUTS = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
     cuts=CUTS,
     as_of=TIMES,
     way=WAYS,
-    row_bytes=st.sampled_from([1, 1 << 25]),  # As large, few rows share a file.
+    row_bytes=st.sampled_from([1, 1 << 25]),  # With the large value, few rows share a file.
     picked=st.permutations(range(3)).flatmap(lambda p: st.integers(1, 3).map(lambda n: p[:n])),
 )
 async def test_every_way_of_reading_gives_what_the_model_has(
@@ -70,9 +70,9 @@ async def test_every_way_of_reading_gives_what_the_model_has(
     row_bytes: int,
     picked: list[int],
 ) -> None:
-    """T29: no row that is not there, none twice; and of some columns, as if there were no others.
+    """T29: a read returns exactly the rows of the model, also for a subset of the columns.
 
-    Rows come in any order, and what is not grouped adds up to the same.
+    Rows come in any order, and ungrouped rows add up to the same counts.
     """
     schema, table = drawn
     shard = await written(schema, table, cuts)
@@ -115,7 +115,7 @@ def added_up(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[Ro
     return {row: n for row, n in found.items() if n}
 
 
-# T30. Values that bounds are easily wrong about: what has no order, what was cut short, the ends.
+# T30. Values with error-prone bounds: without an order, truncated, or at the ends of a type.
 LONG = "z" * 70
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "id": (pa.int64(), [None, -(2**63), -1, 0, 1, 2, 2**63 - 1]),
@@ -167,7 +167,7 @@ def rows(draw: st.DrawFn) -> tuple[ShardSchema, pa.Table]:
 
 
 def chosen_by_duckdb(found: Counter[Row], schema: ShardSchema, where: str) -> dict[Row, int]:
-    """Filter all that there is, as SQL does it that knows nothing of parts."""
+    """Filter all rows with DuckDB, which knows nothing of parts."""
     kept = list(found)
     columns = {
         name: pa.array([unmodelled(row[n]) for row in kept], schema.data.field(name).type)
@@ -192,7 +192,7 @@ def unmodelled(value: Any) -> Any:
 async def test_what_is_skipped_is_nothing_that_was_asked_for(
     way: Way, drawn: tuple[ShardSchema, pa.Table], cuts: list[int], as_of: int, where: str
 ) -> None:
-    """T30: a condition on all rows chooses what one does that parts and row groups know of."""
+    """T30: a filter that skips parts and row groups returns the rows of a full filter."""
     schema, table = drawn
     shard = await written(schema, table, cuts)
     expected = chosen_by_duckdb(accumulate(updates_of(table), as_of), schema, where)
@@ -209,7 +209,7 @@ def numbered(start: int, count: int, time: int) -> pa.Table:
 
 
 async def test_parts_and_row_groups_are_skipped_by_key_and_by_time() -> None:
-    """What bounds exclude costs no request; and of a part that is read, only what is asked for."""
+    """A reader sends no request for a part that its bounds exclude."""
     schema, store = schema_of(["int64", "string"], keys=1), Recorded(MemoryStore())
     shard = Place(store, in_memory()._consensus).shard(schema=schema)
     with patch.object(part, "INLINE_BYTES", 0):
@@ -226,7 +226,7 @@ async def test_parts_and_row_groups_are_skipped_by_key_and_by_time() -> None:
 
 
 async def test_a_condition_is_computed_on_rows_that_are_there() -> None:
-    """A row that was taken back cannot make it fail."""
+    """A condition is not computed on a retracted row, so such a row cannot make it fail."""
     schema = schema_of(["int64", "string"], keys=0)
     shard = in_memory().shard(schema=schema)
     await shard.compare_and_append(table_of(schema, [(1, "x", 0, 1), (2, "9", 0, 1)]), 0, 1)
@@ -254,7 +254,7 @@ async def test_a_condition_is_computed_on_rows_that_are_there() -> None:
 async def test_what_cannot_be_asked_is_told_before_anything_is_read(
     asked: dict[str, Any], told: str
 ) -> None:
-    """A wrong name is found without a request, and without waiting for a time."""
+    """A wrong column or condition raises before any request, without waiting for the time."""
     store = Recorded(MemoryStore())
     shard = Place(store, in_memory()._consensus).shard(schema=schema_of(["int64"], keys=1))
 
@@ -266,7 +266,7 @@ async def test_what_cannot_be_asked_is_told_before_anything_is_read(
 
 @pytest.mark.parametrize("way", Way)
 async def test_a_damaged_part_is_told_whichever_way_it_is_read(way: Way) -> None:
-    """Never a row of it is shown."""
+    """A damaged part raises CorruptionError in each way of reading."""
     schema = schema_of([*["int64"] * 2], keys=0 if way is Way.AS_WRITTEN else 1)
     place = in_memory()
     shard = place.shard(schema=schema)
@@ -284,7 +284,7 @@ async def test_a_damaged_part_is_told_whichever_way_it_is_read(way: Way) -> None
 
 
 def test_the_way_is_chosen_by_what_is_known_of_the_parts() -> None:
-    """Grouping is left out only where it is proven to change nothing."""
+    """The reader skips grouping only if the parts prove that grouping changes nothing."""
     keyed, keyless = schema_of(["int64", "string"], keys=1), schema_of(["int64"], keys=0)
     nested = schema_of(["list"], keys=1)
 
@@ -312,16 +312,16 @@ BOUND = 8 << 20
 
 @pytest.mark.parametrize("way", [Way.AS_WRITTEN, Way.BY_KEY, Way.SPILLED])
 async def test_a_snapshot_of_twenty_times_the_bound_is_read_within_it(way: Way) -> None:
-    """Whatever is read, some rows at a time are held, and what DuckDB has; the rest is on disk.
+    """A read holds a bounded number of rows in memory, and spills the rest to disk.
 
-    By key, that is a row group of each part whose keys overlap, whatever the bound; as written,
-    some three row groups, of 17 MB each here: one that is read, and two that are decoded.
+    By key, it holds one row group of each part with overlapping keys, whatever the bound. As
+    written, it holds about three row groups of 17 MB: one read and two decoded.
     """
     schema = schema_of(["int64", "string"], keys=0 if way is Way.AS_WRITTEN else 1)
     shard = in_memory().shard(schema=schema)
     each, batches = 160_000, 4
     for n in range(batches):
-        numbers = np.arange(n, each * batches, batches)  # Each batch reaches over all keys.
+        numbers = np.arange(n, each * batches, batches)  # Each batch spans all keys.
         text = pa.array(["x" * 250]).take(np.zeros(each, np.int64))
         ones = pa.array(np.ones(each, np.int64))
         columns = [pa.array(numbers), text, pa.array(np.full(each, n)), ones]

@@ -1,4 +1,4 @@
-"""Appends over covered times: the same updates are accepted, others refused, at any boundaries."""
+"""Appends over covered times: equal updates are accepted and others refused, at any boundaries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def written(place: Place, *, merged: bool = False) -> Shard:
 async def test_other_data_at_other_boundaries_is_refused(
     place: Place, other: list[Fact], merged: bool
 ) -> None:
-    """Two writers that disagree must not both go on, wherever each of them cuts its intervals."""
+    """Two writers with different data must not both continue, whatever their boundaries."""
     await written(place, merged=merged)
     late = place.shard()
 
@@ -65,7 +65,7 @@ async def test_other_data_at_other_boundaries_is_refused(
 
 @pytest.mark.parametrize("merged", [False, True])
 async def test_the_same_data_at_other_boundaries_is_accepted(place: Place, merged: bool) -> None:
-    """The rest is written once, and the verdict states whether anything was written."""
+    """The shard writes only the new updates, and the verdict states whether it wrote any."""
     await written(place, merged=merged)
     late = place.shard()
 
@@ -78,7 +78,7 @@ async def test_the_same_data_at_other_boundaries_is_accepted(place: Place, merge
 
 
 async def test_times_that_the_shard_no_longer_keeps_apart_are_refused() -> None:
-    """Such updates cannot be compared by reading; remembered uppers still decide."""
+    """Updates before `since` cannot be compared by reading. Only a remembered upper decides."""
     place = in_memory()
     shard = await written(place)
     await shard.downgrade_since("history", 7)
@@ -96,7 +96,10 @@ async def test_times_that_the_shard_no_longer_keeps_apart_are_refused() -> None:
 
 
 async def test_a_finished_shard_is_compared_to_its_last_time() -> None:
-    """Its upper is the empty frontier."""
+    """The upper of a finished shard is the empty frontier.
+
+    Appends still compare with its last time.
+    """
     place = in_memory()
     shard = await written(place)
     await shard.compare_and_append(rows(LATER), 20, None)
@@ -109,7 +112,10 @@ async def test_a_finished_shard_is_compared_to_its_last_time() -> None:
 
 
 async def test_a_comparison_goes_on_in_the_parts_that_a_merge_made() -> None:
-    """A collector may delete a part between its planning and its reading."""
+    """A collector may delete a part after an append has planned its comparison.
+
+    The append reads the merged part instead.
+    """
     place = on_store(MemoryStore())
     many: list[Fact] = [(f"k{n}", n, n % 20, 1) for n in range(3_000)]
     shard = place.shard()
@@ -125,7 +131,7 @@ async def test_a_comparison_goes_on_in_the_parts_that_a_merge_made() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class MergingFirst(PartReader):
-    """A reader whose first parts a merge replaces, and a collector deletes, before it reads."""
+    """A reader whose first parts are merged and collected just before it reads."""
 
     shard: Shard | None
 
@@ -134,7 +140,7 @@ class MergingFirst(PartReader):
             shard, self.shard = self.shard, None
             await shard.compact(full=True)
             assert await shard.collect(after_us=0) == 2
-        # A dataclass with slots is a class of its own, which super() does not find.
+        # super() fails here: a dataclass with slots is a new class.
         return await PartReader.read(self, parts, schema)
 
 
@@ -152,7 +158,7 @@ FACTS = st.lists(
 async def test_any_span_is_accepted_if_and_only_if_its_updates_are_the_shards(
     facts: list[Fact], cuts: set[int], span: tuple[int, int], data: st.DataObject
 ) -> None:
-    """A plain list of the updates judges, whatever was merged."""
+    """A plain list of the updates is the model, with and without a merge."""
     place = in_memory()
     shard = place.shard()
     ends = [0, *sorted(cuts), 12]

@@ -1,4 +1,4 @@
-"""Row groups decoded by several threads at once."""
+"""Row groups that several threads decode concurrently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, GROUPS, THREADS = 1_024, 32, 4
 
 
 class OneAtATime(pq.ParquetFile):
-    """A reader that fails where a second thread is in it, as Arrow's own sometimes does."""
+    """A reader that fails if two threads use it at once, as Arrow's reader sometimes does."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -26,14 +26,14 @@ class OneAtATime(pq.ParquetFile):
     def read_row_groups(self, *given: Any, **options: Any) -> pa.Table:
         assert self._busy.acquire(blocking=False), "two threads are in one reader"
         try:
-            time.sleep(0.001)  # Others get a turn meanwhile.
+            time.sleep(0.001)  # Gives the other threads a turn.
             return super().read_row_groups(*given, **options)
         finally:
             self._busy.release()
 
 
 def test_threads_decode_of_one_file_at_once() -> None:
-    """Each gets the rows it asks for, by a reader that is its own meanwhile."""
+    """Each thread gets the rows that it asks for, from a reader that no other thread uses."""
     numbers = np.arange(ROWS * GROUPS)
     table = pa.table({"n": numbers, "text": [f"{n} is here" for n in numbers]})
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""The embedded engine: shared by a process, and replaced when it has broken."""
+"""The embedded DuckDB engine: shared by a process, and replaced after a fatal error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.persist.format.duck import duck
 
 
 def test_times_are_utc_and_nothing_is_left_behind() -> None:
-    """Two callers see none of each other's names, whatever the machine's time zone is."""
+    """A caller sees no names of an earlier caller. The time zone is UTC, not the machine's."""
     with duck() as first:
         first.execute("CREATE TEMP TABLE t AS SELECT 1")
         zone = first.sql("SELECT current_setting('TimeZone')").fetchall()
@@ -20,7 +20,7 @@ def test_times_are_utc_and_nothing_is_left_behind() -> None:
 
 
 def test_an_engine_that_broke_is_replaced() -> None:
-    """DuckDB refuses all work after a fatal error, which must not be the end of an ingester."""
+    """DuckDB refuses all work after a fatal error. A new engine lets the ingester continue."""
     with pytest.raises(duckdb.FatalException):
         work_that_breaks_it()
 
@@ -29,7 +29,7 @@ def test_an_engine_that_broke_is_replaced() -> None:
 
 
 def work_that_breaks_it() -> None:
-    """Run once, and then fail as an engine does that found its memory broken."""
+    """Run a query, then fail as an engine with a fatal error does."""
     with duck() as connection:
         connection.sql("SELECT 1").fetchall()
         raise duckdb.FatalException("as if")

@@ -1,4 +1,4 @@
-"""Reads of snapshots return each row as often as it occurs; consolidation is asked for."""
+"""Snapshots return each row as often as it occurs, or once if the caller asks for consolidation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYLESS = shard_schema(pa.schema([SCHEMA.data.field(0), SCHEMA.data.field(1)]))
 async def written(
     place: Place, schema: ShardSchema, *, taken_back: bool, columns: list[str] | None = None
 ) -> ShardSnapshot:
-    """Return a snapshot of rows that have ten distinct values of c1; one of them occurs thrice."""
+    """Return a snapshot with ten distinct values of c1. One row occurs three times."""
     shard = place.shard(schema=schema)
     many = [(f"{n:05}", n % 10, 0, 1) for n in range(COUNT)]
     await shard.compare_and_append(rows(*many), 0, 1)
@@ -39,7 +39,7 @@ async def written(
 async def test_each_row_comes_as_often_as_it_occurs(
     schema: ShardSchema, taken_back: bool, columns: list[str] | None
 ) -> None:
-    """A reader that counts rows, or sums a column, would count equal rows once."""
+    """Equal rows stay separate, so that a reader can count rows or sum a column."""
     snapshot = await written(in_memory(), schema, taken_back=taken_back, columns=columns)
     table = await snapshot.to_arrow()
     batches = pa.Table.from_batches([batch async for batch in snapshot.to_batches()])
@@ -58,7 +58,7 @@ async def test_each_row_comes_as_often_as_it_occurs(
 async def test_equal_rows_come_once_if_the_caller_asks(
     schema: ShardSchema, taken_back: bool
 ) -> None:
-    """Their count is in _diff."""
+    """With `consolidated=True`, equal rows come once, with their count in `_diff`."""
     snapshot = await written(in_memory(), schema, taken_back=taken_back, columns=["c1"])
 
     found = (await snapshot.to_arrow(consolidated=True)).to_pylist()
@@ -72,7 +72,10 @@ async def test_equal_rows_come_once_if_the_caller_asks(
 
 
 async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() -> None:
-    """A table of 2^40 rows would take the machine's memory; a count is one number."""
+    """A table of 2^40 rows would exhaust memory.
+
+    The error names the remedy, `consolidated=True`.
+    """
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 2**40)), 0, 1)
     snapshot = await shard.snapshot(0)
@@ -87,7 +90,7 @@ async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() ->
 
 
 def test_counts_beyond_64_bits_are_refused_and_never_dropped() -> None:
-    """A sum that overflows is negative, and would make a table of rows an empty one."""
+    """An overflowed sum is negative, and would turn many rows into none."""
     counts = pa.array([2**62, 2**62, -1], pa.int64())
     contents = pa.table({"c1": pa.array([1, 2, 3], pa.int64()), "_diff": counts})
 
@@ -96,7 +99,7 @@ def test_counts_beyond_64_bits_are_refused_and_never_dropped() -> None:
 
 
 async def test_a_negative_count_keeps_its_sign() -> None:
-    """A row that was taken back more often than it came is shown as it is stored."""
+    """A row with more retractions than insertions is returned with its negative count."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, -2), ("b", 1, 0, 2)), 0, 1)
 
@@ -111,7 +114,7 @@ async def test_a_negative_count_keeps_its_sign() -> None:
 
 @pytest.mark.parametrize("count", [3, COUNT], ids=["in the state", "an object"])
 async def test_a_column_that_no_stored_part_has_comes_as_nulls(count: int) -> None:
-    """Parts from before the column was added keep all their rows in a read of it alone."""
+    """Parts written before the column was added keep all their rows, with nulls."""
     place = in_memory()
     shard = place.shard(schema=KEYLESS)
     await shard.compare_and_append(rows(*((f"{n}", n, 0, 1) for n in range(count))), 0, 1)
@@ -125,7 +128,7 @@ async def test_a_column_that_no_stored_part_has_comes_as_nulls(count: int) -> No
 
 
 async def test_one_column_is_decoded_without_the_others() -> None:
-    """Most of the time of a narrow read would go into columns that the reader left out."""
+    """A narrow read decodes only the chosen columns, because decoding dominates its time."""
     place = in_memory()
     wide = schema_of(["int64"] * 4, keys=0)
     shard = place.shard(schema=wide)
@@ -151,7 +154,7 @@ async def test_one_column_is_decoded_without_the_others() -> None:
 
 
 async def test_row_groups_that_threads_decode_side_by_side_stay_in_order() -> None:
-    """A column of ones is one block of memory: it costs nothing beside the columns asked for."""
+    """Row groups stay in order, and all `_diff` ones share one block of memory."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(*[(f"{n:05}", n, 0, 1) for n in range(2_000)]), 0, 1)
     with patch.object(parquet, "ROW_GROUP_ROWS", 100):

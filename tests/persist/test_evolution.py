@@ -1,4 +1,4 @@
-"""Schemas that evolve: what may follow, who is served, and what old parts are read as (T64)."""
+"""Schema evolution: permitted changes, the handles still served, and reads of old parts (T64)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def read(shard: Shard, as_of: int) -> list[tuple[Any, ...]]:
 
 
 async def grown(place: Place, *, inline: bool = True) -> Shard:
-    """Return a shard of k, a that has become k, a, b, with a part of each schema."""
+    """Return a shard with columns k, a that evolved to k, a, b, with a part of each schema."""
     shard = place.shard(schema=shaped("ka"))
     many = [(n, "x", 0, 1) for n in range(1 if inline else 3_000)]
     await shard.compare_and_append(rows("ka", *many), 0, 1)
@@ -77,7 +77,7 @@ async def grown(place: Place, *, inline: bool = True) -> Shard:
 
 
 async def test_t64_a_schema_evolves_from_the_one_that_was_expected(place: Place) -> None:
-    """Two who evolve at once must not both believe that theirs followed what they saw."""
+    """Of two writers that evolve concurrently, only one succeeds: the other gets MISMATCH."""
     shard = place.shard(schema=shaped("ka"))
     await shard.compare_and_append(rows("ka", (1, "x", 0, 1)), 0, 1)
     other = place.shard(schema=None)
@@ -105,7 +105,10 @@ async def test_t64_a_schema_evolves_from_the_one_that_was_expected(place: Place)
 async def test_t64_what_a_schema_cannot_become_is_refused_with_what_it_can(
     wanted: pa.Schema, why: str
 ) -> None:
-    """Anything else would give another meaning to rows that are stored."""
+    """The shard refuses changes that would give stored rows another meaning.
+
+    The error lists the permitted ones.
+    """
     shard = in_memory().shard(schema=shaped("kab"))
     await shard.compare_and_append(rows("kab", (1, "x", 1, 0, 1)), 0, 1)
     await shard.evolve_schema(columns("ka"))
@@ -118,7 +121,7 @@ async def test_t64_what_a_schema_cannot_become_is_refused_with_what_it_can(
 
 
 async def test_t64_a_shard_without_a_schema_or_an_end_does_not_evolve() -> None:
-    """There is nothing to follow, and nobody to write by it."""
+    """A shard cannot evolve before its first schema, nor after it is finished."""
     shard = in_memory().shard(schema=shaped("ka"))
 
     with pytest.raises(UsageError, match="has no schema yet"):
@@ -130,7 +133,7 @@ async def test_t64_a_shard_without_a_schema_or_an_end_does_not_evolve() -> None:
 
 @pytest.mark.parametrize("inline", [True, False])
 async def test_t64_old_parts_are_read_with_nulls_by_every_path(place: Place, inline: bool) -> None:
-    """Rows that are stored are not written again, and no reader may tell that they were not."""
+    """Every read path fills a column added later with nulls, without rewriting the stored parts."""
     shard = await grown(place, inline=inline)
     count = 1 if inline else 3_000
     snapshot = await shard.snapshot(1)
@@ -159,7 +162,7 @@ async def test_t64_old_parts_are_read_with_nulls_by_every_path(place: Place, inl
 
 
 async def test_t64_a_reader_is_served_or_told_that_its_column_is_gone(place: Place) -> None:
-    """Rows without a column that somebody counts on would be other rows."""
+    """A reader whose column was dropped gets SchemaEvolved, never rows without that column."""
     shard = await grown(place)
     old, new = place.shard(schema=shaped("ka")), place.shard(schema=shaped("kab"))
     early = await old.snapshot(1)
@@ -178,7 +181,7 @@ async def test_t64_a_reader_is_served_or_told_that_its_column_is_gone(place: Pla
 
 
 async def test_t64_a_snapshot_that_is_planned_again_is_told_too(place: Place) -> None:
-    """A merge has left the dropped column out: there is nothing to read it from."""
+    """After a merge, the parts lack the dropped column, so an old snapshot cannot read it."""
     shard = await grown(place, inline=False)
     early = await place.shard(schema=shaped("ka")).snapshot(1)
     await shard.evolve_schema(columns("kb"))
@@ -194,7 +197,7 @@ async def test_t64_a_snapshot_that_is_planned_again_is_told_too(place: Place) ->
 async def test_t64_a_snapshot_that_is_planned_again_has_its_own_columns(
     place: Place, names: str | None
 ) -> None:
-    """A merge has put its rows into parts of a schema that came since; nothing is wrong."""
+    """A merge rewrites rows under a newer schema. An old snapshot still returns its own columns."""
     shard = await grown(place, inline=False)
     reader = place.shard(schema=None if names is None else shaped(names))
     early = [await reader.snapshot(1), await reader.snapshot(1, where="k >= 2999")]
@@ -214,7 +217,7 @@ async def test_t64_a_snapshot_that_is_planned_again_has_its_own_columns(
 
 
 async def test_t64_a_snapshot_without_a_schema_that_is_planned_again_is_told(place: Place) -> None:
-    """It was to have a column that is there no more: other columns are not what it stands for."""
+    """A snapshot of all columns raises SchemaEvolved if one of them was dropped."""
     shard = await grown(place, inline=False)
     early = await place.shard(schema=None).snapshot(1)
     await shard.evolve_schema(columns("kb"))
@@ -227,7 +230,10 @@ async def test_t64_a_snapshot_without_a_schema_that_is_planned_again_is_told(pla
 
 
 async def test_a_handle_without_a_schema_writes_by_the_one_that_is_there(place: Place) -> None:
-    """Before it has looked, too; of a shard that was never written, it is told what it needs."""
+    """A handle without a schema takes the stored one on its first write.
+
+    On a new shard it raises UsageError.
+    """
     await grown(place)
     done = await place.shard(schema=None).compare_and_append(rows("kab", (9, "z", 9, 2, 1)), 2, 3)
     assert done.verdict is Verdict.COMMITTED
@@ -243,7 +249,7 @@ async def test_a_handle_without_a_schema_writes_by_the_one_that_is_there(place: 
 
 
 async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> None:
-    """What it takes back by the columns it knows would take back nothing."""
+    """An old writer would retract rows by the columns that it knows, and cancel nothing."""
     shard = await grown(place)
     old = place.shard(schema=shaped("ka"))
 
@@ -257,7 +263,10 @@ async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> Non
 
 
 async def test_t64_handles_follow_without_a_schema_or_when_they_evolve() -> None:
-    """Whoever evolves a shard goes on writing it; a commit by a stale state learns of it."""
+    """The handle that evolves a shard can continue to write.
+
+    A stale handle gets SchemaEvolved once.
+    """
     place = in_memory()
     stale = await grown(place)
     evolving = place.shard(schema=shaped("kab"))
@@ -273,7 +282,10 @@ async def test_t64_handles_follow_without_a_schema_or_when_they_evolve() -> None
 
 
 async def test_t64_rows_are_of_the_schema_that_their_writing_began_with() -> None:
-    """The handle learns of the change while rows come: by the new names they would be others."""
+    """If the schema changes while rows arrive, the append fails.
+
+    The new columns do not fit its rows.
+    """
     place = in_memory()
     shard, other = await grown(place), place.shard(schema=None)
 
@@ -287,7 +299,7 @@ async def test_t64_rows_are_of_the_schema_that_their_writing_began_with() -> Non
 
 
 async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -> None:
-    """Old rows are written again by merges, in the newest columns, and each is accounted for."""
+    """A merge rewrites old rows in the newest columns and accounts for each in the sums."""
     shard = await grown(place, inline=False)
     await shard.evolve_schema(columns("kb"))
     before = await read(shard, 1)
@@ -306,7 +318,7 @@ async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -
 async def test_t64_a_scrub_finds_nothing_wrong_with_an_older_schema(
     place: Place, inline: bool, is_merged: bool
 ) -> None:
-    """Each part is checked as its writer knew it, before merges wrote it anew and after."""
+    """The scrubber checks each part by its own schema, before and after a merge."""
     shard = await grown(place, inline=inline)
     lease = await place.shard(schema=None).lease()
     await shard.evolve_schema(columns("kb"))
@@ -321,7 +333,7 @@ async def test_t64_a_scrub_finds_nothing_wrong_with_an_older_schema(
 
 
 async def test_a_retry_is_answered_whatever_the_columns_are_by_now(place: Place) -> None:
-    """Its rows landed; that they would not fit any more does not say that nothing was written."""
+    """A retry returns ALREADY, even if its rows no longer fit the schema, because they landed."""
     shard = place.shard(schema=shaped("ka"))
     first = rows("ka", (1, "x", 0, 1))
     await shard.compare_and_append(first, 0, 1, token=("w", 7))
@@ -336,7 +348,10 @@ async def test_a_retry_is_answered_whatever_the_columns_are_by_now(place: Place)
 
 
 async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_written() -> None:
-    """A part of an earlier schema is proven under that one: its sum is what its writer made it."""
+    """A merger checks the sum of a part under that part's schema.
+
+    If it differs, the merger raises CorruptionError.
+    """
     shard = await grown(in_memory())
     request = plan_full_merge(await shard.refresh())
     assert request is not None
@@ -356,7 +371,7 @@ async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_w
 
 
 async def test_replicas_are_compared_in_the_newest_columns() -> None:
-    """Sums of rows by another schema are other sums, so the rows before the change are read."""
+    """Row sums depend on the schema, so the shard reads and compares rows of an older one."""
     shard = await grown(in_memory())
     everything = rows("kab", (0, "x", None, 0, 1), (7_000, "y", 1, 1, 1))
 
@@ -385,7 +400,7 @@ STEPS = st.lists(
 async def test_t64_any_evolution_reads_as_rows_that_always_had_the_newest_columns(
     steps: list[tuple[str, Any]],
 ) -> None:
-    """The model keeps each row as a mapping, and knows nothing of schemas, parts or merges."""
+    """The model keeps each row as a mapping, without schemas, parts or merges."""
     place = in_memory()
     shard = place.shard(schema=shaped("k"))
     names, used, time = "k", set("k"), 1

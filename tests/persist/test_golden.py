@@ -1,8 +1,8 @@
-"""T61: what was stored by an earlier tidelog is read for ever, checked, and written on.
+"""T61: a location stored by an earlier version can be read, checked and written.
 
-tests/golden/location.zip was made by `kit.golden_location`, and holds each form of what is stored
-of shards: records and rollups with two schemas, holds of each kind, claims and named writers; parts
-inline and as objects; a buried shard; transactions; a source's shards and its catalog.
+tests/golden/location.zip was made by `kit.golden_location`. It holds each stored form of shards:
+records and rollups with two schemas, holds of each kind, claims and named writers; parts inline and
+as objects; a finalized shard; transactions; a source's shards and its catalog.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tuples(table: pa.Table) -> set[tuple[object, ...]]:
 
 
 async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
-    """At each time that is kept, by the newest schema, with all that is known of it."""
+    """Every retained time, hold, writer, claim and schema of the old shard is readable."""
     shard = golden.shard("prices")
     state = await shard.refresh()
     assert tuples(await (await shard.snapshot(78)).to_arrow()) == set(CONTENTS)
@@ -55,7 +55,7 @@ async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
 
 
 async def test_all_of_it_is_checked_and_nothing_is_found_wrong(golden: Location) -> None:
-    """Bytes, sums, bounds, and that rollups and changes come to the state."""
+    """The scrubber checks bytes, sums, bounds and the agreement of rollups and changes."""
     tending = golden.maintenance
     found = [one async for one in tending.scrub(await tending.kept())]
     assert {one.name for one in found} >= {"prices", "over", "giro", "savings", "seen"}
@@ -63,7 +63,7 @@ async def test_all_of_it_is_checked_and_nothing_is_found_wrong(golden: Location)
 
 
 async def test_it_is_written_on(golden: Location) -> None:
-    """As if it had been made today."""
+    """A writer can append to the old shard and compact it."""
     shard = golden.shard("prices")
     await shard.refresh()
     done = await shard.compare_and_append(rows(EVOLVED, ("e", 5, None, 79, 1)), 79, 80)
@@ -74,7 +74,7 @@ async def test_it_is_written_on(golden: Location) -> None:
 
 
 async def test_transactions_of_then_go_on(golden: Location) -> None:
-    """Both shards have both, and a third is for both again."""
+    """The old transaction group reads both shards, and commits a new transaction."""
     bank = golden.transactions("bank")
     begun = await bank.begin()
     found = await (await begun.snapshot("giro")).to_arrow()
@@ -87,7 +87,10 @@ async def test_transactions_of_then_go_on(golden: Location) -> None:
 
 
 async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Location) -> None:
-    """Its newest contents, and since when they are kept; a buried shard is no more."""
+    """The newest contents of a collection and its `since` are readable.
+
+    A finalized shard has no time.
+    """
     collection = await golden.collection("seen")
     found = await collection.snapshot()
     assert {*found.column("key").to_pylist()} == {0, 1, 2, 3, 4}
@@ -97,5 +100,8 @@ async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Loc
 
 
 async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
-    """Byte for byte, but for Parquet: whoever changes a form by accident is told here."""
+    """Stored forms stay equal byte for byte, except Parquet.
+
+    An accidental change of a form fails here.
+    """
     await check_stored_as_then(tmp_path, ARCHIVE, make)

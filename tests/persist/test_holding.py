@@ -1,4 +1,4 @@
-"""Holds, purely: what each kind keeps, who may move it, and what ends it.
+"""Holds as pure decisions: the times that each kind protects, its owners, and its end.
 
 The numbers T31 to T36 are those of the anchor notes' conformance scenarios.
 """
@@ -58,7 +58,7 @@ def after(state: State, decision: Decision[Diff, Any]) -> State:
 
 
 def test_a_lease_holds_since_and_the_state_it_was_placed_at() -> None:
-    """Times, so that they can be told apart, and seqnos, so that no object of them goes."""
+    """A lease protects the times since its start, and the objects of states since its seqno."""
     state = after(START, decide_lease(START, lease("r", since=5)))
     assert state.holds["r"].kind is HoldKind.LEASED
     assert (least_since(state.holds), least_seqno(state.holds)) == (Frontier.at(5), 7)
@@ -73,7 +73,7 @@ def test_a_lease_holds_since_and_the_state_it_was_placed_at() -> None:
 
 
 def test_a_lease_that_is_over_is_over() -> None:
-    """T33: who finds his lease gone is told so, and nothing is done in its name."""
+    """T33: a reader whose lease ended gets HoldExpired, and the shard does nothing in its name."""
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_hold(state, "kept", Frontier.at(3)))
     assert not decide_watch(state, Watch(at_us=0), overdue=[("r", 1)]).result
@@ -104,7 +104,7 @@ def test_a_lease_that_is_over_is_over() -> None:
 def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_less_an_hour(
     boot: str, later: Watch, ended: bool
 ) -> None:
-    """A collector whose wall clock is ahead must not end the lease of a reader that lives."""
+    """A collector whose wall clock is ahead must not end the lease of a live reader."""
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_watch(state, Watch(at_us=9, monotonic_us=0, boot=boot)))
     if later.boot == "one" and not boot:
@@ -116,7 +116,7 @@ def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_le
 
 
 def test_a_fixed_term_is_nobodys_to_renew() -> None:
-    """It says from the first until when it holds."""
+    """A fixed term states its end from the start, and no process can renew it."""
     state = after(START, decide_lease(START, lease("t", fixed=True)))
     assert state.holds["t"].kind is HoldKind.FIXED
     assert state.holds["t"].until_us == 1_000 + MINUTE_US
@@ -125,7 +125,7 @@ def test_a_fixed_term_is_nobodys_to_renew() -> None:
 
 
 def test_of_a_shard_that_is_no_more_nothing_is_held() -> None:
-    """T36: the handle is one that reads nothing, and no record is written for it."""
+    """T36: a lease of a finalized shard has the empty frontier, and writes no record."""
     over = State(schema=b"x", since=None, upper=None)
     decision = decide_lease(over, lease("r"))
     assert decision.diff is None
@@ -133,7 +133,7 @@ def test_of_a_shard_that_is_no_more_nothing_is_held() -> None:
 
 
 def test_a_greater_token_takes_a_hold_over_for_good() -> None:
-    """T34: the old owner learns who the new one is, and can do nothing any more."""
+    """T34: after a takeover with a greater token, the old owner gets HoldFenced for each change."""
     state = after(START, decide_hold(START, "sink", Frontier.at(4), token=3))
     state = after(state, decide_hold(state, "sink", None, token=5))
     assert (state.holds["sink"].token, state.holds["sink"].since) == (5, 4)
@@ -156,7 +156,7 @@ def test_a_greater_token_takes_a_hold_over_for_good() -> None:
 
 @pytest.mark.parametrize("since", [21, 2**63 - 1])
 def test_no_hold_is_moved_past_upper(since: int) -> None:
-    """What comes next could never be read."""
+    """A hold past the upper would make future updates unreadable."""
     state = after(START, decide_hold(START, "h", None))
     for refused in (
         lambda: decide_downgrade(state, "h", Frontier.at(since)),
@@ -170,7 +170,10 @@ def test_no_hold_is_moved_past_upper(since: int) -> None:
 
 
 def test_a_lease_is_ended_by_who_has_watched_it_for_all_its_time() -> None:
-    """By his own clock: no two clocks are compared, but for the grossly late."""
+    """A collector ends a lease only after watching it for its full term on its own clock.
+
+    Wall clocks count only if the lease is overdue by more than their permitted difference.
+    """
     beats, holds = Beats(), {"r": Hold(3, lease_us=MINUTE_US, at_us=0), "kept": Hold(2)}
 
     def overdue(second: float, *, wall_us: int = 0) -> list[tuple[str, int]]:
@@ -206,7 +209,7 @@ def decided(state: State, what: str, name: str, at: Frontier) -> Decision[Diff, 
 
 @given(data=st.data())
 def test_since_never_goes_back_nor_past_a_hold_nor_moves_when_one_ends(data: st.DataObject) -> None:
-    """T31, T32: through any interleaving of holders that come, move and vanish."""
+    """T31, T32: these rules hold for any interleaving of holders that arrive, move and vanish."""
     state = State(schema=b"x", since=0, upper=30)
     names = st.sampled_from("abc")
     for _ in range(data.draw(st.integers(1, 25))):

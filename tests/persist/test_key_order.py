@@ -1,4 +1,4 @@
-"""Merging by key without SQL: the same as by SQL, and only where that can be told."""
+"""Merging by key without SQL: it gives the result of SQL, and is used only if it can."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 def test_what_is_merged_by_key_is_what_sql_merges(
     parts: list[list[Update]], key: list[str]
 ) -> None:
-    """In the same order, whatever is null, comes again, or is taken back by another part."""
+    """Both merges give the same order, with nulls, repeated rows and retractions in other parts."""
     tables = [table_of(rows) for rows in parts]
     found = merge(tables, NARROW, key=key)
     with patch.object(updates, "can_sort", return_value=False):
@@ -60,7 +60,7 @@ def test_what_is_merged_by_key_is_what_sql_merges(
 
 
 def sum_of(table: pa.Table) -> dict[tuple[Any, ...], int]:
-    """Return how often each row is there: equal rows may stand apart."""
+    """Return the count of each row. Equal rows may be separate in the table."""
     found: dict[tuple[Any, ...], int] = {}
     for *row, diff in rows_of(table):
         found[tuple(row)] = found.get(tuple(row), 0) + diff
@@ -75,7 +75,7 @@ def keys_in_turn(table: pa.Table, key: list[str]) -> list[tuple[Any, ...]]:
 @given(rows=ROWS)
 @example(rows=[(1, "a", 0, 1), (2, "a", 0, 1), (1, "a", 0, -1), (2, "a", 0, 2)])
 def test_what_is_summed_is_what_sql_sums(rows: list[Update]) -> None:
-    """Nothing of it is left where nothing is there; with nulls it is left to SQL."""
+    """Rows that cancel leave nothing behind. Rows with nulls may be left to SQL."""
     table = table_of(rows)
     found = summed(table)
     timed = table.append_column("_time", pa.array([0] * len(rows), pa.int64()))
@@ -89,7 +89,7 @@ def test_what_is_summed_is_what_sql_sums(rows: list[Update]) -> None:
 
 
 def test_parts_that_follow_one_another_are_joined_in_whatever_order_they_come() -> None:
-    """Each key is there once, so that there is nothing to merge, whatever a diff says."""
+    """Parts with disjoint keys need no merge, so a join in key order keeps each diff."""
     first, second = table_of([(1, "a", 0, 1), (2, "b", 0, 1)]), table_of([(3, "a", 0, -1)])
     joined = joined_in_order([second, first], ["n"])
 
@@ -109,12 +109,12 @@ def test_parts_that_follow_one_another_are_joined_in_whatever_order_they_come() 
     ids=["overlap", "taken back", "one key twice", "in no order", "null"],
 )
 def test_other_parts_are_not_joined_as_they_stand(parts: list[list[Update]]) -> None:
-    """Rows would be out of order, or stand beside what takes them back."""
+    """A join would put rows out of order, or separate a row from its retraction."""
     assert joined_in_order([table_of(rows) for rows in parts], ["n"]) is None
 
 
 def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
-    """Of floats and decimals it has an order of its own, and of many rows it can spill."""
+    """SQL orders floats and decimals by its own rules, and can spill many rows to disk."""
     whole = pa.table({"f": pa.array([1.5]), "n": pa.array([1]), DIFF: pa.array([1])})
     many = pa.table({"n": pa.nulls(SORTED_ROWS_MAX + 1, pa.int64())})
 
@@ -125,7 +125,7 @@ def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
 
 
 def test_a_dictionary_in_one_part_alone_is_no_reason_to_fail() -> None:
-    """Parts are written apart, and a sample says of each which text repeats itself."""
+    """The writer decides per part whether a text column gets a dictionary."""
     plain = table_of([(1, "a", 0, 1)])
     packed = table_of([(2, "b", 0, 1), (3, "b", 0, 1)])
     packed = packed.set_column(1, "t", packed.column("t").dictionary_encode())

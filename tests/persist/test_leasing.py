@@ -1,4 +1,4 @@
-"""Leased readers: nothing that they may read goes while their lease runs, and they are told after.
+"""Leased readers: data stays readable during the lease, and the reader gets an error afterwards.
 
 The numbers T24 to T36 are those of the anchor notes' conformance scenarios.
 """
@@ -26,7 +26,7 @@ LEASE_US = 60_000_000
 
 
 async def written(place: Place, clock: HandClock | None = None, *, count: int = 12) -> Shard:
-    """Return a shard with a hold, and a batch with a part of its own at each time."""
+    """Return a shard with a hold, and with one batch of one part at each time."""
     shard = place.shard(clock=clock or HandClock())
     for time in range(count):
         many = [(f"k{n}", time, time, 1) for n in range(700)]
@@ -36,7 +36,7 @@ async def written(place: Place, clock: HandClock | None = None, *, count: int = 
 
 
 async def merged_away(place: Place) -> Shard:
-    """Merge all there is, and delete at once what that made vanish."""
+    """Merge everything, and delete the replaced parts at once."""
     other = place.shard(clock=HandClock())
     await other.refresh()
     await compact(other, full=True)
@@ -45,7 +45,7 @@ async def merged_away(place: Place) -> Shard:
 
 
 async def test_a_reader_renews_its_lease_while_it_lives() -> None:
-    """In the background: who reads slowly does nothing for it."""
+    """The lease renews itself in the background, even if the reader reads slowly."""
     place, clock = in_memory(), HandClock()
     await written(place, count=2)
     reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
@@ -59,7 +59,7 @@ async def test_a_reader_renews_its_lease_while_it_lives() -> None:
 
 @pytest.mark.parametrize("landed", [True, False])
 async def test_a_lease_whose_answer_is_unknown_is_placed_once(landed: bool) -> None:
-    """Other writers went on, so that the record could not be read back."""
+    """The lease may or may not have landed. In both cases the retry leaves exactly one hold."""
     place = in_memory()
     await written(place, count=2)
     shard = place.shard()
@@ -81,7 +81,7 @@ async def test_a_lease_whose_answer_is_unknown_is_placed_once(landed: bool) -> N
 
 
 async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None:
-    """T26: an error of its own, and never fewer rows."""
+    """T26: each call of the reader raises HoldExpired, and none returns fewer rows."""
     place = in_memory()
     shard = await written(place, count=2)
     clock = HandClock()
@@ -97,7 +97,7 @@ async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None
 
 
 async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
-    """A Spark job's: planned here, read elsewhere, renewed by nobody."""
+    """A Spark job plans under a fixed term and reads elsewhere. No process renews the term."""
     place = in_memory()
     shard = await written(place)
     clock = HandClock()
@@ -110,12 +110,15 @@ async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
     await clock.pass_us(LEASE_US)
     with pytest.raises(HoldExpired, match="term of this reader is over"):
         await reader.snapshot(5)
-    # The process that merged has recorded it, a term ago.
+    # The merging process recorded the hold one term ago.
     assert await place.shard(clock=clock).end_leases() == 1
 
 
 async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
-    """T26: others downgrade, and what it has still to hear is there; what it has done may go."""
+    """T26: a listener's lease keeps the updates that it has not read, whatever other holders do.
+
+    Its own downgrade releases the rest.
+    """
     place = in_memory()
     shard = await written(place)
     async with await place.shard(clock=HandClock()).lease(0, lease_us=LEASE_US) as reader:
@@ -134,7 +137,7 @@ async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
 
 
 async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
-    """The words say what is."""
+    """A lease outside the retained times raises UsageError and leaves no hold."""
     place = in_memory()
     shard = await written(place)
     await shard.downgrade_since("history", 6)
@@ -148,7 +151,7 @@ async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
 
 
 async def test_a_reader_that_is_cancelled_while_it_waits_holds_nothing() -> None:
-    """T24: a wait that is given up leaves no hold behind."""
+    """T24: a wait that times out leaves no hold behind."""
     place = in_memory()
     shard = await written(place, count=2)
     with pytest.raises(LocationError):
@@ -158,7 +161,7 @@ async def test_a_reader_that_is_cancelled_while_it_waits_holds_nothing() -> None
 
 
 async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
-    """T36: it is closed from the first, and makes no record."""
+    """T36: a lease of a finalized shard is closed from the start, and writes no record."""
     place = in_memory()
     shard = await written(place, count=2)
     await shard.finalize()
@@ -173,7 +176,7 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
 
 
 async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
-    """P137: who forgets to close it holds nothing for ever."""
+    """P137: a reader that was never closed stops renewing once it is garbage."""
     place, clock = in_memory(), HandClock()
     shard = await written(place, clock, count=2)
 
@@ -193,9 +196,9 @@ async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
 
 
 async def test_two_collectors_one_lease_apart_end_the_lease_of_a_dead_reader() -> None:
-    """Each run from cron is a new process: the first records the beat, the second ends the lease.
+    """Each collector run by cron is a new process: one records the beat, the next ends the lease.
 
-    A reader that lives renews its lease between the two, and keeps it.
+    A live reader renews its lease between the two runs, and keeps it.
     """
     place, clock = in_memory(), HandClock()
     shard = await written(place, count=2)
@@ -223,7 +226,7 @@ async def test_two_collectors_one_lease_apart_end_the_lease_of_a_dead_reader() -
 
 
 class OtherMachine(SystemClock):
-    """The clock of another machine, whose wall time is some minutes ahead."""
+    """The clock of another machine, with a wall time some minutes ahead."""
 
     def __init__(self, minutes: int) -> None:
         self.ahead_us = minutes * 60_000_000
@@ -239,7 +242,7 @@ class OtherMachine(SystemClock):
 
 
 async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> None:
-    """Two runs seconds apart, on two machines or after a clock was set, saw one beat at most."""
+    """A collector with a clock up to an hour ahead sees a live lease, and must not end it."""
     place = in_memory()
     shard = await written(place, count=2)
     async with await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US) as reader:
@@ -252,7 +255,7 @@ async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> No
 
 
 def test_processes_of_one_machine_have_one_time_since_its_start() -> None:
-    """Else a run from cron would not know how long ago the run before it saw a beat."""
+    """A collector run by cron compares its clock with that of the previous run."""
     code = "from tidelog.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_us, _, boot = told.stdout.strip().partition(" ")

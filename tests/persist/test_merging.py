@@ -1,4 +1,4 @@
-"""Which batches are merged, and which outcomes count: pure, over any history."""
+"""Merge planning and merge outcomes: pure decisions over any history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LANGUAGE = ShardLanguage()
 def batch_of(
     lower: int, upper: int, rows: int, *, diffs: int | None = None, since: int = 0, path: str = ""
 ) -> Batch:
-    """Return a batch of one part whose V tells its rows: ``diffs``, as a number."""
+    """Return a batch of one part, whose V encodes the number ``diffs``."""
     net = rows if diffs is None else diffs
     part = Part(
         path=path or f"part/{lower}-{upper}-{rows}",
@@ -66,7 +66,7 @@ def state_of(batches: list[Batch], *, since: int = 0) -> State:
 
 
 def merged_of(request: MergeRequest) -> Batch | None:
-    """Return what an honest merge makes: rows that were taken back are gone."""
+    """Return the result of a correct merge, without the retracted rows."""
     diffs = sum(b.diffs for b in request.batches)
     old = request.upper is not None and request.upper <= request.since + 1
     rows = diffs if old else request.rows
@@ -79,7 +79,7 @@ def merged_of(request: MergeRequest) -> Batch | None:
 
 
 def settle(state: State) -> tuple[State, int]:
-    """Merge until nothing is due; return the state, and how many rows were written."""
+    """Merge until no merge is due. Return the state and the number of rows written."""
     written = 0
     for _ in range(1_000):
         request = plan_merge(state)
@@ -99,7 +99,7 @@ SIZES = st.lists(st.integers(1, 40) | st.integers(1, 100_000), min_size=1, max_s
 
 @given(sizes=SIZES, every=st.integers(1, 30))
 def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) -> None:
-    """Fewer than twice FANOUT of a size: their number grows with the logarithm of the rows."""
+    """A state keeps fewer than twice FANOUT batches per size level, so reads touch few parts."""
     state = state_of([])
     written = 0
     for time, rows in enumerate(sizes):
@@ -118,7 +118,7 @@ def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) ->
     levels = 1 + level_of(batch_of(0, 1, total))
     assert len(state.batches) < 2 * FANOUT * levels
     assert state.totals.rows == total
-    # A row is written again about once a level that its batch grows by, however often one looks.
+    # Each row is rewritten about once per level, however often merges are planned.
     assert written <= 3 * total * (1 + math.log(max(2, total), FANOUT))
 
 
@@ -130,7 +130,7 @@ def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) ->
 def test_with_since_behind_there_are_few_batches_too(
     sizes: list[int], steps: list[int], lag: int
 ) -> None:
-    """None reaches over more than a share of what comes after since, and they stay few."""
+    """A merged batch spans a limited share of the times after `since`, and the batches stay few."""
     state = state_of([])
     for number, rows in enumerate(sizes):
         lower = state.upper or 0
@@ -152,7 +152,7 @@ def test_with_since_behind_there_are_few_batches_too(
     share=st.floats(0, 1),
 )
 def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) -> None:
-    """Once since has passed it: at most a share is kept of what nobody can tell apart."""
+    """Once `since` passes them, retracted rows use at most the share WASTE of all rows."""
     batches = []
     for time, (rows, takes_back) in enumerate(diffs):
         net = 0 if takes_back and time else rows
@@ -166,7 +166,10 @@ def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) ->
 
 
 def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
-    """Also where since has passed only some of it; and it is not done again for nothing."""
+    """A full merge leaves one batch, even if `since` covers part of it.
+
+    It repeats only after `since` moves.
+    """
     state = state_of([batch_of(t, t + 1, 10) for t in range(5)], since=3)
     request = plan_full_merge(state)
     assert request is not None
@@ -183,7 +186,10 @@ def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
 
 
 def test_an_outcome_counts_only_in_its_inputs_place() -> None:
-    """It may come late, or twice, or after another that has merged more, or less."""
+    """A merge outcome applies only where its inputs are.
+
+    Late, repeated or overtaken outcomes change nothing.
+    """
     batches = [batch_of(t, t + 1, 10) for t in range(4)]
     state = state_of(batches)
     request = MergeRequest((batches[1], batches[2]), 0)
@@ -207,7 +213,7 @@ def test_an_outcome_counts_only_in_its_inputs_place() -> None:
 
 
 def test_what_takes_back_all_leaves_no_batch() -> None:
-    """And once that is done it cannot be told from having been done by others."""
+    """A merge whose rows all cancel leaves no batch. Repeating its outcome changes nothing."""
     batches = [batch_of(0, 1, 10), batch_of(1, 2, 10, diffs=0)]
     gone = batch_of(1, 2, 10, diffs=0)
     state = state_of(batches, since=5)
@@ -220,7 +226,7 @@ def test_what_takes_back_all_leaves_no_batch() -> None:
 
 
 def test_other_rows_than_went_in_change_nothing() -> None:
-    """V is that of the inputs, or whoever merged was wrong, and nobody would find out later."""
+    """The merged V must equal that of the inputs. Otherwise a wrong merge would stay undetected."""
     batches = [batch_of(t, t + 1, 10) for t in range(2)]
     state = state_of(batches)
     request = MergeRequest(tuple(batches), 0)
@@ -233,7 +239,10 @@ def test_other_rows_than_went_in_change_nothing() -> None:
 
 
 def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
-    """T42, P124: two would read and write the same; and who died over it does not stop the work."""
+    """T42, P124: a claim stops other mergers until it expires.
+
+    A dead merger blocks the work only for a while.
+    """
     batches = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]
     state = state_of(batches)
     request = plan_merge(state)
@@ -256,7 +265,7 @@ def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
 
 
 def test_a_claim_of_a_clock_that_is_a_year_ahead_holds_up_nobody() -> None:
-    """Whoever has the right time merges; by a year of such a claim nothing would be."""
+    """A merger ignores a claim that ends a year ahead, but not one that ends an hour ahead."""
     state = state_of([batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)])
     request = plan_merge(state)
     assert request is not None
@@ -272,7 +281,7 @@ def test_a_claim_of_a_clock_that_is_a_year_ahead_holds_up_nobody() -> None:
 
 
 def test_beside_a_claim_the_others_are_merged() -> None:
-    """A large merge that takes long holds up none of the small ones that are due meanwhile."""
+    """A claim on a large merge does not delay the small merges that become due."""
     large = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]
     small = [batch_of(n, n + 1, rows=1) for n in range(FANOUT, 2 * FANOUT)]
     state = state_of([*large, *small])
@@ -286,7 +295,10 @@ def test_beside_a_claim_the_others_are_merged() -> None:
 
 
 def test_a_merge_that_only_advances_since_is_told_from_its_input() -> None:
-    """Its rows, and so its parts, may be the very same: come twice, it stands already."""
+    """A merge that only advances `since` may name the same parts.
+
+    Its repetition returns ALREADY.
+    """
     one = batch_of(0, 5, 3, path="same")
     request = MergeRequest((one,), since=2)
     merged = batch_of(0, 5, 3, since=2, path="same")

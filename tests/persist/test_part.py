@@ -1,4 +1,4 @@
-"""Parts: bytes that are believed only if they are those that were written."""
+"""Parts: a reader accepts only the bytes that the writer wrote."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def some_rows(count: int = 50) -> tuple[ShardSchema, pa.Table]:
 
 @given(drawn=shard_updates(), inline=st.booleans())
 def test_a_part_reads_back(drawn: tuple[ShardSchema, pa.Table], inline: bool) -> None:
-    """Inline or Parquet, every type: the same updates, and a descriptor that says what they are."""
+    """Each type reads back equal, inline or from Parquet, with a correct descriptor."""
     schema, table = drawn
     ready = prepared(table, schema)
     if not ready.num_rows:
@@ -78,7 +78,7 @@ def test_a_part_reads_back(drawn: tuple[ShardSchema, pa.Table], inline: bool) ->
 @settings(max_examples=20)
 @given(data=st.data())
 def test_every_type_comes_back_from_parquet(kind: str, data: st.DataObject) -> None:
-    """A format has its own idea of each type: none may bend a value."""
+    """Parquet has its own form of each type, and must not change any value."""
     schema = schema_of([kind], keys=1)
     ready = prepared(data.draw(updates(schema, [kind], max_size=5)), schema)
     if not ready.num_rows:
@@ -90,7 +90,7 @@ def test_every_type_comes_back_from_parquet(kind: str, data: st.DataObject) -> N
 
 
 def test_small_parts_ride_in_the_state_and_large_ones_do_not() -> None:
-    """A state that grew with its data would make each change dearer."""
+    """A state that grew with its data would make each commit more expensive."""
     schema, few = some_rows(3)
     _, many = some_rows(200_000)
 
@@ -104,7 +104,7 @@ def test_small_parts_ride_in_the_state_and_large_ones_do_not() -> None:
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_no_flipped_bit_passes(inline: bool) -> None:
-    """Every byte counts: what differs is an error, never rows."""
+    """A flipped bit in any byte raises CorruptionError and returns no rows."""
     schema, table = some_rows()
     part, data = encoded(table.slice(0, 8), schema, inline=inline)
     dice = random.Random(1)
@@ -118,7 +118,7 @@ def test_no_flipped_bit_passes(inline: bool) -> None:
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_no_other_bytes_pass(inline: bool) -> None:
-    """Cut short, grown, emptied, or those of another part."""
+    """Truncated, extended, empty or exchanged bytes raise CorruptionError."""
     schema, table = some_rows()
     part, data = encoded(table.slice(0, 8), schema, inline=inline)
     other, other_data = encoded(table.slice(8, 8), schema, inline=inline)
@@ -130,7 +130,7 @@ def test_no_other_bytes_pass(inline: bool) -> None:
 
 
 def test_bytes_that_were_never_a_part_are_corruption() -> None:
-    """The right checksum of the wrong thing is still the wrong thing."""
+    """A correct checksum does not make other bytes a part of this shard."""
     schema, table = some_rows(3)
     part, _ = encoded(table, schema, inline=False)
     elsewhere = schema_of(["int64"], keys=1)
@@ -149,7 +149,7 @@ def test_bytes_that_were_never_a_part_are_corruption() -> None:
 
 
 def test_parquet_that_others_read_has_what_they_need() -> None:
-    """Spark reads the files themselves: plain columns, sorted, in groups, with page checksums."""
+    """Spark reads the files directly: plain sorted columns, row groups, and page checksums."""
     schema, table = some_rows(200_000)
     _, data = encoded(table, schema, inline=False)
 
@@ -168,7 +168,7 @@ def test_parquet_that_others_read_has_what_they_need() -> None:
 def test_sums_do_not_know_how_updates_are_cut(
     drawn: tuple[ShardSchema, pa.Table], data: st.DataObject
 ) -> None:
-    """V and T of a whole are those of its parts, whatever the order."""
+    """The sums V and T of a table are the totals of its pieces, in any order."""
     schema, table = drawn
     order = data.draw(st.permutations(range(table.num_rows)), label="order")
     cut = data.draw(st.integers(0, table.num_rows), label="cut")
@@ -184,7 +184,7 @@ def test_sums_do_not_know_how_updates_are_cut(
 def test_v_is_unchanged_by_advancing_and_cancelling_and_t_tells_times_apart(
     drawn: tuple[ShardSchema, pa.Table],
 ) -> None:
-    """A merge is proven by V; replicas are compared by T."""
+    """V proves merges, so it must ignore times. T compares replicas, so it must not."""
     schema, table = drawn
     merged = consolidate([table], schema)
     late = table.set_column(
@@ -203,7 +203,10 @@ def test_v_is_unchanged_by_advancing_and_cancelling_and_t_tells_times_apart(
 
 @given(data=st.data())
 def test_a_part_that_is_passed_over_holds_no_wanted_key(data: st.DataObject) -> None:
-    """Bounds may let too much through, never too little: nulls, NaN and long strings among it."""
+    """Bounds may admit parts without the key, but must not exclude one with it.
+
+    This includes nulls, NaN and long strings.
+    """
     kind = data.draw(st.sampled_from(sorted(KINDS)), label="kind")
     schema = schema_of([kind, "int8"], keys=1)
     stored = prepared(data.draw(updates(schema, [kind, "int8"])), schema)
@@ -218,7 +221,7 @@ def test_a_part_that_is_passed_over_holds_no_wanted_key(data: st.DataObject) -> 
 
 
 def test_long_keys_are_no_bounds() -> None:
-    """A descriptor rides in the state: it must not hold a megabyte of key."""
+    """The state stores each descriptor, so a bound must not hold a long key."""
     schema = schema_of(["string", "binary"], keys=2)
     long = prepared(table_of(schema, [("x" * 100_000, b"y" * 100_000, 0, 1)]), schema)
 
@@ -229,7 +232,7 @@ def test_long_keys_are_no_bounds() -> None:
 
 
 def test_bounds_say_what_they_are() -> None:
-    """Two rows, the least and the greatest, of each column that has an order."""
+    """Bounds hold the least and the greatest value of each column that has an order."""
     schema = schema_of(["int64", "float64", "string"], keys=3)
     rows = [(3, 1.0, "b", 0, 1), (1, None, "c", 0, 1), (2, 2.0, "a", 0, 1)]
     part, _ = encoded(prepared(table_of(schema, rows), schema), schema, inline=False)
@@ -243,7 +246,7 @@ def test_bounds_say_what_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
 def test_bounds_of_times_beyond_python_are_told(dtype: Any) -> None:
-    """Arrow holds more years than Python does, and a key may lie in any of them."""
+    """Arrow's years exceed those of Python, and a key may be in any of them."""
     schema = shard_schema(pa.schema([("k", dtype)]), key=["k"])
     unit = 1 if dtype == pa.date32() else 86_400_000_000
     numbers = [-2_000_000 * unit, 0, 3_000_000 * unit]
@@ -263,14 +266,14 @@ def test_bounds_of_times_beyond_python_are_told(dtype: Any) -> None:
 
 
 def test_parts_lie_under_their_shard_and_epoch() -> None:
-    """The sweeper finds by the path which parts are too old to be linked."""
+    """The sweeper reads the epoch from the path, to find parts too old to be linked."""
     path = part_path(ShardId("s1"), 255, "u")
 
     assert path == "shard/s1/part/000000ff/u.parquet"
 
 
 def test_a_descriptor_is_a_plain_value() -> None:
-    """Executors send descriptors home, in whatever way they send things."""
+    """Executors send descriptors to the driver in any serialization."""
     schema, table = some_rows(3)
     for inline in (True, False):
         part, _ = encoded(table, schema, inline=inline)
@@ -281,7 +284,7 @@ def test_a_descriptor_is_a_plain_value() -> None:
 
 @given(data=st.data())
 def test_nothing_lies_behind_a_null(data: st.DataObject) -> None:
-    """Equal rows are equal bytes: what was in memory there is nobody's to read, nor stored."""
+    """The encoder ignores memory behind nulls, so that equal rows give equal bytes."""
     _, table = data.draw(shard_updates())
     if not table.num_rows:
         return

@@ -1,4 +1,4 @@
-"""A snapshot in pieces: the same as the whole, in order, and only as much read as is asked for."""
+"""Snapshots in pieces: equal to the whole, in order, and read only as far as the caller asks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def counted(tables: Sequence[pa.Table], names: Sequence[str]) -> Counter[Row]:
 
 @st.composite
 def histories(draw: st.DrawFn, *, kinds: list[str]) -> tuple[ShardSchema, list[pa.Table]]:
-    """Draw a schema, and updates in several tables, whose rows meet."""
+    """Draw a schema, and updates of overlapping rows in several tables."""
     first, second = draw(st.sampled_from(kinds)), draw(st.sampled_from(sorted(KINDS)))
     schema = schema_of([first, second], keys=draw(st.integers(0, 2)))
     table = draw(updates(schema, [first, second], max_size=24))
@@ -79,7 +79,7 @@ def histories(draw: st.DrawFn, *, kinds: list[str]) -> tuple[ShardSchema, list[p
 
 @st.composite
 def boxes(draw: st.DrawFn, schema: ShardSchema, tables: list[pa.Table]) -> Box:
-    """Draw bounds out of the values that are there."""
+    """Draw bounds from the stored values."""
     found: dict[str, tuple[Any, Any]] = {}
     for field in schema.data:
         values = (
@@ -95,7 +95,7 @@ def boxes(draw: st.DrawFn, schema: ShardSchema, tables: list[pa.Table]) -> Box:
 
 @dataclass(frozen=True)
 class Case:
-    """A history, how it is stored, and what is asked of it."""
+    """A history, its stored form, and a query."""
 
     schema: ShardSchema
     tables: list[pa.Table]
@@ -127,7 +127,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=80)
 @given(case=cases())
 async def test_pieces_by_key_are_the_snapshot_in_the_order_of_the_key(case: Case) -> None:
-    """However parts overlap, wherever they are cut, and whatever is taken back in another part."""
+    """The pieces equal the snapshot for any overlap of parts, any cut and any retractions."""
     schema, store = case.schema, MemoryStore()
     parts = await write_parts(store, schema, case.tables, inline=case.inline)
     wanted = Wanted(
@@ -162,7 +162,7 @@ def nonzero(found: Counter[Row]) -> dict[Row, int]:
 @settings(max_examples=60)
 @given(case=cases())
 async def test_changes_in_pieces_are_those_of_the_whole(case: Case) -> None:
-    """Only updates of one time cancel, so that parts of other times need not meet."""
+    """Only updates of the same time cancel, so parts of other times need not be read together."""
     schema, store, after, until = case.schema, MemoryStore(), case.after, case.as_of
     parts = await write_parts(store, schema, case.tables)
     wanted = Wanted(as_of=until, after=after, columns=tuple(schema.names), box={})
@@ -190,7 +190,7 @@ def got(store: Recorded) -> int:
 
 @pytest.mark.parametrize("read", [pieces_by_key, pieces_as_written])
 async def test_who_stops_early_has_not_read_the_rest(read: Any) -> None:
-    """A look at the first rows of a large collection costs one part."""
+    """A reader that stops at the first rows of a large collection fetches at most two parts."""
     store = Recorded(MemoryStore())
     parts = await write_parts(store, SCHEMA, [numbered(10 * n, 10) for n in range(9)])
     wanted = Wanted(as_of=0, columns=("c1",), box={}, piece_rows=4)
@@ -204,7 +204,7 @@ async def test_who_stops_early_has_not_read_the_rest(read: Any) -> None:
 
 @pytest.mark.parametrize("read", [pieces_by_key, pieces_as_written])
 async def test_parts_and_row_groups_outside_of_the_box_are_not_read(read: Any) -> None:
-    """A row that is looked for by its key lies in one part, and there in one row group."""
+    """A lookup by key decodes one row group of one part."""
     store = Recorded(MemoryStore())
     parts = await write_parts(store, SCHEMA, [numbered(10 * n, 10) for n in range(9)])
     box = {"c0": (37, 37)}
@@ -226,7 +226,7 @@ async def test_parts_and_row_groups_outside_of_the_box_are_not_read(read: Any) -
 
 
 async def test_a_row_that_was_taken_back_in_a_later_part_does_not_come() -> None:
-    """A piece that stopped at the first part would show what is not there any more."""
+    """A piece must include the retractions of later parts before it is returned."""
     store = MemoryStore()
     tables = [numbered(0, 10), numbered(0, 5, time=1, diff=-1)]
     parts = await write_parts(store, SCHEMA, tables)
@@ -239,7 +239,7 @@ async def test_a_row_that_was_taken_back_in_a_later_part_does_not_come() -> None
 
 @pytest.mark.parametrize("room", [0, 1 << 30])
 async def test_a_row_group_that_ranges_cut_through_is_shared_out(room: int) -> None:
-    """Also where it ends with what the next range begins with, and where it is decoded again."""
+    """A row group that spans several ranges gives each range its rows, also if decoded again."""
     store = MemoryStore()
     whole = pa.concat_tables([numbered(0, 1), numbered(5, 1)])
     other = pa.concat_tables([numbered(5, 1, time=1, diff=-1), numbered(3, 1)])
@@ -258,7 +258,7 @@ async def test_a_row_group_that_ranges_cut_through_is_shared_out(room: int) -> N
 
 
 async def test_what_is_only_appended_to_loses_nothing() -> None:
-    """Its pieces are read apart, so that a row taken back would be shown: that is an error."""
+    """Append-only parts are read separately. A retraction in one of them raises CorruptionError."""
     store = MemoryStore()
     parts = await write_parts(store, SCHEMA, [numbered(0, 3), numbered(1, 1, diff=-1)])
     wanted = Wanted(as_of=0, columns=("c0",), box={})
@@ -269,7 +269,7 @@ async def test_what_is_only_appended_to_loses_nothing() -> None:
 
 @pytest.mark.parametrize("harm", ["flipped", "deleted"])
 async def test_a_part_is_checked_whole_however_little_of_it_is_read(harm: str) -> None:
-    """Bounds that a damaged byte changed would leave rows out."""
+    """The whole part is verified, because a damaged bound would hide rows."""
     store = MemoryStore()
     (part,) = await write_parts(store, SCHEMA, [numbered(0, 10)])
     path = part.path or ""
@@ -285,7 +285,7 @@ async def test_a_part_is_checked_whole_however_little_of_it_is_read(harm: str) -
 
 
 def test_a_path_that_two_columns_share_bounds_neither() -> None:
-    """Parquet calls the field b of a column a as it calls a column "a.b"."""
+    """Parquet uses one path for field b of column a and for a column "a.b"."""
     table = pa.table({"a": [{"b": 1}], "a.b": [9]})
     file = pq.ParquetFile(pa.BufferReader(parquet.encode_parquet(table)))
 
@@ -293,7 +293,7 @@ def test_a_path_that_two_columns_share_bounds_neither() -> None:
 
 
 def test_row_groups_are_in_order_where_it_is_known() -> None:
-    """Whoever cuts through groups that are in none decodes them again and again."""
+    """Ranges cut through unordered row groups would decode them repeatedly."""
 
     def groups(*bounds: tuple[int | None, int | None]) -> list[Group]:
         return [Group(1, {"k": each}) for each in bounds]

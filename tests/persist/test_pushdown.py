@@ -1,4 +1,4 @@
-"""What is read out of conditions: bounds outside of which no row fulfils them."""
+"""Pushdown: the column bounds that a condition implies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bounds(sql: str, sandbox: duckdb.DuckDBPyConnection) -> Box:
 def test_plain_comparisons_bound_their_columns(
     sql: str, expected: Box, sandbox: duckdb.DuckDBPyConnection
 ) -> None:
-    """What most conditions are made of; bounds are included, for the condition itself follows."""
+    """Bounds are inclusive, because the reader still applies the condition to the rows."""
     assert bounds(sql, sandbox) == expected
 
 
@@ -95,7 +95,7 @@ def test_plain_comparisons_bound_their_columns(
     ],
 )
 def test_all_else_bounds_nothing(sql: str, sandbox: duckdb.DuckDBPyConnection) -> None:
-    """A bound that was guessed would leave out rows that are asked for."""
+    """A wrong bound would drop requested rows, so no other condition gives bounds."""
     assert bounds(sql, sandbox) == {}
 
 
@@ -160,11 +160,11 @@ CONDITIONS: Any = st.recursive(
 @settings(max_examples=40, deadline=None)
 @given(sql=CONDITIONS)
 def test_every_row_that_fulfils_a_condition_lies_within_its_bounds(sql: str) -> None:
-    """The one thing that pruning rests upon."""
+    """Pruning is correct only if no row that matches lies outside the bounds."""
     try:
         predicate = check_predicate(sql, SCHEMA, definite=False)
     except ValueError:
-        return  # Not a condition: DuckDB compares no such types.
+        return  # DuckDB cannot compare these types.
     with open_sandbox() as opened:
         try:
             chosen = ROWS.filter(predicate.mask_in(opened, ROWS))

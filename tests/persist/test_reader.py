@@ -1,4 +1,4 @@
-"""Reading parts: whole, checked, and in shares that any process can read."""
+"""Reading parts: whole, verified, and in splits that any process can read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shard_on(store: Store, schema: ShardSchema = SCHEMA) -> Shard:
 
 
 async def parts_on(store: Store, *, count: int = 4, rows: int = 200) -> list[Part]:
-    """Write parts that are objects of their own."""
+    """Write each table as an object of its own."""
     writer = PartWriter(store=store, clock=CLOCK, shard=ShardId("s"), schema=SCHEMA)
     found: list[Part] = []
     for number in range(count):
@@ -48,7 +48,7 @@ async def parts_on(store: Store, *, count: int = 4, rows: int = 200) -> list[Par
 
 
 async def contents_of_splits(splits: list[Split], store: Store) -> Counter[Row]:
-    """Read each split as an executor would: from bytes, knowing nothing else."""
+    """Read each split as an executor does, from its encoded form alone."""
     total: Counter[Row] = Counter()
     for split in splits:
         sent = msgspec.msgpack.decode(msgspec.msgpack.encode(split), type=Split)
@@ -68,7 +68,7 @@ async def contents_of_splits(splits: list[Split], store: Store) -> Counter[Row]:
 async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
     drawn: tuple[ShardSchema, pa.Table], count: int, as_of: int, cut: int
 ) -> None:
-    """Shared out to any number of readers: the sum of the shares is the whole, each time."""
+    """The splits of a snapshot add up to its contents, for any number of readers and also later."""
     schema, table = drawn
     early = pc.less(table.column(TIME), pa.scalar(cut, pa.int64()))
     wanted = accumulate(updates_of(table), as_of)
@@ -88,7 +88,7 @@ async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
 
 
 async def test_splits_are_balanced_by_bytes() -> None:
-    """One straggler makes all wait."""
+    """All readers wait for the slowest one, so splits have similar sizes."""
     parts = await parts_on(MemoryStore(), count=12)
     splits = plan_splits("s", SCHEMA, 0, parts, 4)
 
@@ -99,7 +99,7 @@ async def test_splits_are_balanced_by_bytes() -> None:
 
 
 async def test_less_than_one_split_is_refused() -> None:
-    """Nobody to read it would mean that nothing was there."""
+    """Zero splits would read as an empty shard."""
     shard = shard_on(MemoryStore())
     await shard.compare_and_append(None, 0, 1)
     with pytest.raises(UsageError):
@@ -108,7 +108,7 @@ async def test_less_than_one_split_is_refused() -> None:
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "emptied", "grown", "swapped", "deleted"])
 async def test_an_object_that_is_not_what_was_written_is_an_error_never_rows(harm: str) -> None:
-    """Whatever a store does to a part, the read that meets it fails, and says where."""
+    """A read of a changed or missing object raises CorruptionError, which names the path."""
     store = MemoryStore()
     parts = await parts_on(store)
     path, other = parts[1].path or "", parts[2].path or ""
@@ -134,7 +134,7 @@ async def test_an_object_that_is_not_what_was_written_is_an_error_never_rows(har
 
 
 async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
-    """Callers handle LocationError: it must not come wrapped, however many reads there were."""
+    """Callers catch LocationError, so parallel reads must not wrap it in an exception group."""
     store = MemoryStore()
     parts = await parts_on(store)
     failing = Faulty(store, toss=lambda r: Fault(happened=False))
@@ -143,7 +143,7 @@ async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
 
 
 async def test_parts_that_are_kept_are_not_read_again() -> None:
-    """Parts never change, so what is kept is never stale; and it never grows past its bound."""
+    """Parts never change, so a cached part is never stale. The cache stays within its bound."""
     store = Recorded(MemoryStore())
     parts = await parts_on(store, count=6)
     store.records.clear()
@@ -155,7 +155,7 @@ async def test_parts_that_are_kept_are_not_read_again() -> None:
         await reader.read(parts[:2], SCHEMA)
     assert len(store.records) == 2
 
-    # The same parts, by several at once, again and again: the bound still holds.
+    # The bound also holds under concurrent and repeated reads.
     for _ in range(4):
         await asyncio.gather(*(reader.read(parts, SCHEMA) for _ in range(4)))
     assert sum(t.nbytes for t in reader._kept.values()) <= room_for_two

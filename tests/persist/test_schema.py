@@ -1,4 +1,4 @@
-"""Schemas: which columns a shard may have, in which of the many types that mean the same."""
+"""Schemas: the permitted columns, and one canonical type for equivalent types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def columns(**types: pa.DataType) -> pa.Schema:
 
 @given(drawn=schemas())
 def test_a_schema_reads_back(drawn: tuple[ShardSchema, list[str]]) -> None:
-    """A shard is read by processes that know nothing but its bytes."""
+    """Other processes read a shard from its stored bytes alone."""
     schema, _ = drawn
 
     assert decode_schema(encode_schema(schema)) == schema
@@ -36,13 +36,13 @@ def test_a_schema_reads_back(drawn: tuple[ShardSchema, list[str]]) -> None:
 
 @given(data=st.binary(max_size=200))
 def test_garbage_is_no_schema(data: bytes) -> None:
-    """A schema or a named error, nothing else."""
+    """Random bytes raise CorruptionError."""
     with pytest.raises(CorruptionError):
         decode_schema(data)
 
 
 def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
-    """Arrow's reader meets bytes that it did not write: an error of ours, or a schema."""
+    """Arrow reads bytes that it did not write. The result is a schema or CorruptionError."""
     whole = encode_schema(shard_schema(columns(a=pa.int64(), b=pa.string())))
     for place in range(0, len(whole), 7):
         flipped = bytearray(whole)
@@ -54,7 +54,7 @@ def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
 
 
 def test_keys_come_first_in_the_order_they_are_named() -> None:
-    """Parts are sorted by key, so the key is the first columns."""
+    """Parts are sorted by key, so the key columns come first."""
     given_ = columns(a=pa.int64(), b=pa.string(), c=pa.bool_())
     schema = shard_schema(given_, key=["c", "a"])
 
@@ -80,13 +80,13 @@ def test_keys_come_first_in_the_order_they_are_named() -> None:
     ids=lambda same: str(same[0]),
 )
 def test_types_that_mean_the_same_are_one(same: list[pa.DataType]) -> None:
-    """Two writers with different libraries write one shard."""
+    """Two writers with different libraries can write one shard."""
     assert len({shard_schema(one(dtype)).data.field(0).type for dtype in same}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_canonical_type_stays_what_it_is(kind: str) -> None:
-    """A schema that is registered again is the same schema."""
+    """Registering a stored schema again gives the same schema."""
     dtype = KINDS[kind][0]
 
     assert canonical_type(dtype) == dtype
@@ -117,7 +117,7 @@ def test_a_canonical_type_stays_what_it_is(kind: str) -> None:
     ids=str,
 )
 def test_what_has_no_equality_in_sql_is_refused(dtype: pa.DataType) -> None:
-    """Contents are compared: what cannot be is refused before anything is written."""
+    """Contents are compared, so types without equality raise UsageError before any write."""
     with pytest.raises(UsageError):
         shard_schema(one(dtype))
 
@@ -138,6 +138,6 @@ def test_what_has_no_equality_in_sql_is_refused(dtype: pa.DataType) -> None:
     ],
 )
 def test_names_that_would_be_confused_are_refused(names: list[str], key: list[str] | None) -> None:
-    """SQL ignores case, and two columns of a shard are tidelog's own."""
+    """SQL ignores case, and `_time` and `_diff` are reserved for tidelog."""
     with pytest.raises(UsageError):
         shard_schema(pa.schema([pa.field(n, pa.int64()) for n in names]), key=key)

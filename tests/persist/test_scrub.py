@@ -1,4 +1,4 @@
-"""Scrubbing: any byte that changed is found by a read or by a scrub, and what is whole is not."""
+"""Scrubbing: every changed byte is found by a read or a scrub, and an intact shard is clean."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPPER = 140
 
 
 async def written() -> MemoryStore:
-    """Write a shard with parts of its own and in its state, merges, rollups, spills and holds."""
+    """Write a shard with inline and stored parts, merges, rollups, spills and holds."""
     store = MemoryStore()
     shard = on_store(store).shard()
     shard.machine.rollup_every = 30
@@ -48,7 +48,7 @@ def copy_of(store: MemoryStore) -> MemoryStore:
 
 
 async def read(store: MemoryStore) -> list[object]:
-    """Return all that a newcomer reads, at two times."""
+    """Return the rows that a new handle reads, at two times."""
     shard = on_store(store).shard(schema=None)
     found: list[object] = []
     for as_of in (60, UPPER - 1):
@@ -58,7 +58,7 @@ async def read(store: MemoryStore) -> list[object]:
 
 
 async def test_a_whole_shard_is_clean() -> None:
-    """All is read: each part, each rollup, each record; T is compared where times stand."""
+    """The scrubber reads each part, rollup and record, and compares T for all times."""
     store = await written()
     shard = on_store(store).shard(schema=None)
     found = await scrub(shard)
@@ -71,13 +71,16 @@ async def test_a_whole_shard_is_clean() -> None:
 
 
 def places(size: int) -> Iterator[int]:
-    """Yield places all over an object, and at its ends, where what says most stands."""
+    """Yield offsets spread over an object, and those at its ends, which hold most metadata."""
     ends = {0, 1, 2, 3, size - 4, size - 3, size - 2, size - 1}
     yield from sorted(ends | set(range(7, size, max(1, size // 12))))
 
 
 async def test_any_byte_that_is_flipped_is_found() -> None:
-    """By the read that meets it, which serves nothing else than before, or by scrub."""
+    """A read of a damaged shard returns the original rows or raises.
+
+    The scrub reports the damage.
+    """
     store = await written()
     whole = await read(store)
     kinds = {key.split("/")[2 if key.startswith("shard/") else 0] for key in store.objects}
@@ -101,7 +104,7 @@ async def test_any_byte_that_is_flipped_is_found() -> None:
 
 
 async def test_an_object_that_is_gone_is_told_by_its_name() -> None:
-    """Each that the shard names; and of those that it names no more, nothing is told."""
+    """The scrubber names each missing object of the shard, and advises how to restore it."""
     store = await written()
     for key in [key for key in store.objects if key.startswith("shard/")]:
         damaged = copy_of(store)
@@ -113,7 +116,7 @@ async def test_an_object_that_is_gone_is_told_by_its_name() -> None:
 
 
 async def test_a_rollup_that_is_another_state_is_found() -> None:
-    """Its bytes are what its record says, and it is not what the changes came to."""
+    """A rollup whose bytes match its record, but not the changes before it, is reported."""
     store = await written()
     shard = on_store(store).shard(schema=None)
     await shard.refresh()
@@ -124,7 +127,7 @@ async def test_a_rollup_that_is_another_state_is_found() -> None:
     load = language.decode_state
 
     class Wrong(type(language)):  # type: ignore[misc]
-        """Reads one of the rollups as a state without holds."""
+        """A language that reads a rollup as a state without holds."""
 
         def decode_state(self, data: bytes) -> State:
             found = load(data)
@@ -136,7 +139,7 @@ async def test_a_rollup_that_is_another_state_is_found() -> None:
 
 
 async def checked(store: MemoryStore) -> tuple[Shard, parts.Part, pa.Table]:
-    """Return a shard, its largest part and what is in it."""
+    """Return a shard, its largest part and the rows of that part."""
     shard = on_store(store).shard(schema=None)
     state = await shard.refresh()
     part = max((p for b in state.batches for p in b.parts), key=lambda p: p.rows)
@@ -156,7 +159,7 @@ async def checked(store: MemoryStore) -> tuple[Shard, parts.Part, pa.Table]:
     ],
 )
 async def test_what_a_descriptor_says_is_compared(changed: dict[str, object], told: str) -> None:
-    """Each of its figures: one that is wrong would leave rows out, or count them wrong."""
+    """The scrubber checks each figure of a descriptor. A wrong one would hide or miscount rows."""
     shard, part, table = await checked(await written())
     batch = next(b for b in shard.state.batches if part in b.parts)
     assert list(check_part(part, table, SCHEMA, batch)) == []
@@ -165,7 +168,7 @@ async def test_what_a_descriptor_says_is_compared(changed: dict[str, object], to
 
 
 async def test_rows_that_are_not_where_they_are_said_to_be_are_found() -> None:
-    """Out of their order, out of their bounds, out of their batch."""
+    """The scrubber reports rows out of order, out of bounds or outside their batch."""
     shard, part, table = await checked(await written())
     batch = next(b for b in shard.state.batches if part in b.parts)
     backwards = table.take(list(range(table.num_rows))[::-1])
@@ -181,7 +184,7 @@ async def test_rows_that_are_not_where_they_are_said_to_be_are_found() -> None:
 
 
 async def test_what_a_state_says_is_compared() -> None:
-    """Batches against their parts, totals against batches, T against what was appended."""
+    """The scrubber compares batches with parts, totals with batches, and T with the appends."""
     shard, _, _ = await checked(await written())
     state = shard.state
     batches = list(state.batches)
@@ -215,5 +218,5 @@ def _with(state: State, **changed: object) -> State:
 
 
 def test_consensus_on_the_store_is_what_is_damaged_here() -> None:
-    """Its objects are among those above; a database checks its own pages, and its records too."""
+    """The damage tests above include consensus objects. A database would check its own."""
     assert on_store(MemoryStore()).shard().consensus.__class__ is StoreConsensus

@@ -1,4 +1,4 @@
-"""Shards: one durable, definite collection, whoever writes it and wherever it lies.
+"""Shards: one durable, definite collection for every writer and on every store.
 
 The numbers T7 to T32 are those of the anchor notes' conformance scenarios.
 """
@@ -39,7 +39,7 @@ from tidelog.testing.models import (
 
 
 async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
-    """The first promise: contents at each time, also by who knows nothing but the name."""
+    """A reader that knows only the shard's name reads the contents at each time."""
     shard = place.shard()
     first = await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 2, 1, 1)), 0, 2)
     assert (first.verdict, first.upper) == (COMMITTED, Frontier.at(2))
@@ -65,7 +65,7 @@ async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
 async def test_other_data_for_the_same_times_is_found_and_refused(
     other: list[tuple[str, int | None, int, int]],
 ) -> None:
-    """Two writers that disagree must not both go on: one of them is wrong."""
+    """Two writers with different data must not both continue, because one of them is wrong."""
     place = in_memory()
     await place.shard().append(rows(("a", 1, 0, 1)), 0, 3)
     second = place.shard()
@@ -79,7 +79,7 @@ async def test_other_data_for_the_same_times_is_found_and_refused(
 
 
 async def test_a_small_append_costs_one_request() -> None:
-    """One round trip: data below 4 KiB rides in the change itself."""
+    """Data below 4 KiB is stored in the state change itself, so an append is one put."""
     store = Recorded(MemoryStore())
     shard = on_store(store).shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -91,7 +91,7 @@ async def test_a_small_append_costs_one_request() -> None:
 
 
 async def test_a_state_takes_only_so_much_data_inline() -> None:
-    """Past 256 KiB, small appends become objects: a state must stay small."""
+    """After 256 KiB of inline data, small appends become objects, so that a state stays small."""
     store = Recorded(MemoryStore())
     shard = on_store(store).shard()
     for number in range(150):
@@ -104,11 +104,11 @@ async def test_a_state_takes_only_so_much_data_inline() -> None:
     assert found == {(f"{n:030}", n): 150 for n in range(40)}
 
 
-# What a caller is told when an answer is lost: T17 to T21.
+# Outcomes of lost answers: T17 to T21.
 
 
 class Torn:
-    """A store whose next put of consensus ends as it is told to."""
+    """A store that applies a chosen fault to the next put of consensus."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
@@ -121,7 +121,7 @@ class Torn:
         return fault
 
     def shard(self) -> Shard:
-        """Return a shard whose consensus gives up at once, so that its callers meet the doubt."""
+        """Return a shard whose consensus never retries, so that callers see unknown outcomes."""
         store = Faulty(self.inner, toss=self.toss)
         consensus = StoreConsensus(store=store, clock=SwiftClock(), attempts=1)
         return Shard(
@@ -130,7 +130,7 @@ class Torn:
 
 
 async def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
-    """The caller of such an error tries again with another token, and must not double."""
+    """After NOT_APPLIED, a caller retries with a new token, and the rows land once."""
     torn = Torn()
 
     torn.next = Fault(happened=False, told=True)
@@ -142,13 +142,13 @@ async def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
     assert await contents(shard, 1) == {("a", 1): 1}
 
 
-# Reading: T23 to T31.
+# Reads: T23 to T31.
 
 
 @settings(max_examples=30)
 @given(data=st.data())
 async def test_a_shard_does_what_its_model_does(data: st.DataObject) -> None:
-    """Commands at random, right and wrong, beside a sorted list of updates."""
+    """Two handles run random valid and invalid commands. The model is a sorted list of updates."""
     place, model = in_memory(), ShardModel()
     shards = [place.shard() for _ in range(2)]
 

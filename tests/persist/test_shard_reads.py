@@ -25,7 +25,7 @@ from tidelog.persist.handle.shard import Shard
 
 
 async def test_a_listener_follows_until_the_end(place: Place) -> None:
-    """Each interval once, in order, whether or not anything happened in it."""
+    """A listener returns each interval once and in order, with or without updates."""
     shard = place.shard()
     told: list[tuple[Frontier, Frontier, int]] = []
 
@@ -55,7 +55,10 @@ async def test_a_listener_follows_until_the_end(place: Place) -> None:
 
 
 async def test_first_holds_stand_before_anybody_could_let_go() -> None:
-    """The history of a source is held by its first write, not by a second one."""
+    """The first write of a shard places the holds of its history.
+
+    Another holder therefore cannot advance `since` before them.
+    """
     place = in_memory()
     shard = Shard(
         id=ShardId("s"),
@@ -73,7 +76,7 @@ async def test_first_holds_stand_before_anybody_could_let_go() -> None:
 
 
 async def test_another_schema_is_refused(place: Place) -> None:
-    """A shard has one: whoever comes with another has another shard in mind."""
+    """A shard has one schema, so a writer with another schema probably means another shard."""
     other = schema_of(["string", "string"], keys=1)
 
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -82,7 +85,7 @@ async def test_another_schema_is_refused(place: Place) -> None:
 
 
 async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() -> None:
-    """It need not hold all that was written since; and intervals follow one another."""
+    """A listener that is far behind returns one batch at a time, in consecutive intervals."""
     shard = in_memory().shard()
     for n in range(6):
         await shard.compare_and_append(
@@ -104,7 +107,10 @@ async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() 
 
 
 async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
-    """As of a shard that had no others: what cancels without a column does not come."""
+    """A listener returns the changes of the chosen columns.
+
+    Updates that cancel without the other columns are left out.
+    """
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 1, 1), ("b", 1, 1, 1)), 0, 2)
     keys = shard.listen(0, columns=["c0"])
@@ -121,13 +127,13 @@ async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
 
 
 async def test_a_listener_is_told_at_once_of_a_column_that_is_none() -> None:
-    """It would wait for what never comes."""
+    """A wrong column must raise at once, because no update would ever match."""
     with pytest.raises(UsageError, match="there is no column 'nix'"):
         await anext(in_memory().shard().listen(0, columns=["nix"]))
 
 
 async def test_a_hold_needs_no_schema(place: Place) -> None:
-    """Whoever reads may keep what he reads; and who comes before the first write, keeps it all."""
+    """A reader without a schema can place a hold, also before the first write."""
     await place.shard(schema=None).hold("early", 0)
     writer = place.shard()
     writer.first_holds = {"history": Frontier.at(0)}
@@ -137,7 +143,7 @@ async def test_a_hold_needs_no_schema(place: Place) -> None:
 
 
 async def test_arguments_of_another_kind_are_told_in_a_sentence() -> None:
-    """Notebooks hand over what they have at hand: text of a form, half of a number, nothing."""
+    """Arguments from notebooks are often text, floats or None. Each raises UsageError."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("x", 1, 0, 1)), 0, 1)
     snapshot = await shard.snapshot(0)
@@ -156,7 +162,7 @@ async def test_arguments_of_another_kind_are_told_in_a_sentence() -> None:
 
 
 async def test_a_time_before_all_data_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """No row is right there, and without a report a time in another unit looks like a loss."""
+    """A read before all data logs a warning: a time in the wrong unit looks like lost data."""
     place = in_memory()
     shard = place.shard(name="user.prices")
     await shard.compare_and_append(None, 0, 5)

@@ -1,4 +1,4 @@
-"""Spines against plain lists of batches: the same batches, whatever the blocks."""
+"""Spines against plain lists of batches: equal batches for any division into blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def end(upper: int | None) -> float:
 
 @given(data=st.data(), size=st.integers(0, 4 * BLOCK))
 def test_a_spine_is_the_list_of_its_batches(data: st.DataObject, size: int) -> None:
-    """However it came to be: by appends, by merges of what stands together, or read at once."""
+    """A spine equals the list after any appends and merges, and when it is built at once."""
     model: list[Batch] = []
     spine, upper = Spine(), 0
     for _ in range(size):
@@ -66,7 +66,7 @@ def test_a_spine_is_the_list_of_its_batches(data: st.DataObject, size: int) -> N
 
 
 def test_a_finished_spine_has_an_end_that_is_past_all_times() -> None:
-    """Its last batch may hold updates at any time."""
+    """The last batch of a finished shard may hold updates of any time."""
     spine = Spine.of([batch(0, 5), batch(5, None)])
 
     assert [b.upper for b in spine.after(10**15)] == [None]
@@ -75,7 +75,7 @@ def test_a_finished_spine_has_an_end_that_is_past_all_times() -> None:
 
 
 def test_a_change_costs_the_same_however_many_batches_there_are() -> None:
-    """The work of a tick does not grow with the number of earlier ticks."""
+    """The cost of an append to the spine does not grow with the number of batches."""
 
     def cost(count: int) -> int:
         spine = Spine.of(batch(n, n + 1) for n in range(count))

@@ -1,4 +1,4 @@
-"""States: values that change by small diffs, and bytes that other versions can read."""
+"""States: immutable values that small diffs change, in bytes that other versions can read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEMA = b"a schema"
 def part(
     time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None
 ) -> Part:
-    """Return a descriptor; its sums are numbers that can be followed."""
+    """Return a descriptor whose sums are small numbers."""
     return Part(
         path=None if inline else f"shard/s/part/00000000/{time}.parquet",
         inline=b"data" if inline else None,
@@ -61,7 +61,7 @@ def batch_of(*parts: Part) -> Batch:
 def append(
     state: State, upper: int | None, *, number: int = 0, rows: int = 1, named: bool = False
 ) -> Diff:
-    """Return the diff of a commit from where the state stands."""
+    """Return the diff of a commit at the state's upper."""
     lower = state.upper_frontier
     parts = [part(lower.time, rows=rows)] if rows else []
     command = CompareAndAppend(
@@ -79,7 +79,7 @@ def append(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Diff]:
-    """Return diffs that were each decided over the state before them."""
+    """Return diffs, each decided on the state before it."""
     state = LANGUAGE.initial()
     found: list[Diff] = []
     for number in range(draw(st.integers(0, 90 if draw(st.booleans()) else 12))):
@@ -112,7 +112,7 @@ def histories(draw: st.DrawFn) -> list[Diff]:
 def test_a_state_from_any_rollup_and_the_diffs_after_it_is_the_state(
     history: list[Diff], data: st.DataObject
 ) -> None:
-    """apply(diffs over rollup) == state at every seqno, through bytes on both sides."""
+    """A state equals a rollup plus the later diffs at every seqno, through encoded bytes."""
     states = [LANGUAGE.initial()]
     for diff in history:
         states.append(LANGUAGE.apply(states[-1], diff))
@@ -127,7 +127,7 @@ def test_a_state_from_any_rollup_and_the_diffs_after_it_is_the_state(
 
 @given(history=histories())
 def test_frontiers_never_go_back(history: list[Diff]) -> None:
-    """What was readable or complete once is so for ever, or said to be given up."""
+    """Neither `since` nor the upper ever moves back, and `since` never passes a hold."""
     state = LANGUAGE.initial()
     for diff in history:
         after = LANGUAGE.apply(state, diff)
@@ -139,7 +139,7 @@ def test_frontiers_never_go_back(history: list[Diff]) -> None:
 
 @given(history=histories())
 def test_sums_and_counts_are_those_of_all_parts(history: list[Diff]) -> None:
-    """Replicas are compared by them, and users are told them."""
+    """The totals of a state equal the sums over its parts. Replicas compare them."""
     state = LANGUAGE.initial()
     for diff in history:
         state = LANGUAGE.apply(state, diff)
@@ -156,7 +156,7 @@ def test_sums_and_counts_are_those_of_all_parts(history: list[Diff]) -> None:
 
 
 def test_sums_are_remembered_at_the_last_uppers_and_no_others() -> None:
-    """Two writers with other boundaries compare at those that they share."""
+    """Writers with different boundaries compare their sums at a remembered upper that both have."""
     state = State()
     for number in range(COMMITS_KEPT + 10):
         state = apply_diff(state, append(state, 2 * number + 2, number=number))
@@ -169,7 +169,7 @@ def test_sums_are_remembered_at_the_last_uppers_and_no_others() -> None:
 
 
 def _found(value: Any, place: tuple[str | int, ...]) -> dict[str, Any]:
-    """Return the map at a place of what was decoded; the last field of an array is one."""
+    """Return the map at ``place``, or the extra-fields map at the end of an array."""
     for step in place:
         value = value[step]
     found = value[-1] if isinstance(value, list) else value
@@ -183,7 +183,7 @@ def _found(value: Any, place: tuple[str | int, ...]) -> dict[str, Any]:
     ids=str,
 )
 def test_fields_that_this_version_does_not_know_survive(place: tuple[str | int, ...]) -> None:
-    """An older tidelog beside a newer one drops nothing that the newer one wrote."""
+    """An older version keeps the unknown fields that a newer version wrote."""
     state = State()
     for number in range(2):
         state = apply_diff(state, append(state, number + 1, number=number))
@@ -198,7 +198,7 @@ def test_fields_that_this_version_does_not_know_survive(place: tuple[str | int, 
 
 
 def test_the_sightings_of_leases_survive_a_rollup_and_a_state_without_them_has_no_field() -> None:
-    """Fields of a later version survive in them; a state of an earlier version is read."""
+    """Sightings keep unknown fields, and a state of an earlier version has no such field."""
     held = {"r": Hold(0, lease_us=9, beat=4)}
     written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(State(holds=held)))
     assert "sightings" not in written
@@ -215,7 +215,7 @@ def test_the_sightings_of_leases_survive_a_rollup_and_a_state_without_them_has_n
 
 
 def test_fields_of_a_part_that_are_not_known_survive() -> None:
-    """Parts are passed on as they were written, in a state and out of one."""
+    """A state keeps a part's unknown fields through encoding and decoding."""
     later = part(0, extra={"later": 1})
     state = apply_diff(State(), Diff(upper=(1,), token=("w", 0), batch=batch_of(later)))
     read = LANGUAGE.decode_state(LANGUAGE.encode_state(state))
@@ -225,7 +225,7 @@ def test_fields_of_a_part_that_are_not_known_survive() -> None:
 
 @pytest.mark.parametrize("place", [(), ("batch",)], ids=str)
 def test_fields_of_a_diff_that_are_not_known_reach_the_state(place: tuple[str | int, ...]) -> None:
-    """A batch is the same batch, whether it came by a diff or by a rollup."""
+    """Unknown fields of a batch survive, whether it comes from a diff or a rollup."""
     diff = append(State(), 1)
     written: Any = msgspec.msgpack.decode(LANGUAGE.encode_diff(diff))
     _found(written, place)["later"] = 1
@@ -240,7 +240,7 @@ def test_fields_of_a_diff_that_are_not_known_reach_the_state(place: tuple[str | 
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:
-    """What an older tidelog cannot understand, it must not touch."""
+    """An older version must not change a state that it cannot read."""
     written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(State()))
     written["format"] = FORMAT + 1
 
@@ -250,7 +250,7 @@ def test_a_state_of_a_newer_format_is_refused() -> None:
 
 @given(data=st.binary(max_size=80))
 def test_garbage_is_neither_a_state_nor_a_diff(data: bytes) -> None:
-    """A value or a named error, nothing else."""
+    """Random bytes give a value or a named error."""
     for decode in (LANGUAGE.decode_state, LANGUAGE.decode_diff):
         try:
             decode(data)
@@ -262,7 +262,7 @@ def test_garbage_is_neither_a_state_nor_a_diff(data: bytes) -> None:
 def test_bytes_that_were_changed_are_a_value_or_a_named_error(
     history: list[Diff], data: st.DataObject
 ) -> None:
-    """A checksum finds them before; but nothing that gets here may end in a traceback."""
+    """Changed bytes give a value or a TidelogError, never another exception."""
     state = LANGUAGE.initial()
     for diff in history:
         state = LANGUAGE.apply(state, diff)
@@ -277,7 +277,7 @@ def test_bytes_that_were_changed_are_a_value_or_a_named_error(
 
 
 def test_a_diff_is_as_large_as_the_change() -> None:
-    """Bytes of a change do not know how many batches there are, or each would be dearer."""
+    """The size of a diff does not depend on the number of batches."""
     state = State()
     sizes: list[int] = []
     for number in range(1_000):
@@ -285,13 +285,13 @@ def test_a_diff_is_as_large_as_the_change() -> None:
         sizes.append(len(LANGUAGE.encode_diff(diff)))
         state = apply_diff(state, diff)
 
-    # The first one brings the schema; the others differ by the width of their numbers.
+    # The first diff carries the schema. The others differ only in the width of their numbers.
     assert max(sizes[1:]) - min(sizes[1:]) < 24
     assert len(state.batches) == 1_000
 
 
 def test_a_thousand_empty_commits_leave_a_small_state() -> None:
-    """Progress without data is the rule for most shards: it must cost nothing that stays."""
+    """Most shards advance without data, so empty commits must not enlarge the state."""
     state = apply_diff(State(), append(State(), 1))
     for number in range(1, 1_001):
         state = apply_diff(state, append(state, number + 1, number=number, rows=0))
@@ -302,7 +302,7 @@ def test_a_thousand_empty_commits_leave_a_small_state() -> None:
 
 
 def test_values_of_the_state_are_what_they_say() -> None:
-    """The empty frontier is none of the numbers, in fields and in their bytes."""
+    """The empty frontier stays distinct from every number, in fields and in bytes."""
     diff = append(State(), None)
     state = LANGUAGE.decode_state(LANGUAGE.encode_state(apply_diff(State(), diff)))
 
@@ -315,7 +315,7 @@ def test_values_of_the_state_are_what_they_say() -> None:
 
 
 def test_a_merge_changes_what_stands_and_nothing_that_is_told_of_it() -> None:
-    """Fewer rows and other bytes, the same contents, upper and T, in the state and out of bytes."""
+    """A merge replaces batches, and keeps the upper, the commits, V and T."""
     state = State()
     for number in range(3):
         state = apply_diff(state, append(state, number + 1, number=number, rows=2))

@@ -1,4 +1,4 @@
-"""What cannot be stored is refused: no argument, of whatever type, makes a state unreadable."""
+"""Arguments that cannot be stored are refused, so that no argument makes a state unreadable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _append(shard: Shard, name: Any) -> None:
 
 @pytest.mark.parametrize("what", ODD)
 async def test_what_cannot_be_stored_is_refused(what: str) -> None:
-    """It is told, nothing is written, and the shard goes on."""
+    """The call raises UsageError and writes nothing. The shard stays usable."""
     place = in_memory()
     shard = place.shard()
     await shard.hold("base")
@@ -57,14 +57,14 @@ async def test_what_cannot_be_stored_is_refused(what: str) -> None:
 
 
 async def test_whole_numbers_of_numpy_are_times(place: Place) -> None:
-    """They are stored as Python's own."""
+    """NumPy integers are stored as Python integers."""
     shard = place.shard()
     await shard.compare_and_append(ONE, np.int64(0), np.int64(1))  # type: ignore[arg-type]
     assert (await place.shard().refresh()).upper_frontier == Frontier.at(1)
 
 
 async def test_transactions_refuse_what_cannot_be_stored(place: Place) -> None:
-    """As shards do."""
+    """Transactions refuse the same values as shards."""
     bank = await registered(place, "a")
     token: Any
     for token in [("w", 1.5), (3, 1), "ab"]:

@@ -1,4 +1,4 @@
-"""Updates of any length: they come bit by bit, and are a few parts and one commit."""
+"""Streams of updates: they arrive in pieces, and become a few parts and one commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def small_parts(shard: Shard, part_bytes: int) -> PartWriter:
 
 @pytest.mark.parametrize("kind", ["iterator", "async iterator", "reader", "one batch"])
 async def test_whatever_brings_them_the_updates_are_one_commit(place: Place, kind: str) -> None:
-    """T16: several parts, and one commit."""
+    """T16: a stream of any type becomes several parts and one commit."""
     shard = place.shard()
     writer = small_parts(shard, 10_000)
     whole = pa.concat_tables(tables()).combine_chunks().to_batches()[0]
@@ -68,7 +68,7 @@ async def test_whatever_brings_them_the_updates_are_one_commit(place: Place, kin
 
 
 async def test_few_rows_that_come_bit_by_bit_ride_in_the_state() -> None:
-    """No object is made for them, as none is for a table of as many."""
+    """Few rows stay inline in the state, as those of one small table do."""
     store = MemoryStore()
     shard = Place(store, in_memory()._consensus).shard()
     await shard.compare_and_append(iter([rows(("a", 1, 0, 1)), rows(("b", 1, 0, 1))]), 0, 1)
@@ -78,7 +78,7 @@ async def test_few_rows_that_come_bit_by_bit_ride_in_the_state() -> None:
 
 
 async def test_who_brings_more_waits_for_what_is_under_way() -> None:
-    """Memory is that of a few parts, however long the stream and slow the store."""
+    """A writer pauses the stream while uploads run, so memory holds only a few parts."""
     place = in_memory()
     shard = place.shard()
     begun = ended = most = 0
@@ -126,7 +126,7 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
     ids=["time", "numbers", "nothing in between", "a number", "mixed", "columns"],
 )
 async def test_what_will_not_do_is_refused_and_nothing_counts(stream: Any, message: str) -> None:
-    """The words are those that a table would have had."""
+    """A bad stream raises the same error as a bad table, and nothing is written."""
     shard = in_memory().shard()
     with pytest.raises(UsageError, match=message):
         await shard.compare_and_append(stream(), 0, 3)
@@ -134,7 +134,7 @@ async def test_what_will_not_do_is_refused_and_nothing_counts(stream: Any, messa
 
 
 async def test_a_stream_to_another_upper_is_a_mismatch() -> None:
-    """As of a table: whoever was first is told."""
+    """A stream behind the upper gets MISMATCH, as a table does."""
     place = in_memory()
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     done = await place.shard().try_compare_and_append(tables(times=3), 0, 3)

@@ -1,4 +1,4 @@
-"""Sweeping: what nothing names is found and deleted, and nothing that somebody may yet name."""
+"""Sweeping: the sweeper deletes unnamed objects, but none that a writer may still name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _objects() -> Iterator[None]:
 
 
 async def upload(shard: Shard, key: str, time: int) -> list[Part]:
-    """Write parts as a writer does that dies before it commits them, or sleeps."""
+    """Write parts without a commit, as a writer that dies or stalls does."""
     return await shard.writer().write(rows((key, 1, time, 1)), inline=False)
 
 
@@ -43,7 +43,7 @@ def keys(place: Place) -> list[str]:
 
 
 async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
-    """The first finds it, the second leaves it a whole period to be named, the third takes it."""
+    """The first sweep finds a part, the second gives it a full period, and the third deletes it."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -60,7 +60,7 @@ async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
 
 @pytest.mark.parametrize("end", ["finalized", "finished", "given up"])
 async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end: str) -> None:
-    """Writers, compactors and transactions leave parts, and a shard may end before a sweep."""
+    """Parts of a dead writer are deleted, even if the shard ended before the sweep."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -83,7 +83,7 @@ async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end
 
 
 async def test_a_sleeper_cannot_name_what_was_swept() -> None:
-    """It is told to write it again, and what it names then is there."""
+    """A stalled writer gets PartsSwept for deleted parts, and can write them again."""
     place = in_memory()
     sleeper = place.shard()
     await sleeper.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -94,7 +94,7 @@ async def test_a_sleeper_cannot_name_what_was_swept() -> None:
     await sweep(place.shard())
     with pytest.raises(PartsSwept, match="write them again"):
         await sleeper.commit_parts(parts, Frontier.at(1), Frontier.at(2))
-    # What another wrote a sweep later is too young to be taken, but old enough to be refused.
+    # The later upload may be too young to delete.
     assert once[0].path not in keys(place) or epoch_of(once[0].path or "") is not None
     done = await sleeper.compare_and_append(rows(("b", 1, 1, 1)), 1, 2)
     assert done.verdict is COMMITTED
@@ -102,7 +102,7 @@ async def test_a_sleeper_cannot_name_what_was_swept() -> None:
 
 
 async def test_a_write_that_two_sweeps_passed_is_written_again() -> None:
-    """By the call itself: its caller sees a write that took longer."""
+    """The call itself writes the parts again, so its caller sees only a slow write."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -123,7 +123,7 @@ async def test_a_write_that_two_sweeps_passed_is_written_again() -> None:
 
 
 async def test_rollups_that_lost_their_race_go_at_once() -> None:
-    """One of a later seqno is named: they never will be."""
+    """The sweeper deletes a rollup older than a named one at once: no record can name it later."""
     place = in_memory()
     machines = [place.shard() for _ in range(3)]
     for shard in machines:
@@ -145,7 +145,7 @@ async def test_rollups_that_lost_their_race_go_at_once() -> None:
 
 
 async def test_a_rollup_that_waits_to_be_named_raises_no_epoch() -> None:
-    """Epochs tell parts apart: a sweep a minute would else write a record a minute, for ever."""
+    """A waiting rollup must not raise the write epoch: each sweep would then write a record."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -157,7 +157,7 @@ async def test_a_rollup_that_waits_to_be_named_raises_no_epoch() -> None:
 
 
 async def test_sweeps_beside_writers_lose_nothing() -> None:
-    """Each row that was acknowledged is there, whoever sweeps, and however often."""
+    """Every acknowledged row survives concurrent sweeps."""
     place = in_memory()
     stop = asyncio.Event()
 
@@ -169,7 +169,7 @@ async def test_sweeps_beside_writers_lose_nothing() -> None:
     async def writing() -> None:
         shard = place.shard()
         for time in range(40):
-            # With no pause between sweeps, there may be no time to name anything.
+            # Without a pause between sweeps, the writer might never commit its parts in time.
             for _ in range(50):
                 with suppress(PartsSwept):
                     await shard.compare_and_append(rows(("k", time, time, 1)), time, time + 1)
@@ -181,7 +181,7 @@ async def test_sweeps_beside_writers_lose_nothing() -> None:
 
 
 async def test_usage_adds_up_to_the_listing() -> None:
-    """Whatever lies there is told, as one thing or another."""
+    """The usage report counts every listed object exactly once."""
     place = in_memory()
     shard = place.shard()
     for time in range(6):
@@ -214,7 +214,7 @@ async def test_usage_adds_up_to_the_listing() -> None:
 def test_nothing_that_may_be_named_is_dead(
     epoch: int, parts: list[tuple[int, bool]], rollups: set[int], newest: int
 ) -> None:
-    """A part of this epoch or the one before, or that waits; a rollup later than the newest."""
+    """The sweeper keeps parts of the last two epochs, merged parts that wait, and newer rollups."""
     listed = [(f"shard/s/part/{e:08x}/{n}.parquet", 1) for n, (e, _) in enumerate(parts)]
     gone = tuple(key for (key, _), (_, waits) in zip(listed, parts, strict=True) if waits)
     listed += [(f"shard/s/rollup/{n:016x}-x", 1) for n in rollups]

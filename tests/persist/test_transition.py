@@ -1,4 +1,4 @@
-"""Transitions: each branch of each decision, over states that lead there."""
+"""Transitions: each branch of each decision, on states that lead to it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def walk(count: int, *, start: int = 0, writer: str = "w", **changed: Any) -> St
 
 
 def answer(state: State, asked: CompareAndAppend) -> tuple[Verdict, int | None, bool]:
-    """Return the verdict, the upper told, and whether anything is to be written."""
+    """Return the verdict, the reported upper, and whether the decision changes the state."""
     decision = decide_append(state, asked)
     upper = decision.result.upper
     return (
@@ -147,7 +147,10 @@ TOLD = {
 
 
 def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
-    """The oldest commit that is left begins at the same time, so it proves nothing."""
+    """The oldest remembered commit starts at the same time.
+
+    It does not prove that the write was lost.
+    """
     # It is stored, because it places a hold.
     mine = command(0, 0, ("e", 0), first_holds={"h": Frontier.at(0)})
     later = [command(n, n + 1, ("w", n)) for n in range(COMMITS_KEPT)]
@@ -161,7 +164,7 @@ def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
 
 @pytest.mark.parametrize("name", TOLD)
 def test_an_append_is_decided(name: str) -> None:
-    """A wrong yes loses or doubles data; a wrong no makes the caller do so."""
+    """A wrong COMMITTED loses data, and a wrong MISMATCH makes the caller write it twice."""
     state, asked, wanted = TOLD[name]
 
     assert answer(state, asked) == wanted
@@ -177,7 +180,7 @@ def test_an_append_is_decided(name: str) -> None:
     ids=["its own, forgotten", "another's, forgotten", "older than the newest of its name"],
 )
 def test_what_cannot_be_known_is_said_to_be_unknown(state: State, asked: CompareAndAppend) -> None:
-    """Neither yes nor no: nobody can tell any more."""
+    """If the state no longer remembers the token, the append raises OutcomeUnknown."""
     with pytest.raises(OutcomeUnknown) as caught:
         decide_append(state, asked)
     assert caught.value.outcome is Outcome.UNKNOWN
@@ -196,13 +199,13 @@ def test_what_cannot_be_known_is_said_to_be_unknown(state: State, asked: Compare
     ids=["schema", "below lower", "at upper", "past upper", "in no time", "backwards"],
 )
 def test_a_wrong_append_is_refused(asked: CompareAndAppend) -> None:
-    """Parts may come from anywhere; an interval that does not hold them is nobody's data."""
+    """Parts may come from any process, so the decision checks their times against the interval."""
     with pytest.raises(UsageError):
         decide_append(walk(2), asked)
 
 
 def test_check_interval_says_what_is_wrong() -> None:
-    """Without a state, and so without a request."""
+    """The check needs no state, and so no request."""
     check_interval(Frontier.at(1), Frontier.at(1), rows=0)
     check_interval(Frontier.at(1), Frontier.empty(), rows=5)
     with pytest.raises(UsageError, match="past upper"):
@@ -214,7 +217,7 @@ def test_check_interval_says_what_is_wrong() -> None:
 
 
 def test_an_append_without_updates_brings_no_batch() -> None:
-    """Progress is a number; only data is a batch."""
+    """An append without updates only advances the upper."""
     diff = decide_append(walk(2), command(2, 5, ("w", 9), parts=[])).diff
 
     assert diff is not None
@@ -222,7 +225,7 @@ def test_an_append_without_updates_brings_no_batch() -> None:
 
 
 def test_the_first_append_brings_schema_and_first_holds_and_no_other_does() -> None:
-    """A shard is made by its first write, whoever does it."""
+    """The first write makes a shard, so it alone carries the schema and the first holds."""
     holds = {"history": Frontier.at(0)}
     first = decide_append(State(), command(0, 1, ("w", 0), first_holds=holds)).diff
     second = decide_append(walk(1), command(1, 2, ("w", 1), first_holds=holds)).diff
@@ -234,7 +237,7 @@ def test_the_first_append_brings_schema_and_first_holds_and_no_other_does() -> N
 
 
 def test_holds_move_with_an_append_and_never_back() -> None:
-    """An ingester lets go of its past in the commit by which it goes on."""
+    """An ingester releases its past in the same commit that advances it."""
     state = after(State(), command(0, 5, ("w", 0), holds={"a": Frontier.at(0)}))
     state = after(state, command(5, 9, ("w", 1), holds={"a": Frontier.at(4)}))
     assert (state.holds, state.since) == ({"a": Hold(4)}, 4)
@@ -247,7 +250,7 @@ def test_holds_move_with_an_append_and_never_back() -> None:
 
 
 def test_a_heartbeat_that_moves_a_hold_is_a_change() -> None:
-    """Nothing is written for nothing; but a hold is something."""
+    """An empty append writes no state change, unless it moves a hold."""
     state = walk(3)
     decision = decide_append(state, command(3, 3, ("w", 9), holds={"a": Frontier.at(1)}))
 
@@ -258,7 +261,7 @@ def test_a_heartbeat_that_moves_a_hold_is_a_change() -> None:
 
 
 def test_since_is_the_least_of_all_holds() -> None:
-    """It moves with the slowest alone, and never by itself."""
+    """The shard's `since` follows the slowest hold, and never moves on its own."""
     state = walk(9)
 
     def do(diff: Diff | None) -> None:
@@ -286,7 +289,7 @@ def test_since_is_the_least_of_all_holds() -> None:
 
 
 def test_what_is_so_already_is_not_written_again() -> None:
-    """Callers repeat themselves after a lost answer: that must be free, and must not undo."""
+    """Callers repeat calls after a lost answer. A repetition writes nothing and undoes nothing."""
     state = State(since=3, schema=SCHEMA, holds={"a": Hold(5)}, upper=9)
 
     assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).result == Frontier.at(5)
@@ -300,7 +303,7 @@ def test_what_is_so_already_is_not_written_again() -> None:
 
 
 def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
-    """Who wants to read from the beginning must be able to say so before the first write."""
+    """A reader can hold the beginning of a shard before its first write."""
     diff = decide_hold(State(), "a", None, schema=SCHEMA).diff
 
     assert diff is not None
@@ -310,7 +313,7 @@ def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
 
 
 def test_the_last_hold_may_let_go_of_everything() -> None:
-    """Then nobody can read any more, and that is what since says."""
+    """If every hold is at the empty frontier, no time is readable."""
     state = State(schema=SCHEMA, holds={"a": Hold(0), "b": Hold(2)}, upper=9)
     diff = decide_downgrade(state, "a", Frontier.empty()).diff
     assert diff is not None
@@ -323,7 +326,7 @@ def test_the_last_hold_may_let_go_of_everything() -> None:
 
 
 def test_sums_between_uppers_that_are_known() -> None:
-    """Replicas compare what they brought for an interval with what stands there."""
+    """Replicas compare the sums of their updates with the stored ones, between two known uppers."""
     state = walk(3)
 
     assert difference(state, Frontier.at(1), Frontier.at(3)) == RowSum(2, 3)
@@ -335,7 +338,7 @@ def test_sums_between_uppers_that_are_known() -> None:
 
 
 def test_a_finished_shard_does_not_advance() -> None:
-    """No diff that was decided does that; one that was not is a bug, and stops."""
+    """No decision advances a finished shard, so such a diff raises InvariantError."""
     with pytest.raises(InvariantError):
         apply_diff(FINISHED, Diff(upper=(9,), token=("w", 3)))
     with pytest.raises(InvariantError):

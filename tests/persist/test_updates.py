@@ -1,4 +1,4 @@
-"""Updates: consolidation is addition, by values as SQL groups them; the model does it in Python."""
+"""Updates: consolidation adds diffs by values, as SQL groups them. The model does it in Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ END = Frontier.empty()
 
 @given(drawn=shard_updates(), as_of=st.integers(-1, 6))
 def test_contents_are_those_of_the_model(drawn: tuple[ShardSchema, pa.Table], as_of: int) -> None:
-    """No row that adds up to nothing, none twice, whatever the types: floats, nulls, nested."""
+    """Each row with a nonzero sum comes once. This includes floats, nulls and nested values."""
     schema, table = drawn
 
     found = accumulate([table], schema, as_of=as_of)
@@ -45,7 +45,7 @@ def test_contents_are_those_of_the_model(drawn: tuple[ShardSchema, pa.Table], as
 def test_changes_are_those_of_the_model(
     drawn: tuple[ShardSchema, pa.Table], after: int, until: int | None
 ) -> None:
-    """By row and time, in the order of times, each once."""
+    """Each change comes once per row and time, in the order of times."""
     schema, table = drawn
 
     found = consolidate([table], schema, after=after, until=until)
@@ -62,7 +62,7 @@ def test_changes_are_those_of_the_model(
 def test_how_updates_are_cut_into_tables_does_not_matter(
     drawn: tuple[ShardSchema, pa.Table], data: st.DataObject
 ) -> None:
-    """Parts are cut by size and by chance; contents must not know."""
+    """The contents do not depend on the division into parts."""
     schema, table = drawn
     cut = data.draw(st.integers(0, table.num_rows), label="cut")
     pieces = [table.slice(cut), schema.updates.empty_table(), table.slice(0, cut)]
@@ -76,7 +76,7 @@ def test_how_updates_are_cut_into_tables_does_not_matter(
 def test_contents_and_later_changes_make_the_whole(
     drawn: tuple[ShardSchema, pa.Table], as_of: int
 ) -> None:
-    """A snapshot and a listener at one time, together."""
+    """A snapshot and the changes after it add up to all contents."""
     schema, table = drawn
 
     total = models.accumulate(updates_of(table), 9)
@@ -89,7 +89,7 @@ def test_contents_and_later_changes_make_the_whole(
 
 @given(drawn=shard_updates())
 def test_prepared_updates_are_the_same_updates(drawn: tuple[ShardSchema, pa.Table]) -> None:
-    """What is written is what was given, in another order and without what adds nothing."""
+    """Prepared updates are sorted and have no zero diffs, but equal the given ones."""
     schema, table = drawn
 
     ready = prepare_updates(table, schema, lower=ALL, upper=END)
@@ -100,7 +100,7 @@ def test_prepared_updates_are_the_same_updates(drawn: tuple[ShardSchema, pa.Tabl
 
 
 def test_updates_of_zero_are_not_written() -> None:
-    """They add nothing, and would be read for ever."""
+    """Updates with a diff of 0 change nothing, and every reader would have to read them."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, 0, 0), (2, 0, 1), (3, 7, 0)])
 
@@ -111,7 +111,10 @@ def test_updates_of_zero_are_not_written() -> None:
 
 @pytest.mark.parametrize(("time", "lower", "upper"), [(4, 5, 9), (9, 5, 9), (10, 5, 9)])
 def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper: int) -> None:
-    """An update below lower would change what is complete; one from upper on, what is to come."""
+    """An update below `lower` would change complete times.
+
+    One at `upper` or later belongs to a later append.
+    """
     schema = schema_of(["int64"], keys=1)
 
     with pytest.raises(UsageError, match="outside the interval"):
@@ -124,7 +127,7 @@ def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper:
 
 
 def test_the_last_time_there_is_can_be_written() -> None:
-    """Frontiers end at 2^63-1, and so do the integers of a part."""
+    """Frontiers and stored integers end at the same time, 2^63-1."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, TIME_MAX, 1)])
 
@@ -167,7 +170,7 @@ def _changed(name: str, values: list[Any], dtype: pa.DataType) -> pa.Table:
     ids=range(15),
 )
 def test_tables_that_do_not_fit_are_refused(table: pa.Table) -> None:
-    """With a sentence, before anything is written; never with a value that was bent."""
+    """A table that does not fit raises UsageError before any write. No value is changed to fit."""
     schema = schema_of(["int64", "string"], keys=1)
 
     with pytest.raises(UsageError):
@@ -175,7 +178,7 @@ def test_tables_that_do_not_fit_are_refused(table: pa.Table) -> None:
 
 
 def test_columns_come_in_any_order_and_in_kindred_types() -> None:
-    """Other libraries have other strings and integers of other widths."""
+    """Other libraries use other string types and integer widths."""
     schema = schema_of(["int64", "string"], keys=1)
     table = pa.table(
         {
@@ -191,7 +194,7 @@ def test_columns_come_in_any_order_and_in_kindred_types() -> None:
 
 
 def test_many_rows_are_grouped_as_few_are() -> None:
-    """Above some size the engine works in parallel and spills; that must not show."""
+    """For large inputs, the engine works in parallel and spills. The result is the same."""
     schema = schema_of(["int64", "float64"], keys=1)
     rows = 300_000
     table = pa.table(
@@ -211,7 +214,10 @@ def test_many_rows_are_grouped_as_few_are() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nulls_of_every_type_are_grouped(kind: str) -> None:
-    """SQL says that null equals nothing, but grouping puts nulls together: so must contents."""
+    """In SQL, null equals nothing, but grouping puts nulls together.
+
+    Contents group them as well.
+    """
     schema = schema_of([kind, "int8"], keys=1)
     table = table_of(schema, [(None, None, 0, 1), (None, None, 1, 1), (None, 1, 0, 1)])
 
@@ -219,7 +225,10 @@ def test_nulls_of_every_type_are_grouped(kind: str) -> None:
 
 
 def test_ten_thousand_columns_are_looked_up_by_a_table_of_names() -> None:
-    """Arrow builds a list of all names at each access to `names`: the work grew by the square."""
+    """Arrow builds a list of all names at each access to `names`.
+
+    Without a table, the work is quadratic.
+    """
     wide = pa.table({f"c{n}": [n] for n in range(10_000)})
     schema = pa.schema([*list(wide.schema)[1:], wide.schema.field(0)])
     begun = time.process_time()
@@ -230,13 +239,13 @@ def test_ten_thousand_columns_are_looked_up_by_a_table_of_names() -> None:
     begun = time.process_time()
     found = conform(wide, schema)
 
-    # A list for each column is 10,000 lists.
+    # A list per column would be 10,000 lists.
     assert time.process_time() - begun < 200 * ten_lists
     assert found.column_names[-1] == "c0"
 
 
 def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None:
-    """Sorting is a third of a write; what comes out is the same either way."""
+    """The writer skips the sort for rows in key order. Sorting is a third of a write."""
     schema = schema_of(["int64", "string"], keys=1)
     rising = table_of(schema, [(n, "x", 0, 1) for n in range(9)])
     equal = table_of(schema, [(1, "b", 0, 1), (1, "a", 0, 1)])
@@ -250,7 +259,10 @@ def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None
 @pytest.mark.parametrize("diffs", [[2**62] * 4, [2**63 - 1, 1], [-(2**63), -(2**63)]])
 @pytest.mark.parametrize("kind", ["int64", "float64"])
 def test_sums_that_do_not_fit_are_told(kind: str, diffs: list[int]) -> None:
-    """Numbers of 64 bits begin anew: a row that is there 2^64 times would be there no times."""
+    """A sum of 64 bits can overflow to 0, which would hide a row.
+
+    It raises CorruptionError instead.
+    """
     schema = schema_of([kind], keys=1)
     table = table_of(schema, [(1.0 if kind == "float64" else 1, 0, diff) for diff in diffs])
 
@@ -261,7 +273,7 @@ def test_sums_that_do_not_fit_are_told(kind: str, diffs: list[int]) -> None:
 
 
 def test_large_diffs_that_take_each_other_back_are_added_up() -> None:
-    """What merges have added up may be as large as 64 bits; only what is left counts."""
+    """Merged diffs may use all 64 bits. Only the final sum has to fit."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, 0, 2**63 - 1), (1, 0, 2**63 - 1), (1, 0, -(2**63)), (1, 0, 1)])
 

@@ -1,4 +1,4 @@
-"""Reads of times that are not complete: they are refused, or wait as long as the caller asks."""
+"""Reads of incomplete times: the shard refuses them, or waits if the caller asks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def written(place: Place, *, upper: int | None = 3) -> Shard:
 async def test_a_read_past_upper_is_refused_and_names_upper(
     read: Callable[[Shard, int], Awaitable[object]],
 ) -> None:
-    """A caller that asked for a wrong time would otherwise hang without a word."""
+    """A read of a wrong time would otherwise wait without end."""
     shard = await written(in_memory())
 
     async with asyncio.timeout(5):
@@ -59,14 +59,14 @@ async def test_a_read_past_upper_is_refused_and_names_upper(
 async def test_a_read_of_a_name_without_a_shard_is_refused(
     read: Callable[[Shard, int], Awaitable[object]],
 ) -> None:
-    """A misspelled name is the likeliest cause, so the message says to check it."""
+    """A misspelled name is the likeliest cause, so the message advises a check of the name."""
     async with asyncio.timeout(5):
         with pytest.raises(AsOfNotComplete, match=r"check the name.*asked=0 upper=\{0\}"):
             await read(in_memory().shard(name="nix"), 0)
 
 
 async def test_a_read_waits_if_the_caller_asks() -> None:
-    """A consumer that starts before its producer is as common as the reverse."""
+    """With `wait=True`, a consumer may start before its producer."""
     place = in_memory()
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
@@ -84,7 +84,7 @@ async def test_a_read_waits_if_the_caller_asks() -> None:
 async def test_a_read_of_a_limited_handle_ends_within_its_limit(
     read: Callable[[Shard, int], Awaitable[object]],
 ) -> None:
-    """A lease and a listener of the handle keep the same limit; the error names upper."""
+    """A lease and a listener of the handle keep its time limit, and the error names the upper."""
     clock = HandClock()
     await written(place := in_memory())
 
@@ -113,7 +113,7 @@ async def test_a_limited_read_ends_though_the_store_does_not_answer() -> None:
 
 
 async def test_transactions_refuse_or_wait_as_shards_do() -> None:
-    """A registered shard is read through its transactions, by the same rules."""
+    """Reads of a registered shard go through its transactions, with the same rules."""
     place = in_memory()
     consensus = MemoryConsensus()
 
@@ -148,7 +148,10 @@ async def test_transactions_refuse_or_wait_as_shards_do() -> None:
 async def test_a_listener_after_the_greatest_time_is_refused_by_the_callers_value(
     upper: int | None,
 ) -> None:
-    """No time follows 2^63 - 1; a message about 2^63 names a number that the caller never gave."""
+    """No time follows 2^63 - 1.
+
+    The message shows that number, not the 2^63 of the implementation.
+    """
     shard = await written(in_memory(), upper=upper)
 
     with pytest.raises(UsageError, match=r"no time follows .*as_of=9223372036854775807"):

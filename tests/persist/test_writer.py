@@ -1,4 +1,4 @@
-"""Writing parts: bounded memory and records, and nothing that counts before a state names it."""
+"""Writing parts: memory and records are bounded, and a part counts only once a state names it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def writer(store: Store, **changed: Any) -> PartWriter:
 
 
 async def test_parts_are_cut_and_together_are_the_whole() -> None:
-    """However large the updates, a part is not; in order, nothing twice, nothing missing."""
+    """The writer cuts updates of any size into small parts, in order and without loss."""
     store = MemoryStore()
 
     parts = await writer(store, part_bytes=20_000).write(rows(5_000))
@@ -53,7 +53,7 @@ async def test_parts_are_cut_and_together_are_the_whole() -> None:
 
 
 async def test_at_most_two_uploads_are_under_way() -> None:
-    """A writer that is faster than its store waits, and holds no more than that."""
+    """A writer that is faster than its store waits, with at most two parts in flight."""
     under_way = most = 0
 
     class Counting(MemoryStore):
@@ -73,7 +73,7 @@ async def test_at_most_two_uploads_are_under_way() -> None:
 
 
 async def test_nothing_is_written_for_nothing() -> None:
-    """An empty append must cost no request."""
+    """An empty append needs no upload."""
     store = MemoryStore()
 
     assert await writer(store).write(rows(0)) == []
@@ -81,7 +81,7 @@ async def test_nothing_is_written_for_nothing() -> None:
 
 
 async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None:
-    """One round trip is what a small commit costs."""
+    """A small commit costs one round trip, so its rows are stored inline."""
     store = MemoryStore()
 
     (inline,) = await writer(store).write(rows(3))
@@ -92,7 +92,7 @@ async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
-    """What landed of it is garbage: for the caller, nothing happened, and it can try again."""
+    """Uploads without a commit are garbage. For the caller nothing was applied, so it can retry."""
     faulty = Faulty(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
 
     with pytest.raises(LocationError) as caught:
@@ -101,7 +101,7 @@ async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -
 
 
 def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
-    """The bound is on a record, not on the mean of all."""
+    """The size limit applies to each record, not to the average."""
     small = [(f"k{n}", n, 0, 1) for n in range(1_000)]
     large = [("x" * (RECORD_BYTES_MAX + 1), 0, 0, 1)]
 
@@ -116,7 +116,10 @@ def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
 
 
 async def test_parts_carry_the_epoch_they_were_begun_under() -> None:
-    """By that the sweeper knows what can never be linked any more."""
+    """The sweeper reads the epoch from the path.
+
+    Old epochs mark parts that no writer can commit.
+    """
     (part,) = await writer(MemoryStore(), write_epoch=17).write(rows(3), inline=False)
 
     assert part.path is not None

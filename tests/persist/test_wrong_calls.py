@@ -1,4 +1,4 @@
-"""Calls that would read or write something else than the caller means are refused."""
+"""Calls that would read or write other data than the caller means are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ USES: dict[str, Callable[[Shard], Awaitable[object]]] = {
 async def test_the_first_use_of_a_handle_with_another_schema_names_both(
     other: ShardSchema, use: Callable[[Shard], Awaitable[object]]
 ) -> None:
-    """A reader would get swapped columns, and a writer would believe in another key."""
+    """A reader would get swapped columns, and a writer would assume another key."""
     place = in_memory()
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
 
@@ -57,7 +57,7 @@ async def test_the_first_use_of_a_handle_with_another_schema_names_both(
 
 
 async def test_a_token_of_another_interval_is_refused() -> None:
-    """ALREADY would report a write as stored that is stored nowhere."""
+    """ALREADY would report a write that is not stored."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1, token=("w", 7))
@@ -72,7 +72,7 @@ async def test_a_token_of_another_interval_is_refused() -> None:
 
 
 async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
-    """The tokens of transactions promise the same."""
+    """Tokens of transactions give the same guarantee."""
     place = in_memory()
     clock, consensus = place.shard().clock, place.consensus()
     bank = Transactions(name="b", store=place.store, consensus=consensus, clock=clock)
@@ -98,7 +98,7 @@ async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
 )
 @pytest.mark.parametrize("later", [0, 1, 63])
 async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) -> None:
-    """ALREADY would report updates as stored that are stored nowhere."""
+    """ALREADY would report updates that are not stored."""
     place = in_memory()
     shard = place.shard()
     mine = rows(("a", 1, 0, 1))
@@ -117,7 +117,7 @@ async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) 
 
 
 async def test_a_writer_that_was_dropped_is_not_told_that_other_updates_are_its_own() -> None:
-    """Its numbers begin at 0 again, and so may be those of its earlier writes."""
+    """A dropped writer counts from 0 again, so its numbers may equal those of earlier writes."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
     await shard.drop_writer("till")
@@ -157,7 +157,10 @@ def with_later(table: pa.Table, value: int | None) -> pa.Table:
 async def test_a_token_of_an_earlier_schema_is_answered_only_for_the_same_rows(
     newest: list[pa.Schema], given: pa.Table | None, is_same: bool, opened: ShardSchema | None
 ) -> None:
-    """The shard compares rows in the stored columns, or in the newest; absent ones are null."""
+    """The shard compares rows in their stored columns or in the newest ones.
+
+    Absent columns are null.
+    """
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 7))
@@ -177,7 +180,7 @@ async def test_a_token_of_an_earlier_schema_is_answered_only_for_the_same_rows(
 
 
 async def test_rows_in_the_newest_columns_are_compared_with_what_a_drop_left() -> None:
-    """A column that was dropped no longer tells rows apart; times given up cannot be compared."""
+    """A dropped column is left out of the comparison. Rows before `since` cannot be compared."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 7))
@@ -201,7 +204,7 @@ async def test_rows_in_the_newest_columns_are_compared_with_what_a_drop_left() -
 
 
 async def test_a_retry_in_the_stored_columns_needs_no_times_that_were_given_up() -> None:
-    """The stored sum answers a writer that comes again after a crash; no row has to be read."""
+    """The stored sum alone answers a writer that retries after a crash, without reading rows."""
     place = in_memory()
     mine = rows(("a", 1, 0, 1))
     await place.shard().compare_and_append(mine, 0, 2, token=("w", 7))
@@ -218,7 +221,7 @@ async def test_a_retry_in_the_stored_columns_needs_no_times_that_were_given_up()
 
 
 async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -> None:
-    """A later writer of the same name counts from 0 again, after the columns changed."""
+    """A new writer of the same name counts from 0 again, also after an evolution of the schema."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
@@ -233,7 +236,7 @@ async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -
 
 
 async def test_a_token_is_refused_with_rows_of_a_shard_registered_since() -> None:
-    """The stored transaction has no rows of that shard, so these are other updates."""
+    """The stored transaction has no rows of the later shard, so these are other updates."""
     place = in_memory()
     bank = bank_of(place)
     await bank.register(place.shard(name="s"))
@@ -252,7 +255,7 @@ async def test_a_token_is_refused_with_rows_of_a_shard_registered_since() -> Non
 
 @pytest.mark.parametrize("is_back", [False, True])
 async def test_transactions_compare_rows_of_a_shard_that_evolved_since(is_back: bool) -> None:
-    """They compare them in the columns that the shard then was written with."""
+    """Transactions compare rows in the columns that the shard was written with."""
     place = in_memory()
     bank = bank_of(place)
     await bank.register(place.shard(name="s"))
@@ -287,7 +290,7 @@ COLUMNS = {"c0": ["a"], "c1": [1], "_time": [0], "_diff": [1]}
     [(COLUMNS, "dict"), ({}, "dict"), ("c0", "str"), (b"c0", "bytes"), (7, "int")],
 )
 async def test_updates_of_another_type_are_named_by_their_own_type(given: Any, kind: str) -> None:
-    """A mapping is an iterable of its names, and an empty one would be an append of nothing."""
+    """A mapping iterates over its names, and an empty one would be an empty append."""
     shard = in_memory().shard()
     for call in (shard.compare_and_append, shard.try_compare_and_append):
         with pytest.raises(UsageError, match=rf"pyarrow.table\(\.\.\.\).*given={kind}\)"):
@@ -301,14 +304,14 @@ async def test_updates_of_another_type_are_named_by_their_own_type(given: Any, k
 
 
 async def test_a_data_frame_is_named_as_one() -> None:
-    """Pandas iterates over the names of its columns, which are texts."""
+    """A pandas DataFrame iterates over its column names, which are texts."""
     pandas = pytest.importorskip("pandas")
     with pytest.raises(UsageError, match="given=DataFrame"):
         await in_memory().shard().compare_and_append(pandas.DataFrame(COLUMNS), 0, 1)
 
 
 async def test_a_mismatch_states_what_may_have_moved_the_upper() -> None:
-    """The caller's own earlier call is no other writer, and a hole is no lost race."""
+    """The message covers an earlier call of the same caller, and an expected upper ahead."""
     shard = in_memory().shard()
     await shard.compare_and_append(None, 0, 5)
 
@@ -319,7 +322,7 @@ async def test_a_mismatch_states_what_may_have_moved_the_upper() -> None:
 
 
 async def test_collect_deletes_the_parts_of_a_shard_that_ended_by_its_frontiers() -> None:
-    """Nothing can read a shard whose since and upper are empty, so its objects are waste."""
+    """No reader can read a shard whose since and upper are empty, so its objects are garbage."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(*((f"{n:05}", n, 0, 1) for n in range(5_000))), 0, 1)

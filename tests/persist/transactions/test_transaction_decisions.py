@@ -1,4 +1,4 @@
-"""Decisions of transactions, over states as values; and the bytes of these states."""
+"""Decisions of transactions on states as values, and the encoding of these states."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ WHOLE = TransactionState(
 
 
 def test_a_step_waits_for_the_one_before_it() -> None:
-    """Whatever order two of them come in: a shard is never given what comes later first."""
+    """A shard applies the steps of transactions in order.
+
+    A later step waits for the earlier one.
+    """
     state = State(schema=b"s", upper=2, registered=HERE)
     first, second = steps_of(WHOLE, "t", "a")
 
@@ -72,7 +75,7 @@ def test_a_step_waits_for_the_one_before_it() -> None:
 
 
 def test_a_shard_that_has_a_step_or_is_another_is_told_apart() -> None:
-    """One is what happens every day; the other says that an older state was put back."""
+    """A shard past the step has applied it. A shard behind it was restored from an older state."""
     step = Step(registered=HERE, after=0, lower=2, upper=3)
 
     assert decide_apply(State(upper=3), step).result
@@ -82,7 +85,10 @@ def test_a_shard_that_has_a_step_or_is_another_is_told_apart() -> None:
 
 
 def test_a_shard_leaves_once_it_has_all() -> None:
-    """And not twice: it may be registered again by then."""
+    """A shard leaves after it has applied all its steps.
+
+    It leaves only once, and may be registered again.
+    """
     step = Step(registered=HERE, after=3, lower=3, upper=9)
     state = State(schema=b"s", upper=2, registered=HERE)
 
@@ -92,7 +98,10 @@ def test_a_shard_leaves_once_it_has_all() -> None:
 
 
 def test_the_epoch_of_a_registered_shard_is_raised_by_its_transactions_alone() -> None:
-    """They know what is committed and not applied, which its own state does not name."""
+    """Only the transactions know committed parts that are not applied.
+
+    So only they raise the epoch.
+    """
     state = State(write_epoch=5, registered=HERE)
 
     assert decide_epoch(state, 5).diff is None
@@ -102,7 +111,7 @@ def test_the_epoch_of_a_registered_shard_is_raised_by_its_transactions_alone() -
 
 
 def test_a_registration_that_was_forgotten_meanwhile_is_none() -> None:
-    """Its shard is about to be told that it is its own again."""
+    """A registration counts only if its shard was not forgotten concurrently."""
     for number, there in ((1, False), (2, True)):
         joined = Joined(registered=Registered("t", number), upper=20, write_epoch=0)
         done = decide_register(WHOLE, "b", joined)
@@ -111,7 +120,7 @@ def test_a_registration_that_was_forgotten_meanwhile_is_none() -> None:
 
 
 def test_what_is_dropped_every_shard_has() -> None:
-    """One shard of a transaction may have it long before another."""
+    """A pending transaction is dropped only after each of its shards has applied it."""
     left = unapplied(WHOLE.pending, {"a": 5})
 
     assert [(p.upper, sorted(p.writes)) for p in left] == [(3, ["b"]), (9, ["a"])]
@@ -121,7 +130,7 @@ def test_what_is_dropped_every_shard_has() -> None:
 
 
 def test_a_token_that_may_have_been_forgotten_is_not_guessed() -> None:
-    """Told committed or not, somebody would be wrong."""
+    """If the token may have been forgotten, the commit raises OutcomeUnknown."""
     language = TransactionLanguage()
     state = language.initial()
     for time in range(COMMITS_KEPT + 2):
@@ -145,7 +154,7 @@ def test_a_token_that_may_have_been_forgotten_is_not_guessed() -> None:
 
 
 async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -> None:
-    """An error would have the caller commit it again, or believe that it is not there."""
+    """An error after the commit would make the caller commit it twice."""
     place = in_memory()
     found = await registered(place, "a")
 
@@ -157,7 +166,10 @@ async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -
 
 
 def test_states_and_changes_come_back_as_they_were() -> None:
-    """Fields of a later version too: an older tidelog beside a newer one drops nothing."""
+    """States and diffs survive encoding, with the fields of later versions.
+
+    Damaged bytes raise CorruptionError.
+    """
     language = TransactionLanguage()
     diff = TransactionDiff(
         upper=3, token=("w", 1), writes={"a": Write(3, b"p")}, applied={"b": 2}, extra={"x": 1}

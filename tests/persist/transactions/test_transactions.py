@@ -1,4 +1,4 @@
-"""Several shards at one time: all or none, whoever applies, and nobody beside (T65, T66)."""
+"""Transactions over several shards: atomic, exclusive, and applied by any process (T65, T66)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tidelog.persist.upkeep.usage import ObjectUse
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.models import updates_of
 
-LARGE = 2_000  # Rows that are an object of their own.
+LARGE = 2_000  # Enough rows for a part that is an object.
 
 
 async def commit_only(
     found: Transactions, updates: dict[str, pa.Table], lower: int, upper: int
 ) -> Appended:
-    """Commit, and apply nothing, as who dies right after."""
+    """Commit without applying, as a committer that dies right afterwards."""
 
     async def dead(_: Transactions) -> int:
         return 0
@@ -46,14 +46,14 @@ async def commit_only(
 
 
 async def committed(place: Place, *names: str) -> Transactions:
-    """Return a handle that has committed a row for each shard at 0, and applied none."""
+    """Return a handle with one committed, unapplied row per shard at time 0."""
     found = await registered(place, *names)
     await commit_only(found, {name: row(name, 1, 0) for name in names}, 0, 1)
     return found
 
 
 async def test_a_transaction_ends_with_its_commit(place: Place) -> None:
-    """What is written to it later would be nowhere, though its commit is answered."""
+    """A write after the commit would be lost, so it raises UsageError."""
     found = await registered(place, "a")
     move = await found.begin()
     move.write("a", pa.table({"c0": ["x"], "c1": [1]}))
@@ -64,7 +64,7 @@ async def test_a_transaction_ends_with_its_commit(place: Place) -> None:
 
 
 async def test_rows_of_a_transaction_that_do_not_go_together_are_refused(place: Place) -> None:
-    """In a sentence, before anything is written."""
+    """Rows of a wrong type or with other columns raise UsageError."""
     found = await registered(place, "a")
     odd: list[Any] = [[1], None, {"k": 1}, pa.table({"_time": [1]})]
     for rows_ in odd:
@@ -89,7 +89,7 @@ def large(time: int) -> pa.Table:
 
 
 async def test_t65_a_transaction_is_there_in_all_shards_or_in_none(place: Place) -> None:
-    """It was committed, and its committer died: a reader of any shard, at any time, sees it."""
+    """If the committer dies after the commit, every reader of each shard sees the transaction."""
     await committed(place, "a", "b", "c")
     assert [(await place.shard(name=n).refresh()).upper for n in "abc"] == [0, 0, 0]
 
@@ -100,7 +100,7 @@ async def test_t65_a_transaction_is_there_in_all_shards_or_in_none(place: Place)
 
 
 async def test_t65_who_knows_only_the_shard_reads_the_same(place: Place) -> None:
-    """Spark and others hold shards, and need not know that they are written with others."""
+    """A reader of a single shard, such as Spark, also sees committed transactions."""
     found = await committed(place, "a", "b")
     await commit_only(found, {"b": row("b", 2, 1)}, 1, 5)
 
@@ -110,7 +110,7 @@ async def test_t65_who_knows_only_the_shard_reads_the_same(place: Place) -> None
 
 
 async def test_t65_whoever_applies_second_changes_nothing(place: Place) -> None:
-    """Committer, readers and the next committer all apply what they know to be left."""
+    """Committers and readers all apply the remaining steps, and a repeated step changes nothing."""
     first = await committed(place, "a", "b")
     second = transactions(place)
     await second.refresh()
@@ -123,7 +123,7 @@ async def test_t65_whoever_applies_second_changes_nothing(place: Place) -> None:
 
 
 async def test_t65_transactions_are_applied_one_after_the_other() -> None:
-    """A later one must not be given to a shard before an earlier one."""
+    """A shard applies transactions in the order of their commits."""
     place = in_memory()
     found = await committed(place, "a")
     for time in range(1, 9):
@@ -139,7 +139,7 @@ async def test_t65_transactions_are_applied_one_after_the_other() -> None:
 
 
 async def test_t65_tidy_drops_what_is_applied_and_twice_is_once(place: Place) -> None:
-    """The state must not grow with what is long in its shards."""
+    """The state drops transactions that all shards have applied, so it stays small."""
     found = await committed(place, "a", "b")
     await commit_only(found, {"b": row("b", 2, 1)}, 1, 2)
 
@@ -151,7 +151,7 @@ async def test_t65_tidy_drops_what_is_applied_and_twice_is_once(place: Place) ->
 
 
 async def test_what_is_applied_is_dropped_by_later_commits_besides() -> None:
-    """Nobody has to tidy: a state has no more transactions than one commit leaves."""
+    """Later commits also drop applied transactions, so the state stays small without `tidy`."""
     place = in_memory()
     found = await registered(place, "a", "b")
 
@@ -162,7 +162,7 @@ async def test_what_is_applied_is_dropped_by_later_commits_besides() -> None:
 
 
 async def test_a_state_is_bounded_where_appliers_die() -> None:
-    """Who commits next applies first, before there are too many."""
+    """The next committer applies the pending transactions before they become too many."""
     place = in_memory()
     for time in range(PENDING_MAX + 5):
         found = transactions(place) if time else await registered(place, "a")
@@ -181,7 +181,7 @@ async def test_a_state_is_bounded_where_appliers_die() -> None:
 
 
 async def test_t65_idle_shards_move_on_by_one_write(place: Place) -> None:
-    """A hundred tables that nobody wrote cost what one costs."""
+    """An empty transaction advances all registered shards by one write of the transaction state."""
     found = await registered(place, *"abcdefgh")
     seqnos = {n: s.machine.seqno for n, s in found.shards.items()}
 
@@ -195,7 +195,7 @@ async def test_t65_idle_shards_move_on_by_one_write(place: Place) -> None:
 
 
 async def test_expected_upper_decides_and_the_newest_is_told(place: Place) -> None:
-    """Two who read the same time cannot both write the next."""
+    """Of two writers that read the same time, only one can write the next."""
     found = await registered(place, "a", "b")
     other = transactions(place)
     first = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
@@ -209,7 +209,7 @@ async def test_expected_upper_decides_and_the_newest_is_told(place: Place) -> No
 
 
 async def test_a_token_makes_a_retry_safe_in_another_process(place: Place) -> None:
-    """Its answer was lost, and others have committed since: it is there once."""
+    """A retry with the same token lands once, even after other commits."""
     found = await registered(place, "a")
     await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
     await found.compare_and_append({"a": row("a", 2, 1)}, 1, 2)
@@ -227,7 +227,7 @@ async def test_a_token_makes_a_retry_safe_in_another_process(place: Place) -> No
 
 
 async def test_a_retry_is_answered_though_its_shard_was_forgotten(place: Place) -> None:
-    """Nobody is told that nothing was written of what is there."""
+    """A retry returns ALREADY, although the shard was forgotten, because its rows are stored."""
     found = await registered(place, "a")
     await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
     await transactions(place).forget("a")
@@ -240,7 +240,10 @@ async def test_a_retry_is_answered_though_its_shard_was_forgotten(place: Place) 
 
 
 async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(place: Place) -> None:
-    """Also where whoever forgot the shard has died over it."""
+    """A reader by name continues after its shard was forgotten.
+
+    The forgetting process may have died.
+    """
     found = transactions(place)
     found.kind = Named.SHARD
     await found.register(place.shard(name="user.a"))
@@ -257,7 +260,7 @@ async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(plac
 
 
 async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Place) -> None:
-    """What came between would be at a time that transactions have told to be complete."""
+    """A direct write could fall into times that the transactions have reported complete."""
     early = place.shard(name="a")
     await early.compare_and_append(rows(("z", 0, 0, 1)), 0, 1, token=("w", 0))
     found = await registered(place, "a")
@@ -281,7 +284,7 @@ async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Plac
 
 
 async def test_a_shard_is_registered_where_it_is(place: Place) -> None:
-    """Its upper may be past that of the transactions, or behind: then it has no updates there."""
+    """The shard's upper may be ahead of the transactions or behind them."""
     ahead, behind = place.shard(name="ahead"), place.shard(name="behind")
     await ahead.compare_and_append(row("x", 1, 6), 0, 7)
     await behind.compare_and_append(row("y", 1, 0), 0, 1)
@@ -298,7 +301,7 @@ async def test_a_shard_is_registered_where_it_is(place: Place) -> None:
 
 
 async def test_a_finished_shard_and_one_without_a_schema_are_not_registered() -> None:
-    """No transaction could write them."""
+    """Transactions cannot write such a shard."""
     place = in_memory()
     await place.shard(name="over").compare_and_append(row("x", 1, 0), 0, None)
     found = transactions(place)
@@ -310,7 +313,10 @@ async def test_a_finished_shard_and_one_without_a_schema_are_not_registered() ->
 
 
 async def test_a_registration_that_was_broken_off_is_ended_or_undone(place: Place) -> None:
-    """The shard says that it is registered, and the transactions know nothing of it yet."""
+    """A crash can leave a shard registered without an entry in the transactions.
+
+    A later call completes or undoes it.
+    """
     for ends in (True, False):
         name = f"s{ends}"
         found, shard = transactions(place), place.shard(name=name)
@@ -339,7 +345,10 @@ async def test_a_registration_that_was_broken_off_is_ended_or_undone(place: Plac
 async def test_a_forgotten_shard_is_its_own_again_with_all_that_was_committed(
     place: Place,
 ) -> None:
-    """From where transactions have written it: those times were told to be complete."""
+    """A forgotten shard starts at the upper of the transactions.
+
+    Earlier times were reported complete.
+    """
     found = await committed(place, "a", "b")
     await commit_only(found, {"b": row("b", 2, 1)}, 1, 5)
 
@@ -362,7 +371,7 @@ async def test_a_forgotten_shard_is_its_own_again_with_all_that_was_committed(
 
 
 async def test_parts_of_an_earlier_registration_are_not_committed(place: Place) -> None:
-    """The shard may have another schema by now, and epochs that nobody told us of."""
+    """The shard may have another schema or epoch by the time of its new registration."""
     found = await registered(place, "a")
     stale = await committing.write_parts(found, "a", row("a", 1, 0), Frontier.at(0), Frontier.at(1))
     await found.forget("a")
@@ -376,7 +385,7 @@ async def test_parts_of_an_earlier_registration_are_not_committed(place: Place) 
 
 
 async def test_a_forgetting_that_was_broken_off_is_ended_by_who_reads(place: Place) -> None:
-    """It is committed: the shard is its own, and has only not been told."""
+    """A reader completes an interrupted forget, because the transactions have committed it."""
     found = await committed(place, "a")
     await found.apply()
     with (
@@ -396,7 +405,7 @@ async def test_a_forgetting_that_was_broken_off_is_ended_by_who_reads(place: Pla
 
 
 async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> None:
-    """Its id is another thing: neither is taken for the other."""
+    """The name and the id of a shard differ, and a reader by name uses the right one."""
     place = in_memory()
     found = transactions(place)
     found.kind = Named.SHARD
@@ -421,7 +430,7 @@ async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> 
 
 
 async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -> None:
-    """They change no contents, and need nobody's leave."""
+    """Merges and collections change no contents, so registered shards permit them."""
     found = await registered(place, "a")
     for time in range(10):
         await found.compare_and_append({"a": large(time)}, time, time + 1)
@@ -439,7 +448,7 @@ async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -
 
 
 async def test_sweeps_leave_what_is_committed_and_not_applied(place: Place) -> None:
-    """Only the transaction shard names it: to the shard's own state it is like any leak."""
+    """Only the transaction state names these parts, and the sweeper must not delete them."""
     found = await registered(place, "a", "b")
     await commit_only(found, {"a": large(0), "b": large(0)}, 0, 1)
 
@@ -451,7 +460,7 @@ async def test_sweeps_leave_what_is_committed_and_not_applied(place: Place) -> N
 
 
 async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place: Place) -> None:
-    """A committer died after its uploads: they go, as those of any writer do."""
+    """The sweeper deletes the parts of a dead committer."""
     await registered(place, "a")
     leaked = transactions(place)
     await leaked.refresh()
@@ -473,7 +482,10 @@ async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place
 
 
 async def test_what_is_too_old_to_be_committed_is_refused_not_torn(place: Place) -> None:
-    """Refused at the commit, where nothing is there yet; never at the apply, where half is."""
+    """The commit refuses parts that are too old.
+
+    A later failure would leave the transaction half applied.
+    """
     found = await registered(place, "a", "b")
     sleeper = transactions(place)
     await sleeper.refresh()
@@ -488,7 +500,7 @@ async def test_what_is_too_old_to_be_committed_is_refused_not_torn(place: Place)
 
 
 async def test_a_transaction_reads_before_it_writes_or_begins_anew(place: Place) -> None:
-    """What it read is what was there right before it: so transactions come one after the other."""
+    """If another transaction commits after the read, the commit raises UpperMismatch."""
     found = await registered(place, "from", "to")
     first = await found.begin()
     with pytest.raises(AsOfNotComplete):
@@ -514,7 +526,7 @@ async def test_a_transaction_reads_before_it_writes_or_begins_anew(place: Place)
 
 
 async def test_listeners_hear_each_transaction_once(place: Place) -> None:
-    """By the transactions' upper, whatever the shard's own is."""
+    """A listener follows the upper of the transactions, not that of the shard."""
     found = await committed(place, "a", "b")
     listener = transactions(place).listen("a", 0)
     await commit_only(found, {"b": row("b", 2, 1)}, 1, 2)
@@ -526,7 +538,7 @@ async def test_listeners_hear_each_transaction_once(place: Place) -> None:
 
 
 async def test_bad_calls_are_told_before_anything_is_sent() -> None:
-    """Nothing of a transaction may be there that was wrong."""
+    """An invalid call raises before any state change."""
     found = await registered(in_memory(), "a")
     seqno = found.machine.seqno
 
@@ -544,7 +556,7 @@ async def test_bad_calls_are_told_before_anything_is_sent() -> None:
 
 
 async def test_a_shard_that_transactions_make_keeps_its_past() -> None:
-    """Whoever has written it first: a lease that moves up gives up what is its own, and no more."""
+    """A lease that moves its hold releases only its own times, not the history."""
     location = await open_location("memory://lake", create=True, store=MemoryStore())
     bank = location.transactions("bank")
     shard = location.shard("giro", schema=pa.schema([("k", pa.string())]))
