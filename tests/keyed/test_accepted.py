@@ -1,4 +1,4 @@
-"""Appends that do not wait for the store: the queue accepts them, and is bounded."""
+"""Appends that do not wait for the store: a bounded queue accepts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOM = 1_000
 
 
 class Stopped:
-    """A store that answers no put of records, or raises the error that a test sets."""
+    """A store that blocks puts of records, or raises the error that the test sets."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -41,7 +41,7 @@ async def opened(stopped: Stopped) -> KeyedLog:
 
 
 async def test_an_append_returns_once_it_is_accepted() -> None:
-    """Not once it is sent: the store answers nothing, and all places of the pipeline are taken."""
+    """The append returns before the store answers."""
     stopped = Stopped()
     log = await opened(stopped)
     stopped.open.clear()
@@ -57,7 +57,7 @@ async def test_an_append_returns_once_it_is_accepted() -> None:
 
 
 async def test_the_bound_of_the_queue_raises() -> None:
-    """``LogFull`` has the records; all before them are accepted, in their order."""
+    """``LogFull`` carries the refused records. All earlier records are accepted, in order."""
     stopped = Stopped()
     log = await opened(stopped)
     stopped.open.clear()
@@ -87,7 +87,7 @@ async def test_the_bound_of_the_queue_raises() -> None:
 
 
 async def test_positions_move_up_when_the_store_refuses_records() -> None:
-    """Reads show each record once, at its place; the flush reports the loss."""
+    """Readers see each record once at its final place, and the flush reports the loss."""
     stopped = Stopped()
     log = await opened(stopped)
     stopped.open.clear()

@@ -1,4 +1,4 @@
-"""Tables that are appended: of any chunks, of more than Arrow can put into one, and bad ones."""
+"""Appends of Arrow tables: any chunks, more data than one Arrow array, and bad records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.keyed.write.arrow import BATCH_BYTES, batches_of
 
 
 def _chunked(large: bool) -> pa.Table:
-    """Return a table of 2.3 GiB of values, which takes 64 MiB of memory."""
+    """Return a table with 2.3 GiB of values in 64 MiB of memory."""
     value = pa.array([bytes(64 * 1024 * 1024 - 1)], pa.large_binary() if large else pa.binary())
     chunks: Any = [value] * 37
     if large:
@@ -26,14 +26,14 @@ def _chunked(large: bool) -> pa.Table:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_table_of_more_than_two_gibibytes_is_cut_into_batches(large: bool) -> None:
-    """Arrow's binary arrays cannot have so much."""
+    """An Arrow binary array holds at most 2 GiB."""
     found = batches_of(_chunked(large))
     assert [keys.to_pylist() for keys, _ in found] == [[b"%d" % n] for n in range(37)]
     assert {(str(v.type), len(v)) for _, v in found} == {("binary", 1)}
 
 
 def test_batches_are_cut_by_the_bytes_that_records_have() -> None:
-    """However small most of them are, and however many chunks there are."""
+    """Batches have a bounded size for any mix of records and chunks."""
     values = [b"x"] * 500 + [bytes(BATCH_BYTES // 2)] * 5 + [b"y"] * 500
     table = pa.table({"value": values, "key": [b"%d" % n for n in range(len(values))]})
     for one in (table, pa.concat_tables([table.slice(n, 1) for n in range(table.num_rows)])):
@@ -47,7 +47,7 @@ def test_batches_are_cut_by_the_bytes_that_records_have() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [(16_385, 1), (1, 64 * 1024 * 1024 + 1)])
 async def test_of_a_table_with_one_bad_record_nothing_is_appended(key: int, value: int) -> None:
-    """Though what comes before it would make a batch."""
+    """A bad record refuses the whole table, even if earlier records would fill a batch."""
     logs = keyed_logs()
     log = await logs.create("log")
     rows = [(b"k", bytes(BATCH_BYTES))] * 2 + [(bytes(key), bytes(value))]

@@ -1,4 +1,4 @@
-"""Arguments that will not do are told in words, before anything is asked of the store."""
+"""Wrong arguments raise UsageError."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAD: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("case", BAD)
 async def test_what_will_not_do_is_a_usage_error(case: str) -> None:
-    """It names the argument, and says nothing of other rooms."""
+    """The error names the argument, and no internal term."""
     log = await keyed_logs().create("log")
     with pytest.raises(UsageError, match=case.split(maxsplit=1)[0]) as told:
         await BAD[case](log)
@@ -32,7 +32,7 @@ async def test_what_will_not_do_is_a_usage_error(case: str) -> None:
 
 
 async def test_a_reader_is_refreshed_after_a_whole_number_of_microseconds() -> None:
-    """Not when it is asked first, but when it is opened."""
+    """A wrong `refresh_us` raises when the reader is opened, not at its first refresh."""
     logs = keyed_logs()
     await (await logs.create("log")).close()
     late: Any = "soon"
