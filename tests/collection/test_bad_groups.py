@@ -1,4 +1,4 @@
-"""Bad rows and bad row groups of parquet: none takes another one with it, and none goes unsaid."""
+"""Bad rows and bad row groups of Parquet files: each is reported, and good rows stay readable."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ WANTED = pa.schema(COLUMNS)
 
 
 class LibraryError(Exception):
-    """What no code of ours expects."""
+    """A library's exception that tidelog does not expect."""
 
 
 def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
-    """Return a file, and its footer."""
+    """Return a Parquet file and its footer."""
     sink = io.BytesIO()
     pq.write_table(table, sink, **more)
     file = sink.getvalue()
@@ -41,7 +41,7 @@ FAR: Any = pa.array([3_000_000], pa.int32()).cast(pa.date32())
 
 
 def test_a_bad_row_of_parquet_with_a_time_beyond_python_spoils_no_other() -> None:
-    """Nor does the rest of its text, be that nested: what can be told of a row is its text."""
+    """A date beyond Python's range is shown as text in the bad row, also inside nested values."""
     far = pa.concat_arrays([FAR] * 4)
     days = pa.StructArray.from_arrays([far], names=["day"])
     lists = pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), far)
@@ -62,7 +62,10 @@ def test_a_bad_row_of_parquet_with_a_time_beyond_python_spoils_no_other() -> Non
 
 
 def test_the_text_of_a_bad_row_does_not_depend_on_those_beside_it() -> None:
-    """Two ingesters may read other ranges of a file, and have to tell the same."""
+    """Two ingesters may read different ranges of one file.
+
+    Both must report the same text for a row.
+    """
     near: Any = pa.array([1, 2], pa.int32()).cast(pa.date32())
     nanos: Any = pa.array([1_000, 1], pa.int64()).cast(pa.timestamp("ns"))
     rows = pa.table(
@@ -83,7 +86,7 @@ def test_the_text_of_a_bad_row_does_not_depend_on_those_beside_it() -> None:
 def test_a_row_group_that_breaks_a_library_is_one_bad_row_wherever_its_range_begins(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range that does not begin with its file has rows, too, that must not go in silence."""
+    """A row group that a library cannot decode is one bad row, wherever the range starts."""
     table = pa.table({"n": range(90), "s": [f"row {n}" for n in range(90)]})
     file, footer = parquet(table, row_group_size=30)
     metadata = read_footer(footer)
@@ -124,7 +127,10 @@ VIEWS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_what_they_show(name: str) -> None:
-    """Rust's tools write them; Arrow cannot take single rows of them, as bad ones need."""
+    """Tools in Rust write view types, and Arrow cannot take single rows of them.
+
+    The decoder returns them as plain types, next to a bad row.
+    """
     kind, values = VIEWS[name]
     table = pa.table({"n": [0, None, 2, 3], "v": pa.array(values, kind)})
     file, footer = parquet(table)
@@ -148,7 +154,7 @@ def test_views_are_what_they_show(name: str) -> None:
 
 
 async def test_extensions_are_what_they_are_stored_as(tmp_path: Path) -> None:
-    """As other tools write and read them, who know nothing of Arrow's."""
+    """Extension types (uuid, json) are ingested as their storage types."""
     ids: Any = pa.array([b"0123456789abcdef", None], pa.uuid())
     texts: Any = pa.array(['{"a":1}', None], pa.json_())
     pq.write_table(pa.table({"n": [1, 2], "id": ids, "text": texts}), tmp_path / "a.parquet")

@@ -1,4 +1,4 @@
-"""Rows whose time cannot be kept, or is too far ahead: bad ones like others, with their text."""
+"""Rows whose time is out of range or too far ahead: bad rows, reported with their text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kit.sources import contents, make_source, run_once
 from tidelog.collection.create import SourceSpec
 
-MAD = 2**62  # Microseconds: no year that Python knows.
+MAD = 2**62  # Microseconds: a year beyond Python's range.
 
 
 @pytest.mark.parametrize("format", ["json", "json-array", "csv", "parquet"])
@@ -20,7 +20,7 @@ MAD = 2**62  # Microseconds: no year that Python knows.
 async def test_a_row_with_a_mad_time_is_told_with_its_text(
     tmp_path: Path, format: str, kind: str
 ) -> None:
-    """Without it, nobody could say which row it was, nor put it right."""
+    """The errors collection shows the text of a row with an impossible time, for the user."""
     mad = MAD if kind == "bigint" else ("2999-01-01 00:00:00" if format != "parquet" else MAD)
     fine = 5 if kind == "bigint" or format == "parquet" else "1970-01-02 00:00:00"
     rows: list[dict[str, object]] = [
@@ -63,7 +63,7 @@ def _write(path: Path, rows: list[dict[str, object]], kind: str) -> None:
 
 @pytest.mark.parametrize("format", ["json", "json-array", "csv", "parquet"])
 async def test_a_bad_row_with_an_old_time_is_bad_and_not_late(tmp_path: Path, format: str) -> None:
-    """A row is counted once: the late ones are among those that are in."""
+    """A bad row does not also count as late, because late rows are a part of the accepted rows."""
     _write(tmp_path / f"a.{format}", [{"n": 1, "at": 1_000}], "bigint")
     spec = SourceSpec(
         name="c",

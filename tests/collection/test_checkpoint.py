@@ -1,4 +1,4 @@
-"""A restart reads a bounded number of objects of the remap shard, and knows the same as ever."""
+"""A restart reads a bounded number of objects of the remap shard, with the full progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER = 10**9
 
 @pytest.fixture(autouse=True)
 def _objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each part be an object, as it is where a shard has many."""
+    """Store each part as an object, as in a shard with many parts."""
     monkeypatch.setattr(part, "INLINE_BYTES", -1)
 
 
@@ -53,7 +53,7 @@ async def location_of(folder: Path, **asked: Any) -> Location:
 
 
 def change(folder: Path, dice: random.Random, step: int) -> None:
-    """Have a file come, another one grow, and now and then one be renamed."""
+    """Add a file or extend one, and sometimes rename one."""
     files = sorted((folder / "in").iterdir())
     grown = dice.choice(files) if files and dice.random() < 0.5 else folder / "in" / f"{step}.jsonl"
     with grown.open("a") as sink:
@@ -70,7 +70,10 @@ def change(folder: Path, dice: random.Random, step: int) -> None:
 async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
     tmp_path: Path, asked: dict[str, Any], seed: int
 ) -> None:
-    """Ranges that were moved, and that hold rows which wait, too; by whoever goes on from it."""
+    """An ingester that resumes from a checkpoint has the progress of one that reads all parts.
+
+    This includes renamed files and ranges with rows held back.
+    """
     dice = random.Random(seed)
     location = await location_of(tmp_path, **asked)
     kept = await ingester_of(location, EVERY)
@@ -85,7 +88,7 @@ async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
 
 
 async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
-    """What waits for its time is read again by its range."""
+    """A checkpoint names the ranges whose rows are held back until their time."""
     location = await location_of(tmp_path, time_column="at", lateness="5s")
     for step in range(12):
         lines = (f'{{"n": {step}, "at": {1_000 * step + n}}}\n' for n in (0, 1))
@@ -99,7 +102,7 @@ async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
 
 
 async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> None:
-    """However many there were: each would be a request, and the oldest are of years ago."""
+    """The number of objects that a restart reads does not grow with the number of earlier runs."""
     location, read = await location_of(tmp_path), []
     for step in range(40):
         (tmp_path / "in" / f"{step:02d}.jsonl").write_text('{"n": 1, "at": 1}\n')
@@ -113,7 +116,7 @@ async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed", "empty"])
 async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damage: str) -> None:
-    """It was never more than a saving."""
+    """An ingester ignores a damaged checkpoint and reads the remap shard."""
     location = await location_of(tmp_path)
     for step in range(9):
         change(tmp_path, random.Random(step), step)
@@ -134,7 +137,7 @@ async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damag
 async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that it would have said is in the remap shard."""
+    """Ingestion continues without checkpoints, because the remap shard has the same facts."""
     put = LocalStore.put
 
     async def refuse(store: LocalStore, key: str, data: bytes, **how: object) -> str:

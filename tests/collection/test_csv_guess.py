@@ -1,4 +1,4 @@
-"""How csv is written is guessed by the rules that it is decoded by."""
+"""Inference of a csv dialect and its types agrees with the csv decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidelog.persist.format.duck import duck
 
 
 def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what differs from the plainest csv, and the columns."""
+    """Return the dialect options that differ from the defaults, and the column types."""
     dialect, schema = guess_csv(text.encode(), CsvOptions(**said), None)
     plain = msgspec.structs.asdict(CsvDialect())
     assert dialect.is_inferred
@@ -84,7 +84,7 @@ def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:
     ],
 )
 def test_what_is_guessed(text: str, told: dict[str, Any], types: dict[str, str]) -> None:
-    """A stranger's file is read as its writer meant it; what is in doubt stays text."""
+    """The guess finds the dialect and the types of an unknown file. Ambiguous columns stay text."""
     assert guessed(text) == (told, types)
 
 
@@ -101,14 +101,17 @@ def test_what_is_guessed(text: str, told: dict[str, Any], types: dict[str, str])
     ],
 )
 def test_later_files_tell_of_types_and_columns(texts: list[str], types: dict[str, str]) -> None:
-    """A type that the first file alone shows would make bad rows of all that come later."""
+    """Later files widen a type.
+
+    A type from the first file alone would make bad rows of later values.
+    """
     first, *others = [(text.encode("latin-1"), False) for text in texts]
     _, schema = guess_csv(first[0], CsvOptions(), None, others=others)
     assert {f.name: sql_type(f.type) for f in schema} == types
 
 
 def test_a_later_file_tells_of_line_breaks_in_quotes() -> None:
-    """Else each of its records would be two bad rows."""
+    """Without the multiline option, each record with a line break would be two bad rows."""
     others = [(b'n,t\n2,"a\nb"\n3,"c\nd"\n', False)]
     dialect, schema = guess_csv(b"n,t\n1,x\n", CsvOptions(), None, others=others)
     assert dialect.multiline
@@ -129,7 +132,7 @@ def test_a_later_file_tells_of_line_breaks_in_quotes() -> None:
 def test_what_is_said_is_not_guessed(
     text: str, said: dict[str, Any], types: dict[str, str]
 ) -> None:
-    """The user knows."""
+    """An option that the user sets is never replaced by a guess."""
     told, found = guessed(text, **said)
 
     assert found == types
@@ -156,7 +159,7 @@ CELLS = st.sampled_from(
 
 
 @settings(max_examples=150)
-@example(rows=[("", "", "")], delimiter="\t")  # Tabs are no blank line there.
+@example(rows=[("", "", "")], delimiter="\t")  # A line of tabs is a record here, not a blank line.
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8),
     delimiter=st.sampled_from(",;\t|"),
@@ -164,7 +167,7 @@ CELLS = st.sampled_from(
 def test_what_is_inferred_is_what_is_decoded(
     rows: list[tuple[str, str, str]], delimiter: str
 ) -> None:
-    """No record of the sample is bad by the schema that was inferred from it."""
+    """The schema inferred from a sample makes no record of that sample a bad row."""
     out = io.StringIO()
     writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
     writer.writerows([("first", "second", "third"), *rows])
@@ -182,7 +185,7 @@ def test_what_is_inferred_is_what_is_decoded(
 
 
 def test_columns_of_files_without_a_header_are_named_by_the_schema_in_its_order() -> None:
-    """Whatever the order that they are kept in."""
+    """A given schema names the columns in its own order, also if the dialect is guessed."""
     columns = pa.schema([("n", pa.int64()), ("m", pa.int64())])
 
     dialect, _ = guess_csv(b"1,2\n3,4\n", CsvOptions(header=False), columns)
@@ -200,7 +203,10 @@ def decode(text: str, dialect: CsvDialect, **columns: pa.DataType) -> tuple[list
 
 
 def test_a_dialect_is_obeyed() -> None:
-    """Delimiter, quote, nulls, names by place, and formats of dates beside ISO 8601."""
+    """The decoder applies the delimiter, quote, nulls, names by position and date formats.
+
+    It also accepts dates in ISO 8601.
+    """
     semicolons = CsvDialect(delimiter=";", quote="'", nulls=("NA", "-"), names=("a", "b"))
     text = pa.string()
 
@@ -233,13 +239,13 @@ def test_a_dialect_is_obeyed() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(said: dict[str, Any]) -> None:
-    """At creation, in one sentence, not at each tick."""
+    """An impossible option raises UsageError before any file is read."""
     with pytest.raises(UsageError):
         check_csv(CsvOptions(**said))
 
 
 def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query takes longer than a column of a sample does: each kind of column has one."""
+    """Decoding runs one query per kind of column, not one per column."""
     queries = 0
 
     @contextmanager
@@ -274,7 +280,7 @@ def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) 
 def test_a_first_line_that_says_the_delimiter_is_no_record(
     mark: str, end: str, sign: str, has_header: bool
 ) -> None:
-    """Excel reads such a line, and those who write for it write one; what it says counts."""
+    """Excel understands a first line such as `sep=;`. It sets the delimiter and is not a record."""
     lines = [f"sep={sign}", *[sign.join("ab")] * has_header, f"1,5{sign}x", f"2,5{sign}y"]
     sample = (mark + "".join(line + end for line in lines)).encode()
 
@@ -291,7 +297,7 @@ def test_a_first_line_that_says_the_delimiter_is_no_record(
 
 
 def test_a_first_line_that_says_the_delimiter_waits_for_its_header() -> None:
-    """A file may be met while it is written."""
+    """A file may still be incomplete: with only the `sep=` line, the header is unknown."""
     assert header_of(b"sep=;\n", CsvDialect(delimiter=";")) is None
     assert header_of(b"sep=;\na;b\n1;2\n", CsvDialect(delimiter=";")) == b"sep=;\na;b\n"
 
@@ -318,9 +324,10 @@ LATER = [
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) -> None:
-    """Inference judges the first 2 MiB: a value that it refuses there is a bad row later.
+    """The decoder accepts a later value only if inference would have kept the column's type.
 
-    A moment with an offset is in UTC in either type of moments, and so it fits both.
+    Inference reads the first 2 MiB of a file. A time with an offset fits both timestamp types,
+    because it converts to UTC.
     """
     header, texts = b"v,w\n", SAMPLES[kind]
     sample = header + "".join(f"{one},x\n" for one in texts).encode()
@@ -337,7 +344,7 @@ def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) 
 
 
 def test_a_given_type_takes_what_its_cast_takes() -> None:
-    """A given schema decides what a text means: 007 is a number in a column of numbers."""
+    """A given schema decides how to read a text: 007 is a number in a column of integers."""
     wanted = pa.schema({"n": pa.int64()})
     dialect, _ = guess_csv(b"n\n1\n", CsvOptions(header=True), wanted)
     data = b"n\n1\n007\n+5\n 6\n"

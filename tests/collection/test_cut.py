@@ -1,4 +1,4 @@
-"""Cuts: a binding ends between two distinct times, or says that it could not."""
+"""Cuts: a binding ends between two distinct times, or the cut is None."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidelog.collection.source.surveyed import (
 )
 from tidelog.persist.format.schema import encode_schema, shard_schema
 
-# A record's time; None is a record without one, and "" a line that is blank.
+# The time of a record. None is a record without a time; "" is a blank line.
 LINES = st.lists(st.none() | st.integers(0, 9) | st.just(""), max_size=8)
 FILES = st.lists(LINES, min_size=1, max_size=2)
 LOWER, TIME_MAX = 3, 8
@@ -43,7 +43,7 @@ Chooser = Callable[[Sequence[FileSurvey]], Cut | None]
 
 
 def bytes_of(lines: Sequence[int | str | None]) -> bytes:
-    """Return lines of json; what stands beside the time makes them differ in length."""
+    """Return lines of json that differ in length."""
     return b"".join(
         b"  \n" if at == "" else json.dumps({"at": at, "n": "x" * (n % 4)}).encode() + b"\n"
         for n, at in enumerate(lines)
@@ -51,7 +51,7 @@ def bytes_of(lines: Sequence[int | str | None]) -> bytes:
 
 
 def units_of(data: bytes) -> list[Unit]:
-    """Return the records of json lines, as a look at each of them finds them."""
+    """Return the records of json lines, each decoded on its own."""
     found, offset = [], 0
     for line in data.splitlines(keepends=True):
         if line.strip():
@@ -85,7 +85,7 @@ def job_of() -> SurveyJob:
 
 
 def look(data: bytes, piece: SurveyPiece) -> Surveyed:
-    """Look at a piece as a task does that read on to the end of the piece's last record."""
+    """Survey a piece as a task does: read to the end of the piece's last record."""
     line = data.find(b"\n", piece.high - piece.is_last)
     limit = piece.high if piece.high >= len(data) else line + 1 or len(data)
     return look_at_text(data[piece.low : limit], piece, job_of(), header=b"")
@@ -125,7 +125,10 @@ def test_what_blocks_tell_is_enough_to_cut_as_a_look_at_every_record_does(
     block_bytes: int,
     piece_bytes: int,
 ) -> None:
-    """The last cut there is, wherever blocks and pieces begin: or two ingesters would differ."""
+    """Block summaries give the same cut as a survey of every record, for any block and piece size.
+
+    Otherwise two ingesters would choose different cuts.
+    """
     datas = [bytes_of(lines) for lines in files]
     of_files = [units_of(data) for data in datas]
     surveys = [survey(str(n), d, block_bytes, piece_bytes) for n, d in enumerate(datas)]
@@ -164,7 +167,7 @@ GROUPS = st.lists(
 
 
 def groups_survey(spans: Sequence[tuple[int, int] | None]) -> FileSurvey:
-    """Return a survey of row groups of these least and greatest times, one byte each."""
+    """Return a survey of row groups with these least and greatest times, one byte each."""
     blocks = []
     for offset, span in enumerate(spans):
         if span is None:
@@ -179,7 +182,7 @@ def groups_survey(spans: Sequence[tuple[int, int] | None]) -> FileSurvey:
 
 @given(spans=GROUPS)
 def test_row_groups_are_cut_between_but_never_within(spans: list[tuple[int, int] | None]) -> None:
-    """One whose times overlap those before it does not begin a new time."""
+    """A cut never falls within a row group, nor where its times overlap those of earlier groups."""
     survey = groups_survey(spans)
     units = [Unit(n, *(span or (None, None))) for n, span in enumerate(spans)]
 
@@ -193,7 +196,7 @@ def test_row_groups_are_cut_between_but_never_within(spans: list[tuple[int, int]
 
 @given(spans=GROUPS)
 def test_all_is_taken_where_there_is_no_more(spans: list[tuple[int, int] | None]) -> None:
-    """The end of what there is, is the end of a binding."""
+    """If the survey is complete, the binding takes everything up to the end."""
     survey = groups_survey(spans)
     cut = choose_cut([survey], complete=True)
 
@@ -209,5 +212,8 @@ def test_all_is_taken_where_there_is_no_more(spans: list[tuple[int, int] | None]
 def test_upper_is_the_greatest_time_and_one_and_never_goes_back(
     time_max: int | None, lower: int, upper: int
 ) -> None:
-    """Rows that are late are moved up; a binding without a time still takes one."""
+    """Late rows are moved up to `lower`.
+
+    A binding without times still advances the upper by one.
+    """
     assert upper_after(Cut(0, 0, None, time_max), lower) == upper

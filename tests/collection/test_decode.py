@@ -1,4 +1,4 @@
-"""Decoding: what becomes of a record depends on that record alone."""
+"""Decoding: the result of a record depends on that record alone."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def decode(data: bytes, *, format: str, start: int = 0, header: bytes = b"") -> 
 
 
 def told(found: Decoded) -> tuple[list[str], list[str]]:
-    """Return rows and errors in an order of their own, times included."""
+    """Return the rows and errors as sorted texts, times included."""
     rows = sorted(str(row) for row in found.rows.to_pylist())
     return rows, sorted(str(row) for row in found.errors.to_pylist())
 
 
 @given(lines=st.lists(st.sampled_from(JSON_LINES), max_size=12), data=st.data())
 def test_json_decodes_alike_whole_and_cut(lines: list[str], data: st.DataObject) -> None:
-    """Bindings of another size must give the same rows, or a resumed run would differ."""
+    """Two adjacent ranges decode to the rows of one range, so a resumed run gives equal rows."""
     cut = data.draw(st.integers(0, len(lines)))
     head = "".join(line + "\n" for line in lines[:cut]).encode()
     tail = "".join(line + "\n" for line in lines[cut:]).encode()
@@ -109,7 +109,7 @@ def test_json_decodes_alike_whole_and_cut(lines: list[str], data: st.DataObject)
 
 @given(lines=st.lists(st.sampled_from(CSV_LINES), max_size=12), data=st.data())
 def test_csv_decodes_alike_whole_and_cut(lines: list[str], data: st.DataObject) -> None:
-    """The same for csv, whose records may hold line ends."""
+    """Two adjacent ranges of csv decode like one range, although records may contain line ends."""
     cut = data.draw(st.integers(0, len(lines)))
     head = HEADER + "".join(line + "\n" for line in lines[:cut]).encode()
     tail = "".join(line + "\n" for line in lines[cut:]).encode()
@@ -125,7 +125,7 @@ def test_csv_decodes_alike_whole_and_cut(lines: list[str], data: st.DataObject) 
 
 
 def test_json_values_are_what_they_say() -> None:
-    """An offset in a time is obeyed; a number stays one."""
+    """A time keeps the offset that it states. Other values decode to their declared types."""
     found = decode(("\n".join(JSON_LINES) + "\n").encode(), format="json")
     rows = {row["id"]: row for row in found.rows.to_pylist()}
 
@@ -138,7 +138,7 @@ def test_json_values_are_what_they_say() -> None:
 
 
 def test_each_error_says_where_and_why() -> None:
-    """Somebody must be able to find the record, and to mend it."""
+    """Each error names the offset, the text and the reason, so a user can correct the record."""
     lines = ['{"id": 1}', '{"id": "x"}', "not json", '{"id": 2, "day": "x"}']
     found = decode("\n".join(lines).encode(), format="json")
 
@@ -154,7 +154,7 @@ def test_each_error_says_where_and_why() -> None:
 
 
 def test_bytes_that_are_no_text_make_a_bad_record_of_their_own() -> None:
-    """One broken line must not take its neighbours along."""
+    """A line that is not UTF-8 is one bad record, and its neighbours are rows."""
     data = b'{"id": 1}\n{"name": "\xff"}\n{"id": 2}\n'
     found = decode(data, format="json")
 
@@ -163,7 +163,10 @@ def test_bytes_that_are_no_text_make_a_bad_record_of_their_own() -> None:
 
 
 def test_csv_values_are_what_they_say() -> None:
-    """Empty is null, and quoted empty is text; whole numbers are digits, and nothing is rounded."""
+    """An empty field is null, and a quoted empty field is text.
+
+    Fractions are not rounded to integers.
+    """
     found = decode(
         HEADER + "".join(s + "\n" for s in CSV_LINES).encode(), format="csv", header=HEADER
     )
@@ -178,7 +181,7 @@ def test_csv_values_are_what_they_say() -> None:
 
 
 def test_columns_of_csv_go_by_name() -> None:
-    """Files of one source may order their columns differently, and lack some."""
+    """Csv columns match by name: files of one source may order them differently or lack some."""
     header = b"other,day,id\n"
     found = decode(header + b"x,2024-01-02,5\n", format="csv", header=header)
 
@@ -188,7 +191,7 @@ def test_columns_of_csv_go_by_name() -> None:
 
 
 def test_a_required_column_that_is_null_makes_a_row_bad() -> None:
-    """A row without its key cannot be upserted; it is kept where it can be looked at."""
+    """A row without its key cannot be upserted, so it becomes an error."""
     found = FileRange(path="f", start=0, limit=0)
     data = b'{"id": 1}\n{"name": "x"}\n'
     decoded = decode_range(data, found, WANTED, format="json", required=["id"])
@@ -199,7 +202,7 @@ def test_a_required_column_that_is_null_makes_a_row_bad() -> None:
 
 @pytest.mark.parametrize(("start", "limit"), [(0, 4), (0, 1), (1, 3), (3, 4), (2, 2)])
 def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: int) -> None:
-    """Who reads a range fetches its groups and the footer, not the file."""
+    """A reader of a range fetches its row groups and the footer, not the whole file."""
     table = pa.table(
         {"id": list(range(40)), "name": [f"n{i}" for i in range(40)], "more": [1] * 40}
     )
@@ -210,7 +213,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
     metadata = read_footer(footer)
     first, last = group_span(metadata, start, limit)
     data = pack_range(footer, file[first:last])
-    # A row group lies where its first byte does, so the range may end anywhere behind that.
+    # A row group belongs to the range with its first byte, so a range may end after that byte.
     bounds = [*group_starts(metadata).tolist(), len(file)]
     found = FileRange(path="f", start=bounds[start], limit=bounds[limit])
 
@@ -222,7 +225,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
 
 
 def test_parquet_rows_without_any_known_column_are_rows() -> None:
-    """A file that was bound before its columns were checked: no row of it may vanish."""
+    """Rows of a file without any column of the schema are bad rows. They do not vanish."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"ID": [6, 7]}), sink)
     file = sink.getvalue()
@@ -240,7 +243,7 @@ def test_parquet_rows_without_any_known_column_are_rows() -> None:
 
 @given(st.lists(st.sampled_from([b"a", b" ", b"\t", b"\n", b"\r\n", b'"', b"x" * 40, b" " * 40])))
 def test_records_are_the_lines_that_are_not_blank(pieces: list[bytes]) -> None:
-    """However much white space stands around them."""
+    """The splitter skips blank lines and returns each other line whole, with its white space."""
     data = b"".join(pieces)
     starts, ends = split_records(data)
 
@@ -250,7 +253,10 @@ def test_records_are_the_lines_that_are_not_blank(pieces: list[bytes]) -> None:
 
 
 def test_a_long_field_is_cut_in_the_errors() -> None:
-    """The errors collection is for people; the file still has the whole."""
+    """The errors collection shows the first 4,096 characters.
+
+    The file still has the whole field.
+    """
     line = json.dumps({"id": "x" * 10_000})
     found = decode(line.encode(), format="json")
 

@@ -1,4 +1,4 @@
-"""Csv: what becomes of a record depends on that record alone, whatever stands around it."""
+"""Csv: the result of a record depends on that record alone, not on its neighbours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIALECTS = pytest.mark.parametrize("dialect", [LINES, MULTILINE])
 def decode(
     data: bytes, *, base: int = 100, header: bytes = HEADER, dialect: CsvDialect = MULTILINE
 ) -> Decoded:
-    """Decode records that stand at ``base`` of their file."""
+    """Decode records that start at offset ``base`` of their file."""
     limit = base + len(data)
     found = FileRange(path="p", start=base, limit=limit, header=header)
     return decode_range(data, found, WANTED, format="csv", dialect=dialect)
@@ -47,7 +47,7 @@ def errors(decoded: Decoded) -> list[tuple[Any, ...]]:
     return sorted(zip(*(decoded.errors.column(n).to_pylist() for n in names), strict=True))
 
 
-# Every byte that means something to a reader of csv, and some that do not.
+# Each byte with a meaning in csv, and some plain bytes.
 RAW = st.lists(
     st.sampled_from([b"a", b"1", b",", b'"', b"\n", b"\r", b"\r\n", b" ", b"\xc3\xa9", b"\xff"]),
     max_size=24,
@@ -59,7 +59,7 @@ RAW = st.lists(
 @example(data=b'1,a"b\n2,c"d\na"b,"c\nd"e"\n', cut=1)
 @given(data=RAW, cut=st.integers(0, 10))
 def test_records_do_not_know_their_neighbours(dialect: CsvDialect, data: bytes, cut: int) -> None:
-    """Cut at any end of a record, the pieces give what the whole gives."""
+    """A range cut at the end of a record gives, in two parts, the rows and errors of the whole."""
     ends = [0, *record_ends(data, dialect).tolist()]
     place = ends[cut % len(ends)]
 
@@ -75,7 +75,7 @@ def test_records_do_not_know_their_neighbours(dialect: CsvDialect, data: bytes, 
 @settings(max_examples=200)
 @given(data=RAW)
 def test_every_record_is_a_row_or_an_error(dialect: CsvDialect, data: bytes) -> None:
-    """None vanishes, and none is two things."""
+    """Each record that is not blank gives exactly one row or one error."""
     whole = decode(data, dialect=dialect)
     ends = record_ends(data, dialect).tolist()
     starts = [0, *ends]
@@ -94,7 +94,7 @@ TEXTS = st.text(
 @settings(max_examples=200)
 @given(given_=st.lists(st.tuples(TEXTS, TEXTS), max_size=6), crlf=st.booleans())
 def test_what_python_writes_is_read(given_: list[tuple[str, str]], crlf: bool) -> None:
-    """Quotes, commas and line ends inside of fields; the empty string is told from null."""
+    """Fields from Python's csv writer survive: quotes, commas, line ends and empty strings."""
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\r\n" if crlf else "\n")
     writer.writerows(given_)
@@ -106,7 +106,7 @@ def test_what_python_writes_is_read(given_: list[tuple[str, str]], crlf: bool) -
 
 
 def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
-    """Csv has no null; this is the difference that writers make."""
+    """Csv has no null. Writers use an empty field for null, and a quoted one for empty text."""
     assert [r[1:] for r in rows(decode(b'x,\n,y\n"",""\n'))] == [
         ("x", None),
         (None, "y"),
@@ -127,7 +127,10 @@ def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
 )
 @DIALECTS
 def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) -> None:
-    """A person corrects the file by it; the next line is read again as a record."""
+    """The error states the reason, so that a user can correct the file.
+
+    The next line is decoded.
+    """
     decoded = decode(b"x,y\n" + record + b"x,y\n", dialect=dialect)
 
     assert [e[:2] for e in errors(decoded)] == [(104, reason)]
@@ -135,7 +138,10 @@ def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) 
 
 
 def test_columns_that_the_schema_lacks_are_counted_and_missing_ones_are_null() -> None:
-    """Files of one source need not have all the same header."""
+    """Files of one source may have different headers.
+
+    Unknown columns are counted, missing ones are null.
+    """
     decoded = decode(b"1,2,3\n4,,6\n", header=b"b,more,other\n")
 
     assert [r[1:] for r in rows(decoded)] == [(None, "1"), (None, "4")]
@@ -143,12 +149,12 @@ def test_columns_that_the_schema_lacks_are_counted_and_missing_ones_are_null() -
 
 
 def test_of_two_columns_of_one_name_the_first_is_meant() -> None:
-    """That is whose type was inferred under that name."""
+    """Inference also takes the type of the first column with a name."""
     assert [r[1:] for r in rows(decode(b"1,2,3\n", header=b"a,b,a\n"))] == [("1", "2")]
 
 
 def test_the_header_is_read_once_and_whole() -> None:
-    """A byte order mark is none of its name; a line end in quotes does not end it."""
+    """The header excludes a byte order mark, and a quoted line end does not end it."""
     assert header_of(b"a,b", LINES) is None
     assert header_of(b"a,b\nx", LINES) == b"a,b\n"
     assert header_of(b'"a\nb",c\nx', MULTILINE) == b'"a\nb",c\n'
@@ -158,9 +164,9 @@ def test_the_header_is_read_once_and_whole() -> None:
     assert rows(decoded) == [(4, "1", "2")]
 
 
-# By a reader that looks at one byte after another, and begins anew behind a line that is none.
+# This model reads one byte after another. It resumes after the line of a bad record.
 def model_of(data: bytes, *, multiline: bool) -> list[tuple[Any, ...]]:
-    """Return the rows of records of two fields: offset, and both values."""
+    """Return the rows with two fields: the offset and both values."""
     found: list[tuple[Any, ...]] = []
     at = 0
     while at < len(data):
@@ -168,7 +174,7 @@ def model_of(data: bytes, *, multiline: bool) -> list[tuple[Any, ...]]:
         read = _model_record(data if multiline else data[:line], at)
         limit, fields = (line, None) if read is None else read
         blank = not data[at:limit].strip(b" \t\r\n")
-        # It ends where it ends, and is bad: a carriage return that stands alone is no text of csv.
+        # A lone carriage return makes a record bad, but does not end it.
         odd = fields is not None and any(plain and b"\r" in text for text, plain in fields)
         if fields is not None and len(fields) == 2 and not blank and not odd:
             try:
@@ -181,7 +187,7 @@ def model_of(data: bytes, *, multiline: bool) -> list[tuple[Any, ...]]:
 
 
 def _model_record(data: bytes, at: int) -> tuple[int, list[tuple[bytes, bool]]] | None:
-    """Read one record; return its end, and its fields and whether each is plain."""
+    """Read one record. Return its end, and its fields with a flag for unquoted ones."""
     fields: list[tuple[bytes, bool]] = []
     while True:
         text, plain = bytearray(), data[at : at + 1] != b'"'
@@ -218,13 +224,13 @@ def _model_record(data: bytes, at: int) -> tuple[int, list[tuple[bytes, bool]]] 
 @example(data=b'\ra,"b\nc"\n1,2\n')
 @given(data=RAW)
 def test_fields_are_what_a_plain_reader_finds(dialect: CsvDialect, data: bytes) -> None:
-    """A quote opens a field only at its start, and what does not parse costs one line."""
+    """A quote opens a field only at its start. A record that does not parse costs one line."""
     assert rows(decode(data, dialect=dialect)) == model_of(data, multiline=dialect.multiline)
 
 
 @DIALECTS
 def test_an_inch_mark_swallows_nothing(dialect: CsvDialect) -> None:
-    """It is part of its field, and the lines up to the next one are rows."""
+    """An inch mark is part of its field. The lines up to the next inch mark are rows."""
     data = b'5" pipe,1\nplain,2\n6" pipe,3\n'
 
     assert [r[1:] for r in rows(decode(data, dialect=dialect))] == [
@@ -236,7 +242,7 @@ def test_an_inch_mark_swallows_nothing(dialect: CsvDialect) -> None:
 
 @DIALECTS
 def test_a_quote_that_is_not_closed_costs_one_line(dialect: CsvDialect) -> None:
-    """Whatever follows it, to the end of the range."""
+    """An unclosed quote spoils its own line only, not the rest of the range."""
     data = b'a,"b\n1,2\n3,4\n'
 
     decoded = decode(data, dialect=dialect)
@@ -250,7 +256,7 @@ def test_a_quote_that_is_not_closed_costs_one_line(dialect: CsvDialect) -> None:
 def test_bad_records_of_one_in_a_hundred_have_little_parsed_again(
     dialect: CsvDialect, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong with them: Arrow's reader sees each good byte twice at the most."""
+    """For any kind of bad record, Arrow's reader parses each byte about twice at most."""
     lines = [f'"name, {n}",{n}' for n in range(4_000)]
     lines[50::100] = [bad] * 40
     data = "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape")

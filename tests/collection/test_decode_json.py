@@ -1,4 +1,4 @@
-"""Json lines: what becomes of a line depends on that line alone, whatever stands around it."""
+"""Json lines: the result of a line depends on that line alone, not on its neighbours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WANTED = pa.schema(COLUMNS)
 
 
 def decode(data: bytes, *, base: int = 100, required: tuple[str, ...] = ()) -> Decoded:
-    """Decode lines that stand at ``base`` of their file."""
+    """Decode lines that start at offset ``base`` of their file."""
     found = FileRange(path="p", start=base, limit=base + len(data))
     return decode_range(data, found, WANTED, format="json", required=required)
 
@@ -42,7 +42,7 @@ def errors(decoded: Decoded) -> list[str]:
     return sorted(repr(row) for row in decoded.errors.to_pylist())
 
 
-# Pieces of json, whole and broken, that are put together at random.
+# Fragments of json, valid and broken, for random input.
 RAW = st.lists(
     st.sampled_from(
         b'{ } [ ] " : , \\ 1 - .5 {"s": {"n":1} "s" "l":[1,null] null true NaN 1e9'.split()
@@ -77,7 +77,7 @@ ANYTHING = st.dictionaries(
 
 @st.composite
 def lines(draw: st.DrawFn) -> bytes:
-    """Return lines: objects that fit, objects that may not, and what is none."""
+    """Return valid objects, objects that may not fit the schema, and lines that are not objects."""
     texts = draw(
         st.lists(
             OBJECTS.map(json.dumps)
@@ -92,7 +92,7 @@ def lines(draw: st.DrawFn) -> bytes:
 @settings(max_examples=250)
 @given(data=RAW | lines(), cut=st.integers(0, 12))
 def test_lines_do_not_know_their_neighbours(data: bytes, cut: int) -> None:
-    """Cut at any line end, the pieces give what the whole gives, to the last count."""
+    """If a range is cut at a line end, both parts give the rows, errors and counts of the whole."""
     ends = [0, *record_ends(data).tolist()]
     place = ends[cut % len(ends)]
 
@@ -109,7 +109,7 @@ def test_lines_do_not_know_their_neighbours(data: bytes, cut: int) -> None:
 @settings(max_examples=150)
 @given(data=RAW | lines())
 def test_every_line_is_a_row_or_an_error(data: bytes) -> None:
-    """None vanishes, and none is two things."""
+    """Each line that is not blank gives exactly one row or one error."""
     whole = decode(data)
     offsets: list[Any] = [
         *whole.rows.column("_tidelog_offset").to_pylist(),
@@ -127,7 +127,7 @@ def test_every_line_is_a_row_or_an_error(data: bytes) -> None:
 @settings(max_examples=150)
 @given(objects=st.lists(OBJECTS, max_size=6))
 def test_what_python_writes_is_read(objects: list[dict[str, Any]]) -> None:
-    """Values come out as they went in; what is missing is null; what is unknown is counted."""
+    """Values survive the round trip. Missing fields are null, and unknown fields are counted."""
     data = "".join(json.dumps(o) + "\n" for o in objects).encode()
 
     decoded = decode(data)
@@ -167,7 +167,7 @@ def _plain(name: str, value: Any) -> Any:
     ],
 )
 def test_a_bad_line_says_why(line: str, reason: str) -> None:
-    """A person corrects the file by it."""
+    """The error states the reason and the text, so that a user can correct the file."""
     decoded = decode(f'{{"n":1}}\n{line}\n{{"n":2}}\n'.encode())
 
     (error,) = decoded.errors.to_pylist()
@@ -176,7 +176,7 @@ def test_a_bad_line_says_why(line: str, reason: str) -> None:
 
 
 def test_bytes_that_are_no_text_say_so() -> None:
-    """They are shown as far as they can be."""
+    """The error shows the text with replacement characters."""
     (error,) = decode(b'{"s":"\xff"}\n').errors.to_pylist()
 
     assert error["reason"] == "the line is not UTF-8"
@@ -184,7 +184,7 @@ def test_bytes_that_are_no_text_say_so() -> None:
 
 
 def test_a_null_where_none_may_be_is_an_error() -> None:
-    """A key names a row, and a time places it: without, there is neither."""
+    """A row with null in a required column is an error: without a key or time it has no place."""
     decoded = decode(b'{"s":"a","n":1}\n{"s":null,"n":1}\n{"n":1}\n', required=("s",))
 
     assert decoded.rows.num_rows == 1
@@ -192,7 +192,7 @@ def test_a_null_where_none_may_be_is_an_error() -> None:
 
 
 def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it() -> None:
-    """Some editors put one there; anywhere else it is none."""
+    """Some editors write a byte order mark. Only at the start of a file is it ignored."""
     line = b'\xef\xbb\xbf{"n":1}\n'
 
     assert decode(line, base=0).rows.num_rows == 1
@@ -203,7 +203,7 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it() -> None:
     "text", ["1e400", "-1e400", "NaN", "Infinity", "-Infinity", "1E5", "0.1", "-0.0", "5e-324"]
 )
 def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
-    """A float is never silently another."""
+    """A float keeps its exact value, or its row is rejected."""
     decoded = decode(f'{{"x":{text}}}\n'.encode())
 
     if decoded.rows.num_rows:
@@ -225,7 +225,10 @@ def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
     ids=str,
 )
 def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, text: str) -> None:
-    """Digits of the scale count: without them, a number was stored as what was left of its bits."""
+    """A decimal must reserve the digits of its scale.
+
+    Otherwise a large number would lose high bits.
+    """
     wanted = pa.schema([pa.field("d", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
     data = f'{{"d":1,"l":[]}}\n{{"d":{text},"l":[]}}\n{{"d":2,"l":[{text}]}}\n'.encode()
     found = FileRange(path="p", start=0, limit=len(data))
@@ -248,7 +251,7 @@ def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, 
     ids=lambda value: str(value)[:12],
 )
 def test_a_number_past_the_range_of_its_float_is_an_error(kind: pa.DataType, text: str) -> None:
-    """However it is written; where infinity is written, it is meant."""
+    """A number too large for its float type is an error. A literal Infinity is accepted."""
     wanted = pa.schema([pa.field("x", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
     data = f'{{"x":-Infinity}}\n{{"x":{text}}}\n{{"x":1,"l":[{text}]}}\n{{"x":3e38}}\n'.encode()
     found = FileRange(path="p", start=0, limit=len(data))
