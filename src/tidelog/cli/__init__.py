@@ -1,5 +1,5 @@
-"""The command line: one file a verb. Parses, calls and prints; decides nothing.
+"""The command line: one module per verb. It parses, calls and prints, and decides nothing.
 
-What a command needs of the engine is imported when the command runs: ``tidelog --help`` must not
-wait for Arrow and DuckDB.
+A command imports its part of the engine when it runs, because ``tidelog --help`` must not wait for
+Arrow and DuckDB.
 """

@@ -1,4 +1,4 @@
-"""Rows as Arrow and Parquet have them; see `tidelog.cli.writers.PreparedRows`."""
+"""Writers of rows as Arrow and Parquet; see `tidelog.cli.writers.PreparedRows`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.persist.format.parquet import encoding_of
 
 
 class Out(Protocol):
-    """Takes bytes; the rest is what Arrow asks of a file."""
+    """A sink of bytes; Arrow needs the other members of a file object."""
 
     closed: bool
 
@@ -26,7 +26,7 @@ class Out(Protocol):
 
 
 class ArrowRows:
-    """Writes rows as an Arrow file, or as a stream."""
+    """A writer of rows as an Arrow file, or as an Arrow stream."""
 
     def __init__(self, schema: pa.Schema, out: Out, *, is_file: bool) -> None:
         self._schema = schema
@@ -39,9 +39,9 @@ class ArrowRows:
 
 
 class ParquetRows:
-    """Writes rows as Parquet, encoded as is best for the first that come.
+    """A writer of rows as Parquet; the first table decides the encodings.
 
-    Text that comes with a dictionary is written with it, which takes a third less time.
+    A text column that has a dictionary keeps it, which takes a third less time.
     """
 
     def __init__(self, schema: pa.Schema, out: Out) -> None:
@@ -59,7 +59,8 @@ class ParquetRows:
     def _write(self, table: pa.Table) -> None:
         writer = self._opened(table)
         if not table.schema.equals(self._written):
-            # By way of plain text: of two parts, one has a dictionary where the other has none.
+            # Cast through the plain types: this table may have dictionaries in other columns than
+            # the first one, and Arrow cannot cast between all dictionary types.
             table = table.cast(self._schema).cast(self._written)
         writer.write_table(table)
 
@@ -75,7 +76,7 @@ class ParquetRows:
                 store_schema=False,
                 **encoding_of(table),
             )
-            # Readers are told of the columns as they are, and of no dictionaries.
+            # The stored Arrow schema has plain types, so that readers see no dictionaries.
             told = base64.b64encode(self._schema.serialize().to_pybytes())
             self._writer.add_key_value_metadata({"ARROW:schema": told.decode()})
         return self._writer

@@ -1,4 +1,4 @@
-"""``tidelog changes``: how a collection changed between two times."""
+"""``tidelog changes``: the changes of a collection between two times."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def changes(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a reader asked for."""
+    """The arguments of the command, checked."""
 
     name: str
     since: str

@@ -1,4 +1,4 @@
-"""``tidelog collect``: delete what nothing names any more."""
+"""``tidelog collect``: delete objects that nothing refers to any longer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _fields(one: CollectedOne) -> dict[str, Any]:
 
 
 def _lines(one: CollectedOne, after: str) -> Iterator[str]:
-    """Yield the result, and a line for each hold that keeps objects, whatever their age."""
+    """Yield a line for the result, and one for each hold that keeps objects of any age."""
     aging = one.waiting - one.kept
     waits = f", {aging:,} wait until {after} old" if aging else ""
     yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
@@ -110,7 +110,7 @@ def _lines(one: CollectedOne, after: str) -> Iterator[str]:
 
 
 async def _others(tending: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:
-    """Collect what no name stands for: transactions, dropped sources, and killed checks."""
+    """Collect data without a name: transactions, dropped sources, and the files of store checks."""
     async for one in tending.tidy(sweeps=sweep):
         yield one
     if sweep and (probes := await tending.sweep_probes()).deleted:

@@ -1,4 +1,4 @@
-"""``tidelog collection``: what collections there are, and what there is to know of one."""
+"""``tidelog collection``: list and describe collections, and set their retention."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def retain(
 
 
 def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
-    """Return what a retention changes: see `plan_retention`."""
+    """Return the effect of a retention; see `plan_retention`."""
     from tidelog.collection.catalog.retention import plan_retention
 
     return plan_retention(states, retain_ms)
@@ -152,7 +152,7 @@ async def _states(location: Location, name: str) -> list[State]:
 
 
 def _loss_text(name: str, plan: RetentionPlan) -> str:
-    """Return which times a retention gives up, and when."""
+    """Return a sentence about the times that a retention gives up, and when."""
     readable = f"{name!r} can be read from {_since(plan.since)} on."
     if not plan.gives_up:
         return f"{readable} All of that stays readable now; later ticks give up older times."
@@ -164,7 +164,10 @@ def _loss_text(name: str, plan: RetentionPlan) -> str:
 
 
 def _once_moved(holders: Sequence[str]) -> str:
-    """Return what moves the holds that keep earlier times; an idle source has no next tick."""
+    """Return the conditions that move the holds of earlier times.
+
+    They include ``compact --full``, because an idle source has no next tick.
+    """
     found = [f"the hold {name!r} is moved or released" for name in holders if name != "ingest"]
     if "ingest" in holders:
         found.append("the next tick or 'tidelog compact --full' moves the hold 'ingest'")
@@ -176,7 +179,7 @@ def _deed(plan: RetentionPlan) -> str:
 
 
 def kept_text(retain_ms: int | None) -> str:
-    """Say how much of its past a collection keeps."""
+    """Return the retention of a collection as text."""
     from tidelog.collection.catalog.retention import retention_text
 
     if not retain_ms:
@@ -222,7 +225,7 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
 
 
 def schema_lines(schema: list[dict[str, str]], key: list[str]) -> list[str]:
-    """Return a schema for people, a column a line."""
+    """Return a line for each column of a schema, for people."""
     width = max(len(column["name"]) for column in schema)
     return [
         f"{column['name']:<{width}}  {column['type']}" + (" key" if column["name"] in key else "")

@@ -1,4 +1,4 @@
-"""``tidelog compact``: merge what collections, shards and keyed logs have come to consist of."""
+"""``tidelog compact``: merge the batches of collections and shards, and compact keyed logs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def compact(
 
 @dataclass(frozen=True, slots=True)
 class _TendedOne:
-    """How many runs of a keyed log were written, and how many of its segments retired."""
+    """The numbers of runs written and of segments retired in one keyed log."""
 
     name: str
     runs: int

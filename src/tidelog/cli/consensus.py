@@ -1,4 +1,4 @@
-"""``tidelog consensus``: what decides between the writers of a location, and to move it."""
+"""``tidelog consensus``: move the store that resolves concurrent commits."""
 
 from __future__ import annotations
 

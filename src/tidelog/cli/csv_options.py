@@ -1,4 +1,4 @@
-"""The options of ``tidelog source create`` that say how csv is written, and how they are shown."""
+"""The csv options of ``tidelog source create``, and their output."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def csv_options(
     header: bool | None,
     multiline: bool | None,
 ) -> CsvOptions:
-    """Return what was said of csv."""
+    """Return the csv options that the user gave; the others are None."""
     from tidelog.collection.formats.csv.guess import CsvOptions
 
     return CsvOptions(
@@ -87,7 +87,7 @@ def csv_options(
 
 
 def csv_fields(dialect: CsvDialect) -> dict[str, Any]:
-    """Return how csv is read, as an object of JSON."""
+    """Return a csv dialect as a JSON object."""
     return {
         "delimiter": dialect.delimiter,
         "quote": dialect.quote or "none",
@@ -100,7 +100,7 @@ def csv_fields(dialect: CsvDialect) -> dict[str, Any]:
 
 
 def csv_text(found: dict[str, Any]) -> str:
-    """Return how csv is read, by the options that say it."""
+    """Return a csv dialect as the options that set it."""
     told = [f"--{option} {found[option]!r}" for option in ("delimiter", "quote")]
     told += [f"--null {text!r}" for text in found["nulls"]]
     for option in ("date_format", "timestamp_format"):

@@ -27,7 +27,7 @@ def demo(
     from tidelog.demo import run_demo
     from tidelog.errors import UsageError
 
-    # Before the earlier demo goes.
+    # A wrong option must fail before the demo deletes the earlier one.
     if engine not in ("spark", "local"):
         raise UsageError(f"--engine {engine!r} is not known: it is one of spark, local")
     check_engine(engine, master=None, conf=())

@@ -1,7 +1,7 @@
-"""Which engine does an ingester's work, where the user leaves that open.
+"""The choice of the engine that computes an ingester's ticks, if the user does not choose.
 
-Both engines give the same contents, so that this decides nothing but how long it takes. Spark takes
-seconds to start, in which one process ingests some hundred megabytes.
+Both engines give the same contents, so the choice affects only the duration. Spark takes seconds to
+start; in that time one process ingests some hundred megabytes.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ Conf = Annotated[
 ]
 
 ENGINES: Final = ("auto", "spark", "local")
-SPARK_BYTES_MIN: Final = 1 << 30  # That a source has left, for a start of Spark to be worth it.
+SPARK_BYTES_MIN: Final = 1 << 30  # Below this much input left, a start of Spark costs more time.
 _MASTER: Final = re.compile(
     r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|spark://\S+:[0-9]+|k8s://\S+"
 )
 
 
 def check_engine(engine: str, *, master: str | None, conf: Sequence[str]) -> str:
-    """Return the engine to take, as far as it was asked for; who names a master asks for Spark.
+    """Return the engine that the options choose: auto, local or spark.
+
+    ``--master``, ``--conf`` and spark-submit each choose Spark.
 
     Raises:
-        UsageError: it is not known, or not installed; or what was asked for contradicts itself.
+        UsageError: the engine is unknown or not installed, or the options contradict each other.
     """
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine!r} is not known: it is one of {', '.join(ENGINES)}")
@@ -72,15 +74,15 @@ def check_engine(engine: str, *, master: str | None, conf: Sequence[str]) -> str
 
 
 def is_submitted(env: Mapping[str, str]) -> bool:
-    """Say whether spark-submit runs this process, and has chosen the settings of its session."""
+    """Return True if spark-submit runs this process; it then sets the session's options."""
     return "PYSPARK_GATEWAY_PORT" in env
 
 
 def parse_conf(given: Sequence[str]) -> dict[str, str]:
-    """Return settings of Spark's, each given as NAME=VALUE.
+    """Return Spark settings from texts of the form NAME=VALUE.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a text does not have this form.
     """
     found = {}
     for text in given:
@@ -94,12 +96,13 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
 
 
 async def choose_engine(ingester: Ingester) -> tuple[str, FirstHead | None]:
-    """Return ``spark`` where it can run and the source has enough left for it, else ``local``.
+    """Return ``spark`` if Spark can run and the source has much input left, else ``local``.
 
-    What was looked at for that is returned, too: the run begins with it.
+    Return also the head of the source that was read for this, so that the run need not read it
+    again.
 
     Raises:
-        LocationError: the store failed, or the source's.
+        LocationError: the location's store or the source's store failed.
     """
     from tidelog.collection.ingest.run import look_ahead
 

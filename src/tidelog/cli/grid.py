@@ -1,8 +1,8 @@
-"""Tables for people: columns aligned, as wide as their rows need and the terminal allows.
+"""Tables for people: aligned columns, as wide as their rows need and the terminal allows.
 
-Rows are written as they come. If later rows need wider columns, the names are written again above
-them. A cell that is wider than its column goes on below. If a terminal has no room for all columns,
-each row is written as lines of a name and a value.
+Rows are written as they arrive. If later rows need wider columns, the names are written again above
+them. A cell that is wider than its column continues on the next line. If the terminal is too narrow
+for all columns, each row becomes lines of a name and a value.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidelog.cli.output import clean_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WIDTH_MIN: Final = 6  # A column is not made narrower than this for the others' sake.
-LINES_MAX: Final = 8  # Of one cell; more is cut. Times and numbers never have so many.
+WIDTH_MIN: Final = 6  # A column is never made narrower than this to fit the other columns.
+LINES_MAX: Final = 8  # The most lines of a cell; longer text is cut. Numbers and times are shorter.
 _GAP: Final = "  "
 
 
 class Grid:
-    """Writes lines of cells; see the module. Columns become wider, never narrower.
+    """A writer of lines of cells; see the module. Columns become wider, never narrower.
 
-    ``width`` is how wide a line may be; None for any. Columns that are ``whole`` are not made
+    ``width`` is the greatest width of a line; None means no limit. ``whole`` columns are never
     narrower than their cells. A cell of None is written NULL.
     """
 
@@ -53,7 +53,7 @@ class Grid:
         self._rows_count = 0
 
     def write(self, rows: Sequence[Sequence[str | None]]) -> None:
-        """Write rows; before the first, the names."""
+        """Write rows, and the column names before the first row."""
         cleaned = [["NULL" if c is None else clean_text(c) for c in row] for row in rows]
         if not self._is_too_narrow:
             self._fit(cleaned)
@@ -65,7 +65,7 @@ class Grid:
                 self._line(row)
 
     def _fit(self, rows: Sequence[Sequence[str]]) -> None:
-        """Widen the columns to the rows, and write the names if the widths change."""
+        """Widen the columns for the rows, and write the names if the widths change."""
         before = self._widths
         self._settle([self._names, *rows])
         if self._widths != before and not self._is_too_narrow:
@@ -95,7 +95,7 @@ class Grid:
                 self._out(f"{_aligned(told, narrow, right=False)}{_GAP}{text}".rstrip() + "\n")
 
     def _settle(self, rows: Sequence[Sequence[str]]) -> None:
-        """Choose the widths; if a number or a time would have to be cut, there is no room."""
+        """Choose the widths; the terminal is too narrow if a number or a time does not fit."""
         longest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         self._longest = list(map(max, self._longest, longest))
         self._widths = widths = list(self._longest)
@@ -108,7 +108,7 @@ class Grid:
 
 
 def _narrow(widths: list[int], places: Sequence[int], room: int) -> None:
-    """Take from the widest of some columns, until all fit or none has more than it must have."""
+    """Narrow the widest columns until all fit, or all have the minimum width."""
     while places and sum(widths) > room and max(widths[p] for p in places) > WIDTH_MIN:
         widest = max(places, key=lambda place: widths[place])
         rest = max((widths[p] for p in places if p != widest), default=0)
@@ -117,7 +117,7 @@ def _narrow(widths: list[int], places: Sequence[int], room: int) -> None:
 
 
 class GridRows:
-    """Writes Arrow rows as a table for people; see `tidelog.cli.output.Rows`."""
+    """A writer of Arrow rows as a table for people; see `tidelog.cli.output.Rows`."""
 
     def __init__(self, schema: pa.Schema, out: Callable[[str], None], *, width: int | None) -> None:
         from tidelog.cli.values import is_number, is_time
@@ -141,12 +141,12 @@ class GridRows:
 
 
 def terminal_width() -> int | None:
-    """Return how wide the terminal is; None where there is none."""
+    """Return the width of the terminal; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    """Return a cell's lines, which break after a space if they can."""
+    """Return a cell's lines, broken after a space if possible."""
     if cell_len(cell) <= width:
         return [cell]
     lines: list[str] = []

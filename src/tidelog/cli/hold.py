@@ -1,4 +1,4 @@
-"""``tidelog hold``: keep times of collections and shards readable, and let go of them."""
+"""``tidelog hold``: keep times of collections and shards readable, and release them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,10 @@ def release(
 
 
 def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
-    """Return the holds in place on some shards, by name; a hold of several is at its earliest."""
+    """Return the holds of some shards, sorted by name.
+
+    A hold of several shards is shown at its earliest time.
+    """
     found: dict[str, Hold] = {}
     for state in states:
         for name, hold in state.holds.items():
@@ -187,7 +190,7 @@ def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
 
 
 class Held:
-    """What is held: the shards of a collection, whose times are dates, or a shard."""
+    """The shards that a hold covers: those of a collection (times are dates), or one shard."""
 
     def __init__(self, name: str, shards: Sequence[Shard], *, is_collection: bool) -> None:
         self.name = name
@@ -196,17 +199,17 @@ class Held:
 
     @property
     def since(self) -> int | None:
-        """Return from when on all can be read."""
+        """Return the earliest time at which all shards are readable."""
         from tidelog.frontier import join
 
         found = join([shard.state.since_frontier for shard in self.shards])
         return None if found.is_empty else found.time
 
     def time_of(self, text: str, what: str) -> Frontier:
-        """Read a time.
+        """Parse a time; ``what`` names the option in errors.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the text is not a time.
         """
         from tidelog.cli.shard.opened import time_of
         from tidelog.collection.formats.times import parse_time
@@ -219,7 +222,7 @@ class Held:
         )
 
     def text(self, time: int | None) -> str:
-        """Write a time for people."""
+        """Return the text of a time."""
         from tidelog.cli.shard.opened import time_text
         from tidelog.collection.formats.times import format_time
 
@@ -230,10 +233,11 @@ class Held:
 
 
 async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "") -> Held:
-    """Return what is held, by a hold that is to be changed, if one is.
+    """Return the shards of a collection or a shard; ``owned`` is the hold to change, if any.
 
     Raises:
-        NoSuchCollection: there is nothing of the name. UsageError: nobody may change that hold.
+        NoSuchCollection: neither a collection nor a shard has the name.
+        UsageError: the hold belongs to tidelog itself, or the shard is finalized.
     """
     from tidelog.cli.shard.opened import opened
     from tidelog.collection.hold_all import check_not_own

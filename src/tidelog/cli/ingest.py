@@ -1,4 +1,4 @@
-"""``tidelog ingest``: bring what a source holds into its collection."""
+"""``tidelog ingest``: bring the rows of a source into its collection."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def ingest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What was asked for."""
+    """The arguments of the command, checked."""
 
     name: str
     engine: str
@@ -172,10 +172,10 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
 
 
 def parse_size(text: str, what: str = "--max-bytes-per-tick") -> int:
-    """Read a number of bytes: 1000000, 64MiB (1024 each), 64MB (1000 each); 64M is 64MiB.
+    """Parse a number of bytes: 1000000, 64MiB (powers of 1024), 64MB (of 1000); 64M is 64MiB.
 
     Raises:
-        UsageError: it is none, or nothing.
+        UsageError: the text is not a number of bytes, or is zero.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or not int(found.group(1)):

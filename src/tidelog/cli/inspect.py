@@ -1,4 +1,4 @@
-"""``tidelog inspect``: what lies under collections, and what of it is needed."""
+"""``tidelog inspect``: the batches, holds and objects of collections and shards."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
     def when(time: int | None) -> str:
         if time is None:
             return "the end"
-        # Times of shards that users made are numbers: what they count, only those know.
+        # Times of a user's own shards are plain numbers: only the user knows their unit.
         return str(time) if one.role == SHARD_ROLE else format_time(time)
 
     dollars = dollars_text(one.usage.dollars_a_month)

@@ -1,4 +1,4 @@
-"""The Spark engine, started when there is something to compute: an idle run needs no JVM."""
+"""The Spark engine, started at the first large computation: an idle run needs no JVM."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def check_installed(*, instead: str = "--engine local") -> None:
-    """Refuse to go on without pyspark; ``instead`` says how to do without.
+    """Raise if pyspark is not installed; ``instead`` names the option that does without it.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: pyspark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise UsageError(
@@ -39,10 +39,10 @@ def check_installed(*, instead: str = "--engine local") -> None:
 
 
 def scrub_on_spark(url: str, name: str) -> Scrubbed:
-    """Scrub a log on Spark, which is started for it unless it runs; see `scrub_log`.
+    """Scrub a log on Spark, and start a session if none is active; see `scrub_log`.
 
     Raises:
-        UsageError: no Java was found to run Spark on.
+        UsageError: Spark needs Java, and found none.
     """
     from tidelog.spark.log_scrub import scrub_log
     from tidelog.spark.session import passing_session
@@ -53,17 +53,17 @@ def scrub_on_spark(url: str, name: str) -> Scrubbed:
 
 @dataclass(slots=True, kw_only=True)
 class LateSession:
-    """A session of Spark that is started, and stopped again, if it is needed at all."""
+    """A Spark session that starts at its first use; `close` stops it."""
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     _spark: SparkSession | None = field(init=False, default=None)
 
     def start(self) -> SparkSession:
-        """Start it; that takes seconds, so do it in a thread.
+        """Start the session. This takes seconds, so call it in a thread.
 
         Raises:
-            UsageError: no Java was found to run Spark on.
+            UsageError: Spark needs Java, and found none.
         """
         from tidelog.spark.session import session
 
@@ -71,7 +71,7 @@ class LateSession:
         return self._spark
 
     async def close(self) -> None:
-        """Stop it if it was started, and what it still computes."""
+        """Stop the session if it was started, with its running jobs."""
         from tidelog.clock import SystemClock
 
         if self._spark is not None:
@@ -86,7 +86,7 @@ class LateSession:
 
 @dataclass(slots=True)
 class LateSpark:
-    """See the module; ``note`` is told what is waited for."""
+    """An engine that starts Spark late; ``note`` receives the text of the current wait."""
 
     location: Location
     note: Callable[[str], None]
@@ -104,10 +104,10 @@ class LateSpark:
         return SPARK_TICK_BYTES
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
-        """See `tidelog.collection.ingest.engine.Engine`; what is small needs no Spark.
+        """See `tidelog.collection.ingest.engine.Engine`; a small survey does not start Spark.
 
         Raises:
-            UsageError: no Java was found to run Spark on.
+            UsageError: Spark needs Java, and found none.
         """
         from tidelog.collection.ingest.engine import survey_here
 
@@ -119,7 +119,7 @@ class LateSpark:
         """See `tidelog.collection.ingest.engine.Engine`.
 
         Raises:
-            UsageError: no Java was found to run Spark on; or its executors cannot do the work.
+            UsageError: Spark needs Java, and found none; or its executors cannot do the work.
         """
         await (await self._started()).prepare(source, ranges)
 
@@ -127,14 +127,14 @@ class LateSpark:
         """See `tidelog.collection.ingest.engine.Engine`.
 
         Raises:
-            UsageError: no Java was found to run Spark on.
+            UsageError: Spark needs Java, and found none.
         """
         return await (await self._started()).compute(job, source)
 
     async def _started(self) -> SparkEngine:
         if self._engine is None:
             self.note("starting Spark")
-            # In a thread: a JVM takes seconds to start, and the bar goes on meanwhile.
+            # A JVM takes seconds to start. In a thread it does not stop the progress bar.
             self._engine = await self.location.clock.offload(self._start)
             self.note("")
         return self._engine
@@ -149,7 +149,7 @@ class LateSpark:
 
 @dataclass(slots=True)
 class LateMerger:
-    """Does merges on Spark, which is started for the first that is large enough for it."""
+    """A merger that runs large merges on Spark; the first large merge starts it."""
 
     location: Location
     session: LateSession
@@ -159,7 +159,7 @@ class LateMerger:
         """See `tidelog.persist.upkeep.merger.Merger`.
 
         Raises:
-            UsageError: no Java was found to run Spark on; or its executors cannot do the work.
+            UsageError: Spark needs Java, and found none; or its executors cannot do the work.
         """
         from tidelog.persist.upkeep.compactor import HERE
         from tidelog.spark import merger

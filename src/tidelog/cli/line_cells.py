@@ -1,7 +1,7 @@
-"""Columns as text, as lines of JSON and csv have it.
+"""Conversion of Arrow columns to the text of JSON and csv lines.
 
-Arrow makes it, and DuckDB what Arrow would write otherwise. What a value looks like is said in
-`values`. A null stays one.
+`values` defines the text of each value. Arrow converts most columns; DuckDB converts the types for
+which Arrow's text differs from that. A null stays null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.persist.format.bounds import scalar_of
 if TYPE_CHECKING:
     import duckdb
 
-BATCH_ROWS: Final = 16_384  # What one thread of DuckDB's takes at once.
+BATCH_ROWS: Final = 16_384  # Rows of one task of a DuckDB thread.
 _ROWS: Final = "tidelog_rows"
 _TEXT: Final = pa.string()
 _ESCAPED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
@@ -32,14 +32,14 @@ _ESCAPED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column's text. In JSON it has quotes around it where ``is_quoted``."""
+    """A column's text; if ``is_quoted``, JSON puts quotes around each value."""
 
     text: pa.Array[Any]
     is_quoted: bool = False
 
 
 class Cells:
-    """Makes text of columns; threads may share it."""
+    """A converter of columns to text; threads may share it."""
 
     def __init__(self, *, is_csv: bool) -> None:
         self._is_csv = is_csv
@@ -61,7 +61,10 @@ class Cells:
         self._stack.close()
 
     def _by_arrow(self, column: pa.Array[Any]) -> Cell | None:
-        """Return what Arrow writes as we do, or what nobody else does; None is left to DuckDB."""
+        """Return the text by Arrow, or by Python for types that only Python can convert.
+
+        None means that DuckDB converts the column.
+        """
         dtype = column.type
         if pa.types.is_string(dtype):
             return self._text(column)
@@ -81,7 +84,7 @@ class Cells:
         return Cell(_csv_text(column) if self._is_csv else _json_text(column), is_quoted=True)
 
     def _by_python(self, values: list[Any]) -> Cell:
-        """Return nested values of a kind that DuckDB would write otherwise as text of JSON."""
+        """Return the JSON text of nested values whose text by DuckDB would differ."""
         texts = [None if v is None else msgspec.json.encode(v).decode() for v in values]
         column = pa.array(texts, _TEXT)
         return Cell(_csv_text(column) if self._is_csv else column)
@@ -103,7 +106,7 @@ class Cells:
         cells: list[Cell] = []
         for column, (_, is_quoted), name in zip(columns, asked, names, strict=True):
             text = made.column(name).cast(_TEXT).chunk(0)
-            # Of no bytes base64 is no text, which is not null.
+            # The base64 of zero bytes is the empty text. Csv must quote it: unquoted means null.
             is_doubtful = self._is_csv and not pa.types.is_decimal(column.type)
             cells.append(Cell(_csv_text(text) if is_doubtful else text, is_quoted=is_quoted))
         return cells
@@ -112,12 +115,12 @@ class Cells:
         from tidelog.persist.format.duck import duck_in_order
 
         if self._connection is None:
-            # Opened when there is a row: it takes 30 ms.
+            # An empty result opens no connection: that takes 30 ms.
             self._connection = self._stack.enter_context(duck_in_order())
         return self._connection
 
     def _asked(self, dtype: pa.DataType, name: str) -> tuple[str, bool]:
-        """Return SQL for a column's text, and whether JSON has quotes around it."""
+        """Return SQL for a column's text, and True if JSON puts quotes around it."""
         if pa.types.is_binary(dtype):
             return f"to_base64({name})", True
         if not isinstance(dtype, pa.Decimal128Type):
@@ -130,7 +133,7 @@ class Cells:
 def joined(
     pieces: Sequence[pa.Array[Any] | str], *, between: str = "", null: str | None = None
 ) -> pa.Array[Any]:
-    """Return text joined row by row. Without ``null``, a null makes a null; else it stands so."""
+    """Join texts row by row; ``null`` replaces nulls, and without it a null makes the row null."""
     told: list[Any] = [scalar_of(p, _TEXT) if isinstance(p, str) else p for p in pieces]
     made: Any = pc.binary_join_element_wise(
         *told,
@@ -142,7 +145,7 @@ def joined(
 
 
 def _float_text(column: pa.Array[Any], *, quote: str) -> pa.Array[Any]:
-    """Return the shortest text that is each number; a whole one is told to be no integer."""
+    """Return the shortest text of each float; ``.0`` marks whole numbers as floats."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     text: pa.Array[Any] = column.cast(_TEXT)
@@ -161,7 +164,7 @@ def _float_text(column: pa.Array[Any], *, quote: str) -> pa.Array[Any]:
 
 
 def _bytes_of(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all values, one behind the other."""
+    """Return the concatenated bytes of all values."""
     _, offsets, data = column.buffers()
     if not len(column) or offsets is None or data is None:
         return np.empty(0, np.uint8)
@@ -170,7 +173,7 @@ def _bytes_of(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
 
 
 def _json_text(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return text as it stands between quotes."""
+    """Return text escaped for JSON, without the quotes around it."""
     told = _bytes_of(column)
     found = told.tobytes()
     for sign in ("\\", '"'):
@@ -184,7 +187,7 @@ def _json_text(column: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _csv_text(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return text, quoted where it would be read otherwise, and "" where it is empty."""
+    """Return text for csv: quoted if a reader would change it, and ``""`` if it is empty."""
     if _is_bare(column):
         return column
     is_doubtful = pc.match_substring_regex(column, r'[,"\r\n]|^[\x00-\x20]|[\x00-\x20]$|^$')
@@ -193,20 +196,23 @@ def _csv_text(column: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _is_bare(column: pa.Array[Any]) -> bool:
-    """Say whether no text of a column needs quotes, as is mostly so: a look at all its bytes."""
+    """Return True if no value of the column can need quotes, from one look at all its bytes.
+
+    This is the common case, and much cheaper than a regular expression on each value.
+    """
     _, offsets, _ = column.buffers()
     if not len(column) or offsets is None:
         return True
     ends = np.frombuffer(memoryview(offsets), np.int32, len(column) + 1, 4 * column.offset)
     if np.count_nonzero(ends[1:] == ends[:-1]) > column.null_count:
-        return False  # No text at all is quoted.
+        return False  # An empty text needs quotes: without them it means null.
     told = _bytes_of(column)
     found = told.tobytes()
     return not (found and (told.min() <= ord(" ") or b"," in found or b'"' in found))
 
 
 def _is_as_json_is(column: pa.Array[Any]) -> bool:
-    """Say whether DuckDB writes a column as we do, within what is nested."""
+    """Return True if DuckDB's JSON of a nested column is the same as that of `values`."""
     dtype = column.type
     if pa.types.is_float64(dtype):
         return pc.all(pc.is_finite(column)).as_py() is not False

@@ -1,7 +1,7 @@
-"""Rows as lines of JSON or csv, made out of Arrow columns: no value becomes Python's.
+"""Lines of JSON or csv made from Arrow columns, without a Python object for each value.
 
-What a value looks like is said in `values`. Each column becomes text, in which a null is a null,
-and Arrow joins the texts of a row; see `line_cells`.
+`values` defines the text of each value. `line_cells` converts each column to text, with nulls, and
+Arrow joins the texts of each row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tidelog.cli.line_cells import Cell, Cells, joined
 from tidelog.cli.output import csv_line
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
-CELL_BYTES: Final = 8  # Of text, beyond a column's bytes and its name.
+CELL_BYTES: Final = 8  # Estimated text per cell, in addition to the column's bytes and its name.
 
 Write = Callable[[memoryview], None]
 
 
 class LineRows:
-    """Writes Arrow rows as lines; see `tidelog.cli.writers.PreparedRows`.
+    """A writer of Arrow rows as lines; see `tidelog.cli.writers.PreparedRows`.
 
-    ``is_csv`` is False for JSON. Csv has a header, and quotes where they are needed.
+    ``is_csv`` is False for JSON. Csv has a header, and quotes only where a reader needs them.
     """
 
     def __init__(self, schema: pa.Schema, write: Write, *, is_csv: bool) -> None:
@@ -36,7 +36,7 @@ class LineRows:
             self._write(memoryview(csv_line(schema.names).encode()))
 
     def prepare(self, table: pa.Table) -> Callable[[], None]:
-        """Return what writes rows, of the schema that was told; they are text by then."""
+        """Convert rows to text, and return the function that writes them."""
         return partial(self._put, list(self._lines(table)))
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class LineRows:
 
 
 def _csv_lines(_names: Sequence[str], cells: Sequence[Cell]) -> pa.Array[Any]:
-    # A line of nothing at all would be no record: a lone null is written as the empty string.
+    # Csv readers skip an empty line, so a row of one null is written as the empty string.
     null = '""' if len(cells) == 1 else ""
     texts = [cell.text for cell in cells]
     ends = joined([texts[-1], "\n"], null=null)
@@ -80,7 +80,7 @@ def _label(name: str) -> str:
 
 
 def _blocks(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield some rows after the others, of which neither columns nor text are much more."""
+    """Yield slices of a table whose columns and text each take about `BLOCK_BYTES`."""
     rows = table.num_rows
     if rows:
         beside = rows * sum(len(name) + CELL_BYTES for name in table.column_names)
@@ -90,7 +90,7 @@ def _blocks(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _text_of(lines: pa.Array[Any]) -> memoryview:
-    """Return the bytes of all lines: Arrow has them one behind the other."""
+    """Return the bytes of all lines without a copy: Arrow stores them contiguously."""
     _, offsets, data = lines.buffers()
     if offsets is None or data is None:
         return memoryview(b"")

@@ -1,4 +1,4 @@
-"""What the verbs of maintenance share: what they work on, how often, and how they end."""
+"""Shared code of compact, collect, inspect and scrub: their names, repetition and end."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ Wait = Annotated[
 
 
 class Damaged(CorruptionError):
-    """Some of what was to be kept in order is damaged, and was told."""
+    """Some shards or logs are damaged; the command has reported each."""
 
 
 class WithName(Protocol):
-    """What is kept in order, by the name that people know."""
+    """A target of maintenance, with the name that users know."""
 
     @property
     def name(self) -> str: ...
@@ -62,14 +62,14 @@ class WithName(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TendedLog:
-    """A keyed log that is kept in order."""
+    """A keyed log as a target of maintenance."""
 
     name: str
     location: Location
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[KeyedLog]:
-        """Yield it opened; it is closed in the end."""
+        """Yield the open log, and close it at the end."""
         async with closing(await self.location.keyed(self.name)) as log:
             yield log
 
@@ -77,10 +77,10 @@ class TendedLog:
 async def tended(
     location: Location, names: Sequence[str], *, dropped: bool = False
 ) -> tuple[list[Kept], list[TendedLog]]:
-    """Find the shards and the keyed logs that have these names, or all; see `Maintenance.kept`.
+    """Return the shards and the keyed logs with these names, or all; see `Maintenance.kept`.
 
     Raises:
-        NoSuchCollection: there is nothing of a name.
+        NoSuchCollection: no collection, shard or keyed log has a name.
     """
     shelf, tending = location.keyed_shelf, location.maintenance
     if not names:
@@ -104,7 +104,7 @@ K = TypeVar("K", bound=WithName)
 
 @dataclass(slots=True)
 class Turn:
-    """One time through what is to be kept in order."""
+    """One round of maintenance over all targets."""
 
     stopping: asyncio.Event
     damaged: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Turn:
     async def each(
         self, kept: Sequence[K], work: Callable[[Sequence[K]], AsyncIterator[Any]]
     ) -> AsyncIterator[Any]:
-        """Yield what comes of the work on each; what is damaged is told, and stops no other."""
+        """Yield the results of ``work`` on each target; report a damaged one, and continue."""
         for one in kept:
             if self.stopping.is_set():
                 return
@@ -121,25 +121,27 @@ class Turn:
                     async for done in found:
                         yield done
             except NoSuchLog:
-                continue  # It was dropped since it was found.
+                continue  # Another process dropped it after the listing.
             except CorruptionError as error:
                 self.damaged.append(one.name)
                 say(f"tidelog: {one.name}: {error}")
 
 
 class Round(Protocol):
-    """What is done each time."""
+    """The work of one round."""
 
     async def __call__(self, location: Location, turn: Turn, /) -> None: ...
 
 
 async def again_and_again(location: Location, once: Round, follow: bool, interval_s: float) -> None:
-    """Do something once, or until the process is stopped; a store that fails is waited for.
+    """Run one round, or repeat rounds until SIGTERM; with ``follow``, retry if the store fails.
 
-    Any number of processes may. On SIGTERM, what is under way is done to its end.
+    Several processes may do this concurrently. On SIGTERM, the present target is finished.
 
     Raises:
-        Damaged: something was damaged the last time. LocationError: the store failed, once.
+        Damaged: the last round found damage.
+        StoreRefused: the store refused a request; a retry would not help.
+        LocationError: the store failed, without ``follow``.
     """
     with stopped_by_sigterm() as stopping:
         while True:
@@ -166,10 +168,10 @@ async def again_and_again(location: Location, once: Round, follow: bool, interva
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGTERM sets, which then ends nothing by itself."""
+    """Yield an event that SIGTERM sets; SIGTERM no longer ends the process by itself."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # There are no signals on some systems, nor outside of the main thread.
+    # Some systems have no signal handlers, and no thread except the main one can set them.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
     try:

@@ -1,8 +1,7 @@
-"""The command as a process of its own, which ends at once when it is done.
+"""The command as a process, which exits without Python's own cleanup.
 
-Python takes a tenth of a second to take apart what it has loaded, once Arrow, DuckDB and the parser
-of options are among it: as long as some commands take for their work, and for nothing, since the
-system takes all of it back.
+With Arrow and DuckDB loaded, Python takes a tenth of a second to free its modules. Some commands
+take no longer for their work, and the system frees the memory anyway.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ INTERRUPTED = 130
 
 
 def run() -> NoReturn:
-    """Run the command that the process was started with, and end with its exit status."""
+    """Run the command in ``sys.argv``, and exit with its status."""
     status: list[int] = []
-    # Arranged before all others do so, and so called after them; Python has waited for threads.
+    # Exit functions run in reverse order, so this first one runs last, after threads have ended.
     atexit.register(_leave, status)
     try:
         from tidelog.cli.main import main
 
         done = main()
     except KeyboardInterrupt:
-        # Libraries were still being loaded, which takes a third of a second.
-        with suppress(OSError):  # Not by what tells the rest, which may be half loaded.
+        # Ctrl-C arrived during the imports, which take a third of a second.
+        with suppress(OSError):  # os.write, because the module with `say` may be half imported.
             os.write(2, b"tidelog: interrupted\n")
         done = INTERRUPTED
     status.append(done)
@@ -35,7 +34,7 @@ def run() -> NoReturn:
 
 
 def _leave(status: list[int]) -> None:
-    """End the process; if the command did not come to an end, Python does so in its own way."""
+    """Exit at once with the status; without a status (a crash), let Python exit normally."""
     for done in status:
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):

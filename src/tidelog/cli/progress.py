@@ -1,4 +1,4 @@
-"""How an ingestion goes: a bar on a terminal, lines of JSON elsewhere; and what it came to."""
+"""Progress of an ingestion: a bar on a terminal, JSON lines elsewhere; and its summary."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """Takes what there is to tell of a run, and tells it."""
+    """A reporter of the progress and the result of a run."""
 
     def note(self, text: str) -> None:
-        """Say what is waited for; the empty text: for nothing any more."""
+        """Show the reason of a wait; the empty text ends the wait."""
         ...
 
     def tell(self, progress: RunProgress) -> None:
-        """Tell what the run does."""
+        """Show the progress of the run."""
         ...
 
     def finish(self, summary: Summary) -> None:
-        """Tell what it came to."""
+        """Show the summary of the run."""
         ...
 
 
 @contextmanager
 def open_reporter(source: str, engine: str, *, as_json: bool) -> Iterator[Reporter]:
-    """Yield the reporter that fits: lines where they are asked for, or nobody watches."""
+    """Yield a reporter: JSON lines with ``--json`` or without a terminal, else a bar."""
     if as_json or not sys.stderr.isatty():
         yield LineReporter(source, engine)
         return
@@ -52,7 +52,7 @@ def open_reporter(source: str, engine: str, *, as_json: bool) -> Iterator[Report
 
 
 class LineReporter:
-    """An object a tick on standard error; the sum of all is one on standard output."""
+    """A reporter of one JSON line per tick on standard error, and a summary on standard output."""
 
     def __init__(self, source: str, engine: str) -> None:
         self._names = {"source": source, "engine": engine}
@@ -79,7 +79,7 @@ class LineReporter:
 
 
 class BarReporter:
-    """A bar of bytes, with rows, their rate, and what is left."""
+    """A reporter with a bar of bytes, the rows, their rate, and the bytes left."""
 
     def __init__(self, source: str, engine: str) -> None:
         self._source = source
@@ -150,7 +150,7 @@ class BarReporter:
 
 
 def end_line(source: str, engine: str, summary: Summary) -> str:
-    """Say on one line what a run came to."""
+    """Return the summary of a run on one line."""
     store, complete_to = summary.store, _complete_to(summary)
     bad = f"{summary.bad:,} bad" + (f" (tidelog read {source}_errors)" if summary.bad else "")
     dropped = ", ".join(f"{name} ({count:,})" for name, count in summary.dropped.items())

@@ -1,4 +1,4 @@
-"""``tidelog read``: the rows of a collection at a time."""
+"""``tidelog read``: the rows of a collection as of a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.location import Location
 
 
-AHEAD_MAX: Final = 4  # Tables: one is written, and processors are kept busy.
+AHEAD_MAX: Final = 4  # Tables in memory: one is written while threads prepare the others.
 
 
 def read(
@@ -108,16 +108,16 @@ async def write_all(
     limit: int | None = None,
     is_endless: bool = False,
 ) -> int:
-    """Write rows as they come, while the next are made ready and read; return their count.
+    """Write rows as they arrive, and return their count; reads and conversions run ahead.
 
-    `AHEAD_MAX` bounds the rows in memory. A table on a terminal ends after `SHOWN_MAX` rows and the
-    count of the others, unless the caller gives a ``limit`` or its rows are ``is_endless``.
+    `AHEAD_MAX` bounds the tables in memory. A table on a terminal ends after `SHOWN_MAX` rows with
+    the count of the others, unless the caller gives a ``limit`` or its rows are ``is_endless``.
     """
     import pyarrow as pa
 
     from tidelog.lookahead import in_order
 
-    # It gives memory back sooner than Arrow's others do, and is as fast here.
+    # The system allocator returns memory sooner than Arrow's default pool, at equal speed here.
     pa.set_memory_pool(pa.system_memory_pool())
     count = 0
     is_cut = destination.is_for_people and limit is None and not is_endless
@@ -133,7 +133,7 @@ async def write_all(
                     return
 
     async def prepare(piece: _Piece) -> Callable[[], None]:
-        # Popped, so that nobody holds rows that are ready.
+        # pop() removes the last reference to the table, so that its memory is free once converted.
         return await clock.offload(lambda: rows.prepare(piece.tables.pop()))
 
     def size_of(piece: _Piece) -> int:
@@ -151,7 +151,7 @@ async def write_all(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows on their way to be written: a table, until they are made ready."""
+    """A table that waits to be written; ``tables`` is empty after the conversion."""
 
     tables: list[pa.Table]
     rows: int
@@ -159,7 +159,7 @@ class _Piece:
 
 
 def say_bare_time(text: str, option: str) -> None:
-    """Say what a bare number was taken for: a time in seconds is easily given for one."""
+    """Show the time that a bare number means: a user may give seconds for milliseconds."""
     from tidelog.collection.formats.times import format_time, parse_time
 
     if text.strip().isdecimal():

@@ -1,4 +1,4 @@
-"""``tidelog scrub``: read all that collections, shards and keyed logs store, and check it."""
+"""``tidelog scrub``: read and check all stored data of collections, shards and keyed logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog serve``: serve what a location has over HTTP."""
+"""``tidelog serve``: serve the keyed logs of a location over HTTP."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Followers = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Where is served, and what."""
+    """The address of the server, and the logs that it serves."""
 
     host: str
     port: int
@@ -148,7 +148,7 @@ def serve(
 
 
 def _fitted(limits: ServerLimits) -> ServerLimits:
-    """Return limits that the process's open files allow; warn if they are lower."""
+    """Return limits that fit the process's limit of open files; warn if they are lower."""
     from tidelog.server.limits import fit_open_files
     from tidelog.server.serving import raise_open_files
 
@@ -184,7 +184,7 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
 async def _serve(
     url: str, options: ServeOptions, state: ServerState, tls: ServerTls | None
 ) -> bool:
-    """Serve; return whether Ctrl-C ended it."""
+    """Run the server; return True if Ctrl-C ended it."""
     from tidelog import __version__
     from tidelog.location import open_location
     from tidelog.server.app import make_app
@@ -192,7 +192,7 @@ async def _serve(
     from tidelog.server.serving import make_server
     from tidelog.server.serving import serve as serve_app
 
-    # It warns of each request that is none, and everybody may send such.
+    # Uvicorn logs a warning for each invalid request, and any client can send a flood of them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     place = await open_location(url)
     if options.log is not None and options.log not in await place.keyed_logs():

@@ -1,4 +1,4 @@
-"""The rows of a table that a terminal shows: the first ones, and the count of the others."""
+"""The rows that a table on a terminal shows: the first ones, and the count of the others."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ShownRows:
 
     @property
     def is_done(self) -> bool:
-        """Return True if enough rows were counted."""
+        """Return True if the count of the others has reached its limit."""
         return self.left > COUNTED_MAX
 
     def shown(self, table: pa.Table) -> pa.Table:
-        """Return the rows of the next table that are shown."""
+        """Return the rows of the next table to show, and count the others."""
         if self._limit is None:
             return table
         shown = table.slice(0, max(0, self._limit - self._shown))
@@ -47,7 +47,7 @@ class ShownRows:
 async def shown_rows(
     tables: AsyncIterator[pa.Table], format: str, limit: int | None
 ) -> AsyncIterator[pa.Table]:
-    """Yield the rows to write: of a table on a terminal without a limit, the first ones."""
+    """Yield the rows to write: the first ones for a table on a terminal without a limit, or all."""
     is_cut = format == "table" and limit is None and sys.stdout.isatty()
     cut = ShownRows(SHOWN_MAX if is_cut else None)
     try:

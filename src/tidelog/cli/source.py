@@ -1,4 +1,4 @@
-"""``tidelog source``: create, list, describe, ask for the status of, skip files of, and drop."""
+"""``tidelog source``: create, list, describe and drop sources, show their status, skip files."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]
     from tidelog.collection.create import resolve_spec
     from tidelog.location import open_location
 
-    # All is checked before the location is made, so that a mistake leaves none behind.
+    # Check the source before the location is created, so that a mistake creates nothing.
     resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
     info = await location.add_source(*resolved)
@@ -291,7 +291,7 @@ async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]
 
 
 async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
-    """Return what a user may miss: a place without files, and types that are not kept."""
+    """Return remarks on places without files, and on Parquet types that are not preserved."""
     from tidelog.collection.infer import parquet_remarks
     from tidelog.collection.source.files import FilesSource
     from tidelog.collection.source.files_head import empty_places
@@ -308,7 +308,7 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
         entries = list((await source.head()).entries)
         found = await parquet_remarks(entries[0], source.store) if is_inferred and entries else []
     except TidelogError:
-        return []  # The source is made, and 'source status' says what ails it.
+        return []  # The source exists, and 'source status' reports the error.
     if len(spec.places) > 1:
         places = [*map(without_secrets, spec.places)]
         found += [

@@ -1,4 +1,4 @@
-"""What ``tidelog source create`` may be told of a source, option by option."""
+"""The options of ``tidelog source create``."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def what_is_read(
     kind: str | None,
     settings: list[str] | None,
 ) -> tuple[str, Mapping[str, str]]:
-    """Return the kind of a source, and the settings that it was given.
+    """Return the kind of a source and its settings, from the options.
 
     Raises:
-        UsageError: it is none, or several, or a setting is not written as one.
+        UsageError: the options name several kinds, or a setting is not NAME=VALUE.
     """
     given = {"--files": files or None, "--log": log, "--generator": generator, "--kind": kind}
     named = [option for option, value in given.items() if value is not None]

@@ -1,4 +1,4 @@
-"""What the command line tells of a source: what it is, and how far it has come."""
+"""Descriptions of sources and of their status, for people and for JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def describe_source(
     location: Location, info: SourceInfo, rendition: RenditionInfo
 ) -> dict[str, Any]:
-    """Return what there is to know of a source, without secrets."""
+    """Return the JSON object that describes a source, without credentials."""
     from tidelog.collection.catalog.catalog import FILES
     from tidelog.collection.formats.types import sql_type_of
     from tidelog.store.urls import open_store, without_secrets
 
     files = None
     if info.kind == FILES:
-        # A store tells its URL as a person may read it; the catalog's may hold credentials.
+        # The catalog's URL may hold credentials; the store's URL has none.
         place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
         files = [f"{place.rstrip('/')}/{one}{mark}{query}" for one in info.patterns]
     schema = rendition.data_schema
@@ -52,7 +52,7 @@ def describe_source(
 
 
 def reads_text(found: dict[str, Any]) -> str:
-    """Say what a source reads."""
+    """Return the input of a source as text: its files, or its kind and settings."""
     if found["files"] is not None:
         return ", ".join(found["files"])
     settings = (f"{name}={value}" for name, value in sorted(found["settings"].items()))
@@ -60,7 +60,7 @@ def reads_text(found: dict[str, Any]) -> str:
 
 
 def times_text(found: dict[str, Any]) -> str:
-    """Say where the times of a source's rows come from."""
+    """Return the origin of the rows' times as text: a column or the clock."""
     if found["time_column"] is None:
         return "the clock"
     from tidelog.collection.formats.times import duration_text
@@ -76,7 +76,7 @@ def times_text(found: dict[str, Any]) -> str:
 
 
 def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
-    """Return what is shown of a source, by name."""
+    """Return the fields that describe a source to people."""
     csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
     return [
         ("name", found["name"]),
@@ -94,7 +94,7 @@ def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
 
 
 def status_object(found: SourceStatus) -> dict[str, Any]:
-    """Return a status as json has it."""
+    """Return the JSON object of a source's status."""
     run = found.run
     return {
         "name": found.name,
@@ -133,7 +133,7 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
 
 
 def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
-    """Return what is shown of a status, by name."""
+    """Return the fields of a source's status for people."""
     lag = found.trouble or "unknown"
     if found.left_bytes is not None:
         lag = bytes_text(found.left_bytes) if found.left_bytes else "nothing is left"
@@ -159,7 +159,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
 
 
 def _dropped_text(found: SourceStatus) -> str:
-    """Say which fields of the last run the schema lacks."""
+    """Return the fields of the last run that the schema lacks, with their counts."""
     dropped = {} if found.run is None else found.run.dropped
     return ", ".join(f"{name} ({count:,})" for name, count in sorted(dropped.items())) or "none"
 

@@ -1,11 +1,12 @@
-"""Values as JSON and as text.
+"""The JSON and the text of values.
 
-Dates, times and timestamps are ISO 8601, with ``Z`` where the type knows its time zone, and with
-fractions of a second only where there are any; past the year 32767, the type's own number. Whole
-numbers are numbers, of whatever size; decimals of up to 15 digits are numbers, which every reader
-keeps exactly, wider ones strings. NaN and the infinities, which JSON lacks, are the strings "NaN",
-"Infinity" and "-Infinity"; a FLOAT is written as the shortest number that reads back as the same
-FLOAT. Bytes are base64.
+- Dates, times and timestamps are ISO 8601. They end in ``Z`` if the type has a time zone, and have
+  a fraction of a second only if it is not zero. After the year 32767 they are the type's number.
+- Whole numbers are numbers of any size. Decimals of up to 15 digits are numbers, which every reader
+  keeps exactly; wider ones are strings.
+- NaN and the infinities, which JSON lacks, are the strings "NaN", "Infinity" and "-Infinity".
+- A FLOAT is the shortest number that reads back as the same FLOAT.
+- Bytes are base64.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EXACT_DIGITS: Final = 15  # What a double holds, and so any reader of JSON.
+EXACT_DIGITS: Final = 15  # A double keeps so many digits exactly, and JSON readers use doubles.
 
 
 def json_values(column: pa.Array[Any]) -> list[Any]:
-    """Return a column as values that JSON has; null is None."""
+    """Return the values of a column for JSON; null is None."""
     dtype = column.type
     if isinstance(column, pa.ListArray):
         return _lists(column)
@@ -44,7 +45,7 @@ def json_values(column: pa.Array[Any]) -> list[Any]:
 
 
 def text_values(column: pa.Array[Any]) -> list[str | None]:
-    """Return a column as text, as csv and tables have it; what is nested is JSON."""
+    """Return the values of a column as text for csv and tables; nested values are JSON."""
     if pa.types.is_decimal(column.type):
         return [None if v is None else f"{v:f}" for v in column.to_pylist()]
     return [
@@ -54,12 +55,12 @@ def text_values(column: pa.Array[Any]) -> list[str | None]:
 
 
 def is_number(dtype: pa.DataType) -> bool:
-    """Say whether a column is one of numbers, which tables align to the right."""
+    """Return True for a type of numbers, which tables align to the right."""
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 
 def is_time(dtype: pa.DataType) -> bool:
-    """Say whether a column is one of dates or times."""
+    """Return True for a type of dates or times."""
     return bool(pa.types.is_temporal(dtype))
 
 
@@ -80,7 +81,7 @@ def _structs(column: pa.StructArray) -> list[Any]:
     ]
 
 
-# Infinite dates (32 bits) and moments (64 bits), as DuckDB and Postgres store them.
+# Infinite dates (32 bits) and timestamps (64 bits), as DuckDB and PostgreSQL store them.
 _INFINITE: Final = {
     sign + str(2**bits - 1): f"{sign}infinity" for sign in ("", "-") for bits in (31, 63)
 }
@@ -88,11 +89,11 @@ _INFINITE: Final = {
 
 def iso_text(column: pa.Array[Any]) -> pa.StringArray:
     """Return a column of dates or times as text; see the module."""
-    # Arrow's own text: it holds years that Python's datetime does not, and is far quicker.
+    # Arrow's text covers years that Python's datetime lacks, and is much faster.
     dtype = column.type
     zoned = pa.types.is_timestamp(dtype) and dtype.tz is not None
     if zoned:
-        # By way of numbers, since a cast would look for a database of time zones.
+        # Cast through integers: a direct cast would need a time zone database.
         column = column.cast(pa.int64()).cast(pa.timestamp("us"))
     text = column.cast(pa.string())
     if not pa.types.is_date(dtype):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tidelog.verify.run import Report, Settings
 
 SECONDS: Final = 20.0
-TELL_SECONDS: Final = 60.0  # Where nobody watches; on a terminal, each second.
+TELL_SECONDS: Final = 60.0  # Between progress lines without a terminal; on a terminal, a second.
 
 
 class VerifyFailed(TidelogError):
-    """A log is not what was appended to it."""
+    """The records read from a log differ from the records appended to it."""
 
     kind = "corruption"
 
@@ -109,7 +109,7 @@ async def _verify(url: str, settings: Settings, *, keep: bool) -> Report:
     )
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
-        # Not in a thread, nor where there are no signals: then it ends as any command does.
+        # Threads and some systems have no signal handlers. Then Ctrl-C ends it without a report.
         with suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(each, verification.stopping.set)
     return await verification.run(keep=keep, tell=_teller(settings))
@@ -137,7 +137,7 @@ def _teller(settings: Settings) -> Callable[[Figures], None]:
 
 
 def fields_of(report: Report) -> list[tuple[str, str | list[str]]]:
-    """Say what a run came to, for people."""
+    """Return the fields that report a run to people."""
     found = report.to_dict()
     appended = [
         f"{count_text(found['records'], 'record')} in {count_text(found['appends'], 'append')}",

@@ -1,6 +1,6 @@
-"""Where ``read`` and ``changes`` write rows, in which format: standard output, or a file.
+"""The destination and the format of rows: standard output, or a file.
 
-A file is there only when it is whole: until then it lies beside, under another name.
+A file appears only when it is complete: until then it has another name in the same directory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Output = Annotated[
         help="Write to a file, which appears when it is complete; - is standard output.",
     ),
 ]
-# Lists, so that what is given a second time does not silently take the place of the first.
+# Lists, so that a repeated option does not silently replace the first one.
 Columns = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,24 +76,24 @@ Limit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Which rows and columns a reader asked for, by the options above; see `picked_by`."""
+    """The selection of rows and columns by the options above; see `picked_by`."""
 
     columns: list[str] | None
     where: str | None
     limit: int | None
 
     def selection(self) -> RowSelection:
-        """Return it as collections understand it."""
+        """Return the selection in the type of the read functions."""
         from tidelog.persist.read.selection import RowSelection
 
         return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 
 
 def _format_of(path: Path) -> str:
-    """Return the format that a file's name says; without an ending it says json.
+    """Return the format of a file from the ending of its name; without an ending, json.
 
     Raises:
-        UsageError: it says something else.
+        UsageError: the ending is unknown.
     """
     if not path.suffix:
         return "json"
@@ -108,25 +108,29 @@ def _format_of(path: Path) -> str:
 
 
 class PreparedRows(Protocol):
-    """Writes rows of one schema, which are made ready before."""
+    """A writer of rows of one schema in two steps: conversion, then output."""
 
     def prepare(self, table: pa.Table) -> Callable[[], None]:
-        """Return what writes some rows: threads prepare several, and write in the rows' order."""
+        """Convert rows, and return the function that writes them.
+
+        Threads may prepare several tables at a time. The caller writes them in order.
+        """
         ...
 
     def close(self) -> None:
-        """Write what is left, if anything is."""
+        """Write the rows that are still buffered, if any."""
         ...
 
 
 class Destination:
-    """Where rows go: ``path`` None is standard output."""
+    """The destination of rows; a ``path`` of None is standard output."""
 
     def __init__(self, format: str | None, output: str | None, *, as_json: bool) -> None:
-        """Choose the format, and refuse what cannot be written.
+        """Choose the format, and check that the destination is writable.
 
         Raises:
-            UsageError: there is no such format or folder, or a terminal cannot show it.
+            UsageError: the format or the folder does not exist, or a terminal cannot show the
+                format.
         """
         self.path = None if output in (None, "-") else Path(output)
         told = format
@@ -156,10 +160,11 @@ class Destination:
 
     @contextmanager
     def opened(self, schema: pa.Schema) -> Iterator[PreparedRows]:
-        """Yield what writes rows of a schema; what is left is written, and a file put in place.
+        """Yield a writer of rows; at the end, write buffered rows and give a file its name.
 
         Raises:
-            OutputClosed: nobody reads standard output any more. OutputFailed: it cannot be written.
+            OutputClosed: the reader of standard output closed the pipe.
+            OutputFailed: the write failed.
         """
         if self.path is None:
             rows = self._rows(schema, _Stdout())
@@ -221,7 +226,7 @@ class _File:
 
 
 class _AsTheyCome:
-    """Writes rows that there is nothing to make ready of."""
+    """A writer of rows without a separate conversion."""
 
     def __init__(self, rows: Rows) -> None:
         self._write, self.close = rows.write, rows.close
@@ -231,12 +236,12 @@ class _AsTheyCome:
 
 
 def is_terminal() -> bool:
-    """Say whether people see what is written to standard output."""
+    """Return True if standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def _check_place(path: Path, given: str) -> None:
-    # A path forgets a slash behind it, by which a folder was meant.
+    # Path drops a trailing slash, which means a folder, so this checks the text given.
     if not given:
         raise UsageError("-o '' has no name: name a file")
     if path.is_dir() or os.path.basename(given) in ("", ".", ".."):
@@ -247,15 +252,15 @@ def _check_place(path: Path, given: str) -> None:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[_File]:
-    """Yield a file that takes its name when the block ends well, and is removed otherwise."""
+    """Yield a file that gets its name when the block succeeds, and is deleted if it fails."""
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        # A device or a pipe is written as it stands.
+        # A device or a pipe cannot be replaced, so it is written directly.
         with _told(path):
             file = path.open("wb")
         with file:
             yield _File(file, path)
         return
-    path = Path(os.path.realpath(path))  # A symbolic link stays, and what it leads to is replaced.
+    path = Path(os.path.realpath(path))  # Replace the target of a symbolic link, not the link.
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _told(path):
@@ -280,10 +285,10 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def picked_by(columns: list[str] | None, where: list[str] | None, limit: int | None) -> Picked:
-    """Return what the options say.
+    """Return the selection that the options make.
 
     Raises:
-        UsageError: a column's name is empty, or there is more than one condition.
+        UsageError: a column's name is empty, or ``--where`` is repeated.
     """
     if where and len(where) > 1:
         raise UsageError("--where is given more than once: join the conditions with AND")

@@ -1,4 +1,4 @@
-"""The demo: real flights, ingested exactly once though the ingester is killed in between."""
+"""The demo: real flights, ingested exactly once although the ingester is killed in between."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def run_demo(folder: Path, *, engine: str = "spark") -> None:
-    """Run the demo in ``folder``, telling on standard output how it goes.
+    """Run the demo in ``folder``, and print its progress on standard output.
 
     Raises:
-        UsageError: something is missing, or the folder holds other things. DemoFailed: a check did
-            not hold.
+        UsageError: a package is missing, or the folder holds other files.
+        DemoFailed: a check failed.
     """
     import asyncio
 

