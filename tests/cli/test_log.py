@@ -403,9 +403,9 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["stream", "list", "classic"], "no streams"),
         (["stream", "list", "nosuch"], "no log"),
         (["scrub", "there", "--from", "-1"], "positions begin at 1"),
-        (["scrub", "there", "--from", "5", "--to", "5"], "no position"),
-        (["scrub", "there", "--from", "99"], "has not come to that position"),
-        (["collect", "there", "--keep-from", "99"], "has not come to that position"),
+        (["scrub", "there", "--from", "5", "--to", "5"], "is empty"),
+        (["scrub", "there", "--from", "99"], "has not reached that position"),
+        (["collect", "there", "--keep-from", "99"], "has not reached that position"),
         (["collect", "there", "--keep-since", "soon"], "not a time"),
         (["collect", "there", "--share-max", "abc"], "'--share-max': 'abc' is not a number"),
         (["follow", "there", "--new", "--from", "3"], "exclude"),
@@ -577,9 +577,9 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
         {"stream": "a", "position": 1, "meta": "yours"},
         {"stream_base64": "Yv8=", "position": 2, "meta": ""},
     ]
-    assert "open already" in refused(cli, 2, "stream", "open", "s", "a")
+    assert "already open" in refused(cli, 2, "stream", "open", "s", "a")
     cli.done("log", "stream", "close", "s", "a")
-    assert "nothing to close" in refused(cli, 2, "stream", "close", "s", "a")
+    assert "cannot be closed" in refused(cli, 2, "stream", "close", "s", "a")
     assert "open it first" in refused(cli, 2, "stream", "meta", "s", "a", "x")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["b\\xff", "2"]

@@ -130,9 +130,9 @@ def test_a_copy_that_was_killed_does_not_fail_the_list(cli: Cli, kind: str) -> N
 
     told = cli.done("log", "list")
     assert [one["name"] for one in told.objects] == ["a", "b"]
-    assert "was not finished" in told.err
+    assert "unfinished copy" in told.err
     assert "destroy" in told.err
-    assert "was not finished" in cli("log", "scan", "b").complaint
+    assert "unfinished copy" in cli("log", "scan", "b").complaint
 
     (cli.folder / "lake" / "log" / "a" / MANIFEST).unlink()
     told = cli("log", "list")
@@ -222,8 +222,8 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["fork", "a", "b", "--from", "99"], "no such position"),
         (["fork", "w", "b"], "copy it"),
         (["copy", "nosuch", "b"], "no log"),
-        (["copy", "a", "w"], "at the target"),
-        (["copy", "w", "a"], "at the target"),
+        (["copy", "a", "w"], "the target has an object"),
+        (["copy", "w", "a"], "the target has an object"),
         (["copy", "a", ".b"], "cannot be the name of a log"),
         (["copy", "a", "b", "--protocol", "raft"], "slot, manifest"),
         (["copy", "a", "b", "--from", "99"], "no such position"),
@@ -233,8 +233,8 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["rebuild", "a", "--start", "0"], "positions begin at 1"),
         (["rebuild", ".x"], "cannot be the name of a log"),
         (["destroy", "a"], "--yes"),
-        (["destroy", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' shows those"),
-        (["copy", "a", "a"], "there is a log at the target already"),
+        (["destroy", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' lists"),
+        (["copy", "a", "a"], "the target already has a log"),
         (["destroy", "a", "--yes", "--grace", "-1"], "no time"),
         (["adopt", "memory://x", "b"], "ends with the command"),
         (["adopt", "ftp://host/x", "b"], "not known here"),

@@ -60,16 +60,16 @@ def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
     [
         (["create", "a", "x"], "has a cursor 'x' already"),
         (["create", "a", "x-y"], "letters, digits and _"),
-        (["create", "a", "y", "--at", "9"], "right after the last"),
+        (["create", "a", "y", "--at", "9"], "to its next position"),
         (["create", "a", "y", "--at", "0"], "positions begin at 1"),
         (["create", "a", "y", "--at", "-3"], "positions begin at 1"),
         (["create", "a", "y", "--at", "soon"], "oldest, next"),
         (["create", "nosuch", "y"], "no log"),
         (["create", "../a", "y"], "cannot be the name of a log"),
         (["move", "a", "x", "--at", "2"], "--back"),
-        (["move", "a", "x", "--at", "99"], "right after the last"),
+        (["move", "a", "x", "--at", "99"], "to its next position"),
         (["move", "a", "x"], "--at"),
-        (["move", "a", "nosuch", "--at", "2"], "no such cursor"),
+        (["move", "a", "nosuch", "--at", "2"], "no cursor of that name"),
         (["delete", "a", "nosuch"], "no cursor 'nosuch'"),
         (["list", "nosuch"], "no log"),
     ],
@@ -124,14 +124,14 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
     assert cli.done("log", "pin", "list", "a").objects == []
     cli.done("log", "collect", "a", "--grace", "0")
     assert len(objects_of(cli, "a")) == before - 2
-    refused(cli("log", "scan", "a", "--pin", "p"), "no such pin")
+    refused(cli("log", "scan", "a", "--pin", "p"), "no pin of that name")
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["pin", "create", "a", "p-q"], "letters, digits and _"),
-        (["pin", "create", "a", "p"], "such a pin already"),
+        (["pin", "create", "a", "p"], "already has a pin of that name"),
         (["pin", "create", "a", "q", "--from", "-1"], "positions begin at 1"),
         (["pin", "create", "a", "q", "--from", "3", "--to", "3"], "no position"),
         (["pin", "create", "a", "q", "--to", "1"], "no position"),
@@ -143,9 +143,9 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["pin", "create", "w", "q"], "wal3's form"),
         (["pin", "list", "w"], "wal3's form"),
         (["pin", "release", "w", "q"], "wal3's form"),
-        (["pin", "release", "a", "nosuch"], "no such pin"),
+        (["pin", "release", "a", "nosuch"], "no pin of that name"),
         (["scan", "w", "--pin", "p"], "wal3's form"),
-        (["scan", "a", "--pin", "nosuch"], "no such pin"),
+        (["scan", "a", "--pin", "nosuch"], "no pin of that name"),
         (["scan", "a", "--pin", "p-q"], "letters, digits and _"),
         (["scan", "a", "--pin", "p", "--from", "2"], "leave the other options out"),
         (["collect", "nosuch"], "no log"),
@@ -191,7 +191,7 @@ def test_a_collection_says_what_it_did_and_what_holds_it(cli: Cli, protocol: str
     kept = cli.done("log", "collect", "a", "--grace", "0", "--keep-records", "6").object
     assert (kept["records"], kept["oldest"]) == (0, 3)
     share = cli("log", "collect", "a", "--grace", "0", "--share-max", "0.2")
-    refused(share, "would erase", "force it")
+    refused(share, "would delete", "force it")
     forced = cli.done("log", "collect", "a", "--grace", "0", "--share-max", "0.2", "--force")
     assert (forced.object["records"], forced.object["oldest"]) == (2, 5)
     refused(cli("log", "scan", "a", "--from", "2"), "were collected", status=1)

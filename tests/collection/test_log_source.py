@@ -220,7 +220,7 @@ async def test_a_log_that_is_gone_says_so() -> None:
     """Destroyed, or never there; and a source can be dropped all the same."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
-    with pytest.raises(NoSuchLog, match="'tidelog log list' shows those"):
+    with pytest.raises(NoSuchLog, match="'tidelog log list' lists"):
         await source_of(location)
     await log_of(store, "l", 3)
     await source_of(location)

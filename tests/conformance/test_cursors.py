@@ -71,7 +71,7 @@ async def test_back_only_by_force(kind: Kind, store: Store) -> None:
     one, _ = await log_with_cursors(kind, store)
     witness = await one.create(INTRINSIC, 1)
     witness = await one.save(witness, 6)
-    with pytest.raises(UsageError, match="set the cursor back"):
+    with pytest.raises(UsageError, match="is before the cursor"):
         await one.save(witness, 5)
     assert (await one.load(INTRINSIC)).position == 6
     witness = await one.save(witness, 5, allow_back=True)

@@ -71,7 +71,7 @@ async def test_ranges_at_the_edges_of_fragments(
             assert await positions(log, start, start + length) == wanted
     assert await positions(log, 0, None) == list(range(1, next_))
     for beyond in (next_ + 1, next_ + 7, 2**63):
-        with pytest.raises(UsageError, match="has not come to"):
+        with pytest.raises(UsageError, match="has not reached"):
             await positions(log, beyond, None)
     await log.close()
 
@@ -89,7 +89,7 @@ async def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> No
     await store.put(MANIFEST, encode_manifest(gap))
     log = await log_of(store)
     for start, limit in ((0, None), (1, None), (3, None), (1, 3), (5, None)):
-        with pytest.raises(CorruptionError, match="positions are missing or come twice"):
+        with pytest.raises(CorruptionError, match="are missing or occur twice"):
             await positions(log, start, limit)
     assert (await log.scrub()).problems
 

@@ -93,7 +93,7 @@ def an_orphan(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
 def a_pin_that_is_lost(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
     """Nothing but itself says that there is a pin."""
     lost = any(each.role == "pin" and each.kind == "lost" for each in done)
-    return lost and ("pin" in complaint.step or "no such pin" in complaint.told)
+    return lost and ("pin" in complaint.step or "no pin of that name" in complaint.told)
 
 
 def what_a_plan_erases(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:

@@ -135,7 +135,7 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
     with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
         for asked, told in (
             ({"key": b"a", "prefix": b"b"}, "not of two"),
-            ({"key": "a"}, "bytes, never str"),
+            ({"key": "a"}, "bytes, not str"),
             ({"first": b"b", "last": b"a"}, "goes the wrong way"),
             ({"start": 5, "limit": 2}, "goes the wrong way"),
         ):
@@ -174,7 +174,7 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
                 view.frame.toArrow()
         view = portal.run(keyed_view(spark, standing, native=False))
         path.unlink()
-        with pytest.raises(PySparkException, match="names an object that is not there: restore it"):
+        with pytest.raises(PySparkException, match="names a missing object: restore it"):
             view.frame.toArrow()
 
 

@@ -141,7 +141,7 @@ def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
     """Before anything is staged."""
     place = KeyedLogPlace(location_url=str(lake), name="orders")
     columns: list[Any] = [pa.array([b"k" * 20_000]), pa.array([b"v"])]
-    with pytest.raises(UsageError, match="a key has at most 16384 bytes"):
+    with pytest.raises(UsageError, match="a key must have at most 16384 bytes"):
         stage_records(place, 0, iter([pa.record_batch(columns, ["key", "value"])]))
 
 

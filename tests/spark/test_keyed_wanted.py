@@ -143,7 +143,7 @@ def test_options_say_which_keys() -> None:
         ({"keyBase64": "w6Q"}, "that is no base64"),
         ({"key": "a", "prefix": "b"}, "one key, or of one prefix"),
         ({"key": "\ud800"}, "that is no text"),
-        ({"key": "a" * 16_385}, "a key has at most 16384 bytes"),
+        ({"key": "a" * 16_385}, "a key must have at most 16384 bytes"),
         ({"start": "soon"}, "neither a sequence"),
         ({"start": "9", "limit": "5"}, "goes the wrong way"),
         ({"limit": "-1"}, "whole number"),

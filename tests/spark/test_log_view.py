@@ -143,7 +143,7 @@ async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_l
     whole = (await store.get(first.path)).data
     view = await open_view(store, clock=CLOCK)
     await store.delete([first.path])
-    with pytest.raises(CorruptionError, match="is not there: restore it"):
+    with pytest.raises(CorruptionError, match="missing object: restore it"):
         await view.fragments(1, 30)
     await store.put(first.path, whole)
 

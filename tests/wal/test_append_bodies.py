@@ -18,7 +18,7 @@ from tidelog.wal.append.bodies import array_of, checked, joined
         ("text", "put it into a list"),
         (b"bytes", "put it into a list"),
         (bytearray(b"bytes"), "put it into a list"),
-        (["text"], "never str"),
+        (["text"], "not str"),
         ([b"bytes", "text", 7], "never int or str"),
         ([1, 2], "never int"),
         ([None], "never NoneType"),
@@ -44,7 +44,7 @@ def test_what_is_no_list_of_bytes_is_refused(records: Any, says: str) -> None:
         (pa.array([b"x"], pa.binary_view()), "not binary_view"),
         (pa.array([b"x"], pa.binary()).dictionary_encode(), "not dictionary"),
         (pa.array([1, 2]), "not int64"),
-        (pa.array([b"x", None], pa.binary()), "never null"),
+        (pa.array([b"x", None], pa.binary()), "not null"),
         (pa.array([], pa.binary()), "at least one"),
         ([b"x"], "call append"),
         (None, "call append"),
@@ -75,7 +75,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "APPEND_BYTES_MAX", 1_000)
 
     assert checked(pa.array([bytes(100)] * 10, pa.binary())), "what is said, and not a byte less"
-    with pytest.raises(UsageError, match="a record is over 100 bytes"):
+    with pytest.raises(UsageError, match="a record has over 100 bytes"):
         checked(pa.array([b"x", bytes(101)], pa.binary()))
     with pytest.raises(UsageError, match="over 1000 bytes in all"):
         checked(pa.array([*[bytes(100)] * 10, b"x"], pa.binary()))
@@ -85,7 +85,7 @@ def test_more_than_one_array_can_hold_is_refused() -> None:
     """Pyarrow makes chunks of it, without a word; it is refused before it is copied."""
     large = bytes(60 << 20)
 
-    with pytest.raises(UsageError, match="in all: make several of it"):
+    with pytest.raises(UsageError, match="in total: split it"):
         array_of([large] * 36)
 
 

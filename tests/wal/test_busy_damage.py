@@ -72,5 +72,5 @@ async def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
     first = (await load_head(log.store)).manifest.snapshots[0]
     await log.store.delete([first.path])
     store.reads = 0
-    with pytest.raises(CorruptionError, match="names an object that is not there"):
+    with pytest.raises(CorruptionError, match="names a missing object"):
         await WAYS[way](log)

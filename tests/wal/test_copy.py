@@ -131,7 +131,7 @@ async def test_nothing_is_overwritten_or_mixed() -> None:
     ):
         target = MemoryStore()
         await target.put(key, data)
-        with pytest.raises(NameTaken, match="empty place"):
+        with pytest.raises(NameTaken, match="empty location"):
             await copy_log(wal3_reader(source), target)
         assert (await target.get(key)).data == data
         assert key == MANIFEST or MANIFEST not in target.objects

@@ -168,7 +168,7 @@ async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
     """One such object stops its collection for ever."""
     cursors = cursors_on(await log_of([2]))
     for call in (cursors.create(name, 1), cursors.load(name), cursors.delete(name)):
-        with pytest.raises(UsageError, match="names no cursor"):
+        with pytest.raises(UsageError, match="cannot be the name of a cursor"):
             await call
 
 
@@ -238,7 +238,7 @@ async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
     plan = encode_garbage(Garbage(first_to_keep=11, fragments_start=1, fragments_limit=6))
     await store.put(GARBAGE, plan)
     before = CLOCK.slept_us
-    with pytest.raises(BusyError, match="collect, and load"):
+    with pytest.raises(BusyError, match="run a collection, then load"):
         await cursors.load("x")
     assert CLOCK.slept_us - before > 5_000_000
 

@@ -52,7 +52,7 @@ def test_what_is_deleted_together_is_a_tenth_of_a_second(count: int, per_second:
 @pytest.mark.parametrize("per_second", [0, -1, float("nan"), float("inf"), 1e-9])
 def test_a_pace_that_is_none_is_refused(per_second: float) -> None:
     """Before anything is deleted."""
-    with pytest.raises(UsageError, match="objects a second"):
+    with pytest.raises(UsageError, match="objects per second"):
         Pace(per_second=per_second)
 
 

@@ -87,7 +87,7 @@ async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> Non
         if op == "put" and key.startswith("log/b/") and not made:
             made.append(await shelf_on(store).create("b"))
 
-    with pytest.raises(NameTaken, match="just now"):
+    with pytest.raises(NameTaken, match="concurrently"):
         await shelf_on(Interposed(store, before=before)).fork("a", "b")
     assert made
     assert await (await shelf_on(store).open("a")).pins() == {}
@@ -186,7 +186,7 @@ async def test_a_log_in_wal3s_form_goes_whole() -> None:
     await log_of(store, "a", 6, protocol="manifest")
     await store.put("log/a/notes.txt", b"?")
     keys = set(store.objects)
-    with pytest.raises(UsageError, match="none of it"):
+    with pytest.raises(UsageError, match="not part of a log"):
         await shelf_on(store).destroy("a", grace_us=0)
     assert set(store.objects) == keys
     await store.delete(["log/a/notes.txt"])
@@ -310,7 +310,7 @@ async def test_no_log_is_made_over_what_is_left_of_another(kind: str, protocol: 
             await store.delete([key])
     left = await keys_in(store)
     assert left
-    with pytest.raises(UsageError, match="still lie there"):
+    with pytest.raises(UsageError, match="objects of another log"):
         await shelf_on(store).create("a", protocol=protocol)
     assert await keys_in(store) == left
 
@@ -330,6 +330,6 @@ async def test_what_chromas_writer_goes_on_with_is_not_deleted() -> None:
                 left.extend(await keys_in(store))
             await super().sleep(duration_us)
 
-    with pytest.raises(ContentionError, match="written to while it was destroyed"):
+    with pytest.raises(ContentionError, match="during its destruction"):
         await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
     assert await keys_in(store) == left

@@ -56,7 +56,7 @@ async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
     store = MemoryStore()
     await log_of(store, "a", 12)
 
-    with pytest.raises(ContentionError, match="let go of while it was made"):
+    with pytest.raises(ContentionError, match="released the fork's pin during the fork"):
         await shelf_on(meddled(store, when, lambda: let_go(store))).fork("a", "b")
     with pytest.raises(NoSuchLog, match="was destroyed"):
         await shelf_on(store).open("b")
@@ -77,7 +77,7 @@ async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -
         await other.close()
         await let_go(store)
 
-    with pytest.raises(OutcomeUnknown, match="others have appended"):
+    with pytest.raises(OutcomeUnknown, match="other writers have appended"):
         await shelf_on(meddled(store, "after", act)).fork("a", "b")
     log = await shelf_on(store).open("b")
     assert [row["body"] async for t in log.scan(13) for row in t.to_pylist()] == [b"already"]
@@ -123,7 +123,7 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
         if (op, key) == ("put", f"log/b/{MANIFEST}"):
             await store.put(key, store.objects[f"log/a/{MANIFEST}"].data)
 
-    with pytest.raises(ContentionError, match="made just now"):
+    with pytest.raises(ContentionError, match="created a log of that name concurrently"):
         await shelf_on(Interposed(store, before=made)).destroy("b", grace_us=0)
     assert await keys_in(store, "log/b/") == sorted([*left, f"log/b/{MANIFEST}"])
     await store.delete([f"log/b/{MANIFEST}"])
@@ -221,7 +221,7 @@ async def test_a_pin_of_a_user_keeps_its_name() -> None:
     source = await shelf_on(store).open("a")
     await source.create_pin("b")
 
-    with pytest.raises(NameTaken, match="has such a pin"):
+    with pytest.raises(NameTaken, match="already has a pin of that name"):
         await shelf_on(store).fork("a", "b")
     assert [*await source.pins()] == ["b"]
 
@@ -284,7 +284,7 @@ async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> N
             await forking
 
     source = await shelf_on(Interposed(store, before=let_it_finish)).open("a")
-    with pytest.raises(UsageError, match="destroy it first"):
+    with pytest.raises(UsageError, match="destroy the fork first"):
         await source.release_pin("b")
     assert go_on.is_set()
     assert len(await contents(store, "b")) == 12
@@ -299,7 +299,7 @@ async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
     await store.delete([f"log/b/{MANIFEST}"])
 
     source = await shelf_on(store).open("a")
-    with pytest.raises(UsageError, match="destroy it first"):
+    with pytest.raises(UsageError, match="destroy the fork first"):
         await source.release_pin("b")
     with pytest.raises(NameTaken, match="lost its manifest"):
         await shelf_on(store).fork("a", "b")

@@ -100,7 +100,7 @@ def test_links_and_sums_are_held_against_keys() -> None:
     for at, other in ((0, b"b"), (0, None), (1, b""), (2, None), (3, b"")):
         changed = [*keys[:at], other, *keys[at + 1 :]]
         problems = problems_of_data(records_with(changed), link, len(data), fragment)
-        assert "the sum of its columns is not that of its records" in problems
+        assert "its column sum does not match its records" in problems
     others: list[Any] = [(), (b"a", b"b"), None, KeyBloom(b"\xff", 1)]
     for said in others:
         wrong = _encode(records_with(keys), replace(link, keys=said))
@@ -109,10 +109,10 @@ def test_links_and_sums_are_held_against_keys() -> None:
         assert found.keys == said
         named = replace(fragment, num_bytes=len(wrong), keys=said)
         problems = problems_of_data(records_with(keys), found, len(wrong), named)
-        assert problems == ["its keys are not those that its link says"]
+        assert problems == ["its keys differ from its link"]
         named = replace(fragment, keys=said)
         problems = problems_of_data(records_with(keys), link, len(data), named)
-        assert problems == ["its keys are not what the log says"]
+        assert problems == ["its keys differ from the log's description"]
 
 
 def test_a_file_that_has_the_column_for_nothing_is_read_as_one_without() -> None:
@@ -225,7 +225,7 @@ async def test_a_pin_is_read_by_key() -> None:
         assert [body for table in tables for body in table.column("body").to_pylist()] == bodies
         costs.append((store.usage() - before).get_count)
     assert costs[0] - costs[1] == 2
-    with pytest.raises(UsageError, match="never str"):
+    with pytest.raises(UsageError, match="not str"):
         await anext(log.scan_pin("none", key="text"))  # type: ignore[arg-type]
 
 
@@ -266,11 +266,11 @@ BODIES: Any = pa.array([b"x", b"y"], pa.binary())
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("text", "never str"),
+        ("text", "not str"),
         (7, "not int"),
         (bytearray(b"a"), "not bytearray"),
         (b"x" * (KEY_BYTES_MAX + 1), "at most 16384"),
-        (pa.array([b"a"], pa.binary()), "one for each record"),
+        (pa.array([b"a"], pa.binary()), "for each record"),
         (pa.array(["a", "b"]), "not string"),
         (pa.chunked_array([[b"a", b"b"]], pa.binary()), "chunked"),
         (pa.array([b"a", b"x" * (KEY_BYTES_MAX + 1)], pa.binary()), "at most 16384"),

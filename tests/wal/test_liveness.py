@@ -322,7 +322,7 @@ async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
     with pytest.raises(UsageError, match="the body's") as failed:
         await body()
     assert await outcome_of(calls[0]) is Outcome.UNKNOWN
-    assert "closing said" in "".join(failed.value.__notes__)
+    assert "closing the log also failed" in "".join(failed.value.__notes__)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

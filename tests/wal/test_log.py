@@ -173,12 +173,12 @@ async def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
     async with await opened(kind, store) as writer:
         await writer.append([b"one"])
     before = {key: found.data for key, found in store.objects.items()}
-    with pytest.raises(UsageError, match="open it as such"):
+    with pytest.raises(UsageError, match="open it as a"):
         await other.writer(store).append([b"two"])
-    with pytest.raises(UsageError, match="open it as such"):
+    with pytest.raises(UsageError, match="open it as a"):
         await other.settle(store)
-    with pytest.raises(UsageError, match="open it as such"):
+    with pytest.raises(UsageError, match="open it as a"):
         await other.scrub(store)
-    with pytest.raises(UsageError, match="open it as such"):
+    with pytest.raises(UsageError, match="open it as a"):
         _ = [table async for table in other.reader(store).scan()]
     assert {key: found.data for key, found in store.objects.items()} == before

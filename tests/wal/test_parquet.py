@@ -48,7 +48,7 @@ def test_one_value_that_a_dictionary_repeats_is_refused() -> None:
     data = written([b"x" * 100_000] * 4_000, compression="zstd")
     assert len(data) < 20_000
 
-    refuse(data, "repeat more than a file of its size may")
+    refuse(data, "repeat more often than allowed for its size")
 
 
 def repeating(rows: int, *, hides_dictionary: bool) -> bytes:
@@ -75,7 +75,7 @@ def test_what_is_compressed_a_thousandfold_is_refused() -> None:
     data = written([bytes(MEGABYTE)] * 150, compression="zstd", use_dictionary=False)
     assert len(data) < 100_000
 
-    refuse(data, "promises 15[0-9]{7} bytes, and 134217728 are allowed")
+    refuse(data, "declare 15[0-9]{7} bytes, but at most 134217728 are allowed")
 
 
 def test_values_that_each_repeat_the_one_before_are_refused() -> None:
@@ -85,7 +85,7 @@ def test_values_that_each_repeat_the_one_before_are_refused() -> None:
     assert len(data) < 100_000
     few = written(bodies[:20], use_dictionary=False, column_encoding={"body": "DELTA_BYTE_ARRAY"})
 
-    refuse(data, "hides how large it is")
+    refuse(data, "does not bound its decoded size")
     assert decode_fragment(few, path="x").column("body").to_pylist() == bodies[:20]
 
 
@@ -102,11 +102,11 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"pages": [PageBytes(kind=2, body=plain([b"a"]), values=2**30), BODY]},
         {},
-        "no room for its values",
+        "too small for its values",
     ),
-    ({"repetition": 2}, {}, "column body is not what it should be"),
-    ({"type": 3}, {}, "column body is not what it should be"),
-    ({"name": "bodies"}, {}, "column body is not what it should be"),
+    ({"repetition": 2}, {}, "column body is missing, occurs twice"),
+    ({"type": 3}, {}, "column body is missing, occurs twice"),
+    ({"name": "bodies"}, {}, "column body is missing, occurs twice"),
 ]
 
 
@@ -185,7 +185,7 @@ def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(parquet, "RECORDS_MAX", 1_000)
 
     assert decode_fragment(written([b""] * 1_000), path="x").num_rows == 1_000
-    refuse(written([b""] * 1_001), "promises 1001 records, and 1000 are allowed")
+    refuse(written([b""] * 1_001), "declares 1001 records, but at most 1000 are allowed")
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_a_dictionary_by_a_hint_is_measured_before_it_is_written_out() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(records.set_column(2, "body", body).rename_columns(NAMES), sink)
 
-    refuse(sink.getvalue().to_pybytes(), "repeat more than a file of its size may")
+    refuse(sink.getvalue().to_pybytes(), "repeat more often than allowed for its size")

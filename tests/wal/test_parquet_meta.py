@@ -131,11 +131,11 @@ def body_of(*pages: PageBytes, values: int = 2, **options: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "no Parquet file"),
-        (written()[:-1], "no Parquet file"),
-        (b"PAR1" + (99).to_bytes(4, "little") + b"PAR1", "not all of one"),
-        (body_of(BODY, values=-1), "less than nothing"),
-        (body_of(BODY, type=-1), "less than nothing"),
+        (b"", "not a complete Parquet file"),
+        (written()[:-1], "not a complete Parquet file"),
+        (b"PAR1" + (99).to_bytes(4, "little") + b"PAR1", "not a complete Parquet file"),
+        (body_of(BODY, values=-1), "missing or negative"),
+        (body_of(BODY, type=-1), "missing or negative"),
     ],
 )
 def test_what_is_no_footer_is_refused(data: bytes, why: str) -> None:
@@ -148,10 +148,10 @@ def test_what_is_no_footer_is_refused(data: bytes, why: str) -> None:
     ("page", "why"),
     [
         (PageBytes(body=b"", values=3), "more values"),
-        (PageBytes(body=b"", values=-1), "less than nothing"),
-        (PageBytes(body=b"", values=2, size=-1), "less than nothing"),
-        (PageBytes(body=b"", values=2, kind=1), "unknown kind"),
-        (PageBytes(body=b"", values=2, encoding=-1), "less than nothing"),
+        (PageBytes(body=b"", values=-1), "missing or negative"),
+        (PageBytes(body=b"", values=2, size=-1), "missing or negative"),
+        (PageBytes(body=b"", values=2, kind=1), "unknown type"),
+        (PageBytes(body=b"", values=2, encoding=-1), "missing or negative"),
     ],
 )
 def test_pages_that_cannot_be_are_refused(page: PageBytes, why: str) -> None:
@@ -172,9 +172,9 @@ def test_pages_stay_within_their_column() -> None:
     assert [page.values for page in pages_of(data, column)] == [2]
     with pytest.raises(ValueError, match="larger than its column"):
         list(pages_of(data, ColumnChunk(2, start, limit - 1)))
-    with pytest.raises(ValueError, match="outside of the file"):
+    with pytest.raises(ValueError, match="outside the file"):
         list(pages_of(data, ColumnChunk(2, start, len(data) + 1)))
-    with pytest.raises(ValueError, match="outside of the file"):
+    with pytest.raises(ValueError, match="outside the file"):
         list(pages_of(data, ColumnChunk(2, start, start - 1)))
     many = body_of(*[PageBytes(body=b"", values=0)] * 300, BODY)
     (_, (column,)) = read_footer(many).groups[0]

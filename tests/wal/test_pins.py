@@ -242,7 +242,7 @@ async def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
     store = await log_of(20)
     pins = Pins(store=store, clock=CLOCK, writer="me")
     await pins.create("f", holder="f")
-    with pytest.raises(UsageError, match="destroy it first"):
+    with pytest.raises(UsageError, match="destroy the fork first"):
         await pins.release("f")
     await pins.shrink("f", 7)
     await pins.shrink("f", 3)
@@ -260,7 +260,7 @@ async def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() ->
     await collect_to(store, 14)
     pins = [found.pin async for found in each_pin(store)]
     await store.delete([pins[0].snapshots[0].path])
-    with pytest.raises(CorruptionError, match="a pin names a snapshot"):
+    with pytest.raises(CorruptionError, match="a pin names a missing snapshot"):
         await collect_to(store, 18)
 
 
@@ -371,9 +371,9 @@ async def test_pins_that_changed_places_are_told() -> None:
         await log_on(store).create_pin(name, start=start, limit=start + 4)
     one, other = await keys_in(store, PINS)
     store.objects[one], store.objects[other] = store.objects[other], store.objects[one]
-    with pytest.raises(CorruptionError, match="another pin"):
+    with pytest.raises(CorruptionError, match="does not match the object's path"):
         await pinned(store, "p")
-    with pytest.raises(CorruptionError, match="another pin"):
+    with pytest.raises(CorruptionError, match="does not match the object's path"):
         await collect_to(store, 18)
     problems = (await log_on(store).scrub()).problems
     assert {problem.path for problem in problems} == {one, other}

@@ -236,7 +236,7 @@ async def test_whoever_closes_is_told_of_what_nobody_asked_for() -> None:
         gate.open.set()
         await answered(writer._queue)
         if hears == "nobody":
-            with pytest.raises(LocationError, match="not all that was appended"):
+            with pytest.raises(LocationError, match="some appends were not acknowledged"):
                 await writer.close()
             continue
         with pytest.raises(LocationError):

@@ -216,7 +216,7 @@ async def test_a_copy_that_lost_its_plan_as_well_is_refused_until_somebody_knows
         await log.close_stream(b"s")
     bounds = await log.bounds()
     await store.delete([f"{COPY}/{GARBAGE}"])
-    with pytest.raises(CorruptionError, match="the log is a copy"):
+    with pytest.raises(CorruptionError, match="the log seems to be a copy"):
         await rebuilt(store)
     with pytest.raises(PositionCollected):
         await (await shelf_on(store).rebuild("copy", start=4)).create_cursor("x", 3)

@@ -96,7 +96,7 @@ async def test_a_scrub_tells_of_objects_that_are_none_of_a_forks_sources() -> No
 
     told = (await (await shelf_on(store).open("f")).scrub()).problems
     assert told
-    assert all("is another log's" in one.why and one.path.startswith("../b/") for one in told)
+    assert all("belongs to another log" in one.why and one.path.startswith("../b/") for one in told)
 
 
 def fragment_at(slot: int, epoch: int = 1) -> Fragment:
@@ -136,7 +136,7 @@ async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
     store.objects[one.path] = replace(store.objects[one.path], data=encode_snapshot(other))
     await store.put("epoch-list", b"?")
     for wrong in (object_of(strange), object_of(one), NewObject("epoch-list", b"!")):
-        with pytest.raises(CorruptionError, match="names something else"):
+        with pytest.raises(CorruptionError, match="with other contents"):
             await store_named(store, wrong, clock=CLOCK)
 
 

@@ -147,8 +147,8 @@ def with_more_bytes(manifest: Manifest) -> Manifest:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (with_opener, "something else of what follows"),
-        (with_alpha, "something else of what follows"),
+        (with_opener, "names another next epoch"),
+        (with_alpha, "names another next epoch"),
         (with_other_sums, "log_setsum"),
         (with_more_bytes, "bytes before it"),
     ],

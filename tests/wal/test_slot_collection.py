@@ -195,7 +195,7 @@ async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
     log = log_on(store)
     assert (await load_head(store)).manifest.next == 1
     assert (await log.create_cursor("x", 4)).position == 4
-    with pytest.raises(UsageError, match="right after the last"):
+    with pytest.raises(UsageError, match="to its next position"):
         await log.create_cursor("y", 5)
     await writer.close()
 

@@ -90,7 +90,7 @@ def test_reads_compare_columns_and_scrub_the_setsum_too() -> None:
     assert found == wrong
     assert problems_of_data(records, found, len(as_if), fragment) == []
     told = problems_of_data(records, found, len(as_if), fragment, with_setsum=True)
-    assert told == ["its setsum is not that of its records"]
+    assert told == ["its setsum does not match its records"]
     known = problems_of_data(decode_data(data, path=PATH)[1], link, len(data), named(link, data))
     assert known == []
 
@@ -110,7 +110,7 @@ def test_no_changed_record_is_served(bodies: list[bytes], streams: list[bytes | 
     as_if = _encode(placed(bodies, streams), link)
 
     assert decode_link(as_if, path=PATH) == link
-    with pytest.raises(CorruptionError, match="sum of its columns"):
+    with pytest.raises(CorruptionError, match="column sum does not match"):
         checked_data(as_if, named(link, as_if))
 
 
@@ -121,7 +121,7 @@ def test_a_link_has_the_sum_of_its_columns() -> None:
     assert isinstance(link, DataLink)
     for other in ("", "0" * 32, link.column_sum.upper()):
         as_if = _encode(placed([b"one"]), replace(link, column_sum=other))
-        with pytest.raises(CorruptionError, match="sum of its columns"):
+        with pytest.raises(CorruptionError, match="column sum does not match"):
             checked_data(as_if, named(link, as_if))
 
 
@@ -132,7 +132,7 @@ def test_a_log_of_another_item_hash_is_refused(item_hash: str) -> None:
     assert fields[CHAIN]["item_hash"] == "sha256"
     fields[CHAIN]["item_hash"] = item_hash
 
-    with pytest.raises(UsageError, match=f"setsums are made of {item_hash!r}"):
+    with pytest.raises(UsageError, match=f"setsums use the hash {item_hash!r}"):
         decode_manifest(json.dumps(fields).encode())
     del fields[CHAIN]["item_hash"]
     with pytest.raises(CorruptionError, match="'item_hash' is missing"):
@@ -146,7 +146,7 @@ def test_a_link_that_counts_other_records_is_refused(start: int, limit: int) -> 
     as_if = _encode(placed([b"one", b"two"]), replace(link, start=start, limit=limit))
 
     for read in (decode_link, decode_data):
-        with pytest.raises(CorruptionError, match="has 2 records, and its link says"):
+        with pytest.raises(CorruptionError, match="has 2 records, but its link declares"):
             read(as_if, path=PATH)
 
 
@@ -154,7 +154,7 @@ def test_a_fence_has_no_records_and_data_has_some() -> None:
     """Neither is taken for the other, whatever its link says."""
     link, _ = encoded(placed([b"one"]))
     fence = FenceLink(epoch=link.epoch, slot=1, writer="w", id="f" * 16, next=None)
-    with pytest.raises(CorruptionError, match="has 1 records, and its link says 0"):
+    with pytest.raises(CorruptionError, match="has 1 records, but its link declares 0"):
         decode_link(_encode(placed([b"one"]), fence), path=PATH)
 
     nothing = replace(link, limit=link.start)

@@ -86,7 +86,7 @@ class Keeping(Closing):
             delete them. The cursor is at its old position.
             OutcomeUnknown: the store failed after the cursor was or may have been moved: load it.
         """
-        check_kind(witness, Witness, "witness is a tidelog.Witness, as load_cursor returns it")
+        check_kind(witness, Witness, "witness must be a tidelog.Witness, as load_cursor returns it")
         check_position(position)
         return await self._cursors().save(witness, position, allow_back=allow_back)
 
@@ -195,7 +195,7 @@ class Keeping(Closing):
             LocationError: the store failed; the next collection continues.
         """
         keep = Keep() if keep is None else keep
-        check_kind(keep, Keep, "keep is a tidelog.Keep")
+        check_kind(keep, Keep, "keep must be a tidelog.Keep")
         check_deletion(grace_us, pace)
         await self._refuse_beyond(keep.start or 0)
         await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
@@ -230,7 +230,8 @@ class Keeping(Closing):
         """
         if start and start > (following := (await self.bounds()).next):
             raise UsageError(
-                "the log has not come to that position: follow it, or start at the next",
+                "the log has not reached that position: follow the log, or start at its next "
+                "position",
                 start=start,
                 next=following,
             )

@@ -219,12 +219,16 @@ class Logs:
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
         if protocol not in PROTOCOLS:
             raise UsageError(
-                f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
+                f"the protocol must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
             )
         check_range(start)
         bounds = await log.bounds()
         if start > bounds.next:
-            raise UsageError("the log has no such position yet", start=start, next=bounds.next)
+            raise UsageError(
+                "the log has no such position yet: start at a position before its end",
+                start=start,
+                next=bounds.next,
+            )
         if isinstance(log, ManifestLog) and protocol == "manifest":
             await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
             return
@@ -264,9 +268,9 @@ def _check_settings(shape: Shape | None, batching: Batching | None) -> None:
         UsageError: a setting has the wrong type.
     """
     if shape is not None:
-        check_kind(shape, Shape, "shape is a tidelog.Shape")
+        check_kind(shape, Shape, "shape must be a tidelog.Shape")
     if batching is not None:
-        check_kind(batching, Batching, "batching is a tidelog.Batching")
+        check_kind(batching, Batching, "batching must be a tidelog.Batching")
 
 
 def log_folder(name: str) -> str:

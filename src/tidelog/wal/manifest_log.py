@@ -63,8 +63,8 @@ class ManifestLog(Log):
         self._refuse(stream, key)
         if timestamp_us is not None:
             raise UsageError(
-                "in a log of the manifest protocol the time of a record is that of its writing: "
-                "leave timestamp_us out, or use a log of the slot protocol"
+                "a log of the manifest protocol gives each record the time of its write: omit "
+                "timestamp_us, or use a log of the slot protocol"
             )
         return await self._writer.append_arrow(bodies, wait=wait)
 
@@ -158,7 +158,8 @@ class ManifestLog(Log):
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
         raise UsageError(
-            "a log of the manifest protocol cannot be sealed: wal3's bytes have no place for it",
+            "a log of the manifest protocol cannot be sealed, because wal3's format has no seal: "
+            "use a log of the slot protocol",
             log=self.name,
             successor=quoted(successor),
         )
@@ -175,15 +176,15 @@ class ManifestLog(Log):
 
     def _no_keys(self) -> UsageError:
         return UsageError(
-            "in a log of the manifest protocol records have no keys, for wal3's bytes have no "
-            "place for them: use a log of the slot protocol",
+            "a log of the manifest protocol has no keys, because wal3's format has no field for "
+            "them: use a log of the slot protocol",
             log=self.name,
         )
 
     def _no_streams(self) -> UsageError:
         return UsageError(
-            "a log of the manifest protocol has no streams, for wal3's bytes have no place for "
-            "them: use a log of the slot protocol",
+            "a log of the manifest protocol has no streams, because wal3's format has no field "
+            "for them: use a log of the slot protocol",
             log=self.name,
         )
 

@@ -45,7 +45,7 @@ async def create_log(
     """
     if protocol not in PROTOCOLS:
         raise UsageError(
-            f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
+            f"the protocol must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
         )
     await _refuse_remains(store, name)
     if protocol == "slot":
@@ -56,10 +56,10 @@ async def create_log(
         manifest = (await read_head(store)).manifest
         if manifest.is_destroyed:
             raise NameTaken(
-                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
-                "heard of it yet: choose another"
+                f"a log named {name!r} was destroyed, and names are not reused, because old "
+                "writers may still use them: choose another name"
             )
-        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
+        raise NameTaken(f"a log named {name!r} already exists: open it, or choose another name")
     return await open_log(
         store, name=name, clock=clock, writer=writer, shape=shape, batching=batching
     )
@@ -79,8 +79,8 @@ async def _refuse_remains(store: Store, name: str) -> None:
     if entry is None or await has_manifest(store):
         return
     raise UsageError(
-        f"objects of another log {name!r} still lie there, which lost its manifest, or was copied "
-        f"or forked and not finished: 'tidelog log rebuild {name}', copy or fork again, or choose "
+        f"objects of another log {name!r} exist, which lost its manifest, or is an unfinished "
+        f"copy or fork: run 'tidelog log rebuild {name}', repeat the copy or fork, or choose "
         "another name",
         key=entry.key,
     )
@@ -124,30 +124,28 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
     Raises:
         LocationError: the store failed.
     """
-    told = f"there is no log {name!r} at {store.url}"
-    unfinished = f"{told}: a copy to it was not finished, or its manifest was lost"
+    told = f"no log named {name!r} at {store.url}"
+    unfinished = f"{told}: it is an unfinished copy, or lost its manifest"
     if await first_entry(store, EPOCHS) is not None:
         # A writer opens an epoch of its own; a copy stores all records in the first one.
         if await first_entry(store, EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff") is None:
             return CopyUnfinished(
-                f"{unfinished}: copy again, or 'tidelog log destroy {name}'; if it was a log, "
-                f"'tidelog log rebuild {name}'"
+                f"{unfinished}: repeat the copy, or run 'tidelog log destroy {name}'; if it lost "
+                f"its manifest, run 'tidelog log rebuild {name}'"
             )
         return ManifestLost(
-            f"{told}: its manifest is missing, but its objects are there: "
-            f"'tidelog log rebuild {name}'"
+            f"{told}: its objects exist, but its manifest is missing: run 'tidelog log rebuild "
+            f"{name}'"
         )
     if await first_entry(store, FRAGMENTS) is not None:
-        advice = "put manifest/MANIFEST back, for in wal3's form it cannot be made again"
+        advice = "restore manifest/MANIFEST, because a log in wal3's format cannot be rebuilt"
         if (
             await first_entry(store, "snapshot/") is None
             and await first_entry(store, GARBAGE) is None
         ):
             return CopyUnfinished(
-                f"{unfinished}: copy or adopt again, or 'tidelog log destroy {name}'; if it "
-                f"was a log, {advice}"
+                f"{unfinished}: repeat the copy or adoption, or run 'tidelog log destroy {name}'; "
+                f"if it lost its manifest, {advice}"
             )
-        return ManifestLost(f"{told}: its manifest is missing, but its objects are there: {advice}")
-    return NoSuchLog(
-        f"{told}: 'tidelog log list' shows those that there are, 'tidelog log create' makes one"
-    )
+        return ManifestLost(f"{told}: its objects exist, but its manifest is missing: {advice}")
+    return NoSuchLog(f"{told}: 'tidelog log list' lists the logs, 'tidelog log create' creates one")

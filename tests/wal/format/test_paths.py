@@ -56,7 +56,7 @@ def fragment(path: str) -> Fields:
 def test_no_path_leads_out_of_a_log(path: str) -> None:
     """Of whatever is read on from: a fragment, or a list of epochs."""
     for decode, found in ((decode_fragment, fragment(path)), (decode_past, past(path))):
-        with pytest.raises(CorruptionError, match="is no path in the log"):
+        with pytest.raises(CorruptionError, match="is not a path in the log"):
             decode(found)
 
 
@@ -70,7 +70,7 @@ def test_a_list_of_epochs_is_the_logs_own() -> None:
 @pytest.mark.parametrize("log", ["..", "a/b", "/a", ".hidden", "a" * 129, "\ud800", "a\0"])
 def test_an_epoch_is_shared_with_a_log_that_can_be(log: str) -> None:
     """The name is made part of a path."""
-    with pytest.raises(CorruptionError, match="is no name of a log"):
+    with pytest.raises(CorruptionError, match="is not a log's name"):
         decode_epochs_of_chain(epoch(log))
 
 

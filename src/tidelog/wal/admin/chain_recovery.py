@@ -59,7 +59,9 @@ def relink(
         missing, or there are records past its end; or the log is a copy without its plan.
     """
     if plan is not None and plan.is_destroyed:
-        raise NoSuchLog("the log was destroyed: what is left of it is not to be made a log again")
+        raise NoSuchLog(
+            "the log was destroyed, so its remaining objects cannot be rebuilt into a log"
+        )
     epochs = epochs_of(found)
     slot = _first_slot(epochs, plan, start)
     begin = _begin(epochs, slot, None if start is not None else plan, start)
@@ -80,7 +82,8 @@ def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) ->
         there = [one for one in epochs.newest.values() if one.link.start == start]
         if not there:
             raise UsageError(
-                "no object begins with the position from which on the log is to be whole",
+                "no object begins at the given start: give a position from which the log is "
+                "complete, and at which an object begins",
                 start=start,
             )
         return max(there, key=lambda one: (one.number, -one.link.slot)).link.slot
@@ -96,8 +99,8 @@ def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | No
     data = epochs.newest.get(slot)
     if data is None:
         raise CorruptionError(
-            f"the log begins at slot {slot}, as its collection plan says, and no object with "
-            "records is there: restore it; nothing was written"
+            f"the object of slot {slot} is missing, where the log begins by its collection plan: "
+            "restore it; nothing was written"
         )
     link = data.link
     way = epochs.way_to(link.epoch, slot)
@@ -129,9 +132,9 @@ def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) 
     is_known = not is_anothers if data is None else data.link.start == position
     if not is_known:
         raise CorruptionError(
-            "the log is a copy, and where it begins its collection plan does not say: rebuild it "
-            "from a position on from which it is whole, or copy again; if it is none, move the "
-            "plan away; nothing was written",
+            "the log seems to be a copy, and its collection plan does not name its first "
+            "position: rebuild it from a position after which it is complete, or copy it again; "
+            "if it is not a copy, move the plan away; nothing was written",
             plan=GARBAGE,
             expected=genesis.name,
         )
@@ -152,7 +155,10 @@ def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
     steps: list[Step] = []
     while (there := epochs.objects.get((tail.epoch.name, tail.slot))) is not None:
         if there.path != tail.path:
-            raise CorruptionError("an object is not at its place", path=there.path)
+            raise CorruptionError(
+                "an object is at the wrong path: move it back to the path of its epoch and slot",
+                path=there.path,
+            )
         tail, met = step(tail, there.link, there.size_bytes)
         steps.append(met)
         if isinstance(met, Seal):
@@ -202,9 +208,9 @@ def _proves_more(
 
 def _unreached(path: str, tail: Tail) -> CorruptionError:
     return CorruptionError(
-        f"the log has something past slot {tail.slot}, and that slot's object is missing: restore "
-        "it; if its writer died there, and no other has written since, move what comes later away; "
-        "nothing was written",
+        f"the object of slot {tail.slot} is missing, but later objects of the log exist: restore "
+        "it; if its writer died there and no other writer has appended since, move the later "
+        "objects away; nothing was written",
         missing=tail.path,
         path=path,
     )

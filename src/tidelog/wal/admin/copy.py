@@ -164,8 +164,8 @@ async def _demand_nothing_else(target: Store, fragments: Sequence[Fragment]) -> 
 def _demand_kept(manifest: Manifest, start: int) -> None:
     if 0 < start < manifest.oldest:
         raise PositionCollected(
-            f"records from {start} on were collected: the oldest is {manifest.oldest}; hold the "
-            "log by a cursor while it is copied",
+            f"the records since {start} were collected: the oldest record is {manifest.oldest}; "
+            "hold the log with a cursor during a copy",
             oldest=manifest.oldest,
         )
 
@@ -174,11 +174,11 @@ def taken(target: Store, key: str) -> NameTaken:
     """Return the error of a target that has other objects."""
     if key == MANIFEST:
         return NameTaken(
-            "there is a log at the target already: copy to another name, or to an empty place",
+            "the target already has a log: copy to another name or to an empty location",
             target=target.url,
         )
     return NameTaken(
-        "there is something at the target that is not of this copy: copy to an empty place",
+        "the target has an object that is not part of this copy: copy to an empty location",
         target=target.url,
         key=key,
     )

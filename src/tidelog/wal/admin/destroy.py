@@ -126,7 +126,9 @@ async def _take(store: Store, clock: Clock, writer: str) -> None:
     try:
         await ManifestStore(store=store, clock=clock).create(manifest)
     except (ObjectExists, OutcomeUnknown) as error:
-        raise ContentionError("a log of the name was made just now: destroy it again") from error
+        raise ContentionError(
+            "another process created a log of that name concurrently: destroy it again"
+        ) from error
 
 
 def _of_nothing(writer: str, clock: Clock, before: Manifest) -> Manifest:
@@ -141,7 +143,8 @@ def _of_nothing(writer: str, clock: Clock, before: Manifest) -> Manifest:
 def _refuse_foreign(keys: Sequence[str]) -> None:
     if foreign := [key for key in keys if not _is_of_a_log(key) and key != MANIFEST]:
         raise UsageError(
-            "there are objects beside the log that are none of it: move them away, then destroy it",
+            "the log's folder has objects that are not part of a log: move them away, then "
+            "destroy the log",
             key=foreign[0],
             count=len(foreign),
         )
@@ -151,7 +154,7 @@ async def _refuse_forks(store: Store) -> None:
     held = [found.pin for found in await held_pins(store)]
     if forks := sorted({pin.holder for pin in held if await has_fork(store, pin)}):
         raise UsageError(
-            f"the log shares what it has with its forks: destroy these first: {', '.join(forks)}"
+            f"the log has forks, which read its records: destroy these first: {', '.join(forks)}"
         )
 
 
@@ -171,7 +174,10 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
         with suppress(ManifestMoved, OutcomeUnknown):
             await ManifestStore(store=store, clock=clock).replace(head, Change(stone))
             return
-    raise ContentionError("others replaced the manifest at every try to destroy the log")
+    raise ContentionError(
+        f"gave up after {TRIES_MAX} tries to destroy the log: other processes kept replacing the "
+        "manifest; try again"
+    )
 
 
 async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
@@ -190,7 +196,10 @@ async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
             released = changed(pin, start=pin.limit, writer=f"{writer} {clock.unique()}")
             with suppress(ObjectChanged, OutcomeUnknown):
                 await replace_pin(store, clock, found, released)
-    raise ContentionError("others changed the log's pins at every try to destroy it")
+    raise ContentionError(
+        f"gave up after {TRIES_MAX} tries to release the log's pins: other processes kept "
+        "changing them; destroy the log again"
+    )
 
 
 def tombstone(manifest: Manifest, *, writer: str) -> Manifest:
@@ -216,7 +225,9 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
     keys = [key async for key in _keys(store, "")]
     manifest = (await load_head(store)).manifest
     if not manifest.is_destroyed:
-        raise ContentionError("the log was written to while it was destroyed: destroy it again")
+        raise ContentionError(
+            "another process wrote to the log during its destruction: destroy it again"
+        )
     # The lists of old epochs show which fences must stay, so they stay too.
     known = await with_all_epochs(store, chain_of(manifest))
     manifest = changed(manifest, chain=known.chain)

@@ -87,10 +87,10 @@ class Fork:
         check_pin_name(self.name, of="fork")
         target = self.store.sibling(self.name)
         if await has_manifest(target):
-            raise NameTaken(f"there is a log {self.name!r} already: choose another name")
+            raise NameTaken(f"a log named {self.name!r} already exists: choose another name")
         if await first_entry(target, EPOCHS) is not None:
             raise NameTaken(
-                f"a log {self.name!r} has records and lost its manifest: choose another name"
+                f"a log named {self.name!r} has records but no manifest: choose another name"
             )
         head = await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         refuse_unshareable(head.manifest, start)
@@ -127,7 +127,9 @@ class Fork:
 
     async def _store(self, target: Within, manifest: Manifest) -> Manifest:
         """Create the fork by writing its manifest."""
-        taken = NameTaken(f"another made a log {self.name!r} just now")
+        taken = NameTaken(
+            f"another process created a log named {self.name!r} concurrently: choose another name"
+        )
         try:
             await ManifestStore(store=target, clock=self.clock).create(manifest)
         except ObjectExists as error:
@@ -168,14 +170,14 @@ class Fork:
                 await self._undo(target, manifest)
         except LocationError as error:
             raise OutcomeUnknown(
-                "the fork's pin was let go of while it was made, and it could not be undone: "
-                "destroy it",
+                "another process released the fork's pin during the fork, and the fork could not "
+                "be undone: destroy it",
                 log=self.name,
                 reason=error,
             ) from error
         raise ContentionError(
-            "the fork's pin was let go of while it was made, so it was undone: fork again, by "
-            "another name",
+            "another process released the fork's pin during the fork, so the fork was undone: "
+            "fork again under another name",
             log=self.name,
         )
 
@@ -185,8 +187,8 @@ class Fork:
         end = await roll_up_tail(target, clock=self.clock, writer=self.writer)
         if end.manifest.next > manifest.next:
             raise OutcomeUnknown(
-                "the fork's pin was let go of while it was made, and others have appended to it "
-                "already: it was sealed; read what they wrote, then destroy it",
+                "another process released the fork's pin during the fork, and other writers have "
+                "appended to the fork: it was sealed; read their records, then destroy it",
                 log=self.name,
                 start=manifest.next,
             )
@@ -302,10 +304,14 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
         PositionCollected: ``start`` was collected.
     """
     if source.chain is None:
-        raise UsageError("a log in wal3's form cannot be forked: copy it")
+        raise UsageError("a log in wal3's format cannot be forked: copy it")
     if source.chain.is_destroyed:
-        raise NoSuchLog("the log to fork was destroyed")
+        raise NoSuchLog("the source log was destroyed")
     if 0 < start < source.oldest:
         raise collected(start, source.oldest)
     if start > source.next or start == source.next > source.oldest:
-        raise UsageError("the log has no such position yet", start=start, next=source.next)
+        raise UsageError(
+            "the log has no such position yet: fork from a position before its end",
+            start=start,
+            next=source.next,
+        )

@@ -33,7 +33,10 @@ class FoundSlot:
         """
         place = place_of(self.path)
         if place is None or (place.epoch, place.slot) != (self.link.epoch, self.link.slot):
-            raise CorruptionError("an object is not at its place", path=self.path)
+            raise CorruptionError(
+                "an object is at the wrong path: move it back to the path of its epoch and slot",
+                path=self.path,
+            )
         return place
 
 
@@ -152,7 +155,10 @@ def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
         elif link.next is not None:
             opening = openings.setdefault(link.next.name, Opening(place.epoch))
             if opening.ending != place.epoch:
-                raise CorruptionError("one epoch was opened in two others", path=one.path)
+                raise CorruptionError(
+                    "fences in two epochs open the same epoch: move the wrong fence away",
+                    path=one.path,
+                )
             opening.fences[place.slot] = one
     for each in sorted(data, key=lambda each: each.number):
         newest[each.link.slot] = each
@@ -169,16 +175,16 @@ def _genesis_of(found: Sequence[FoundSlot]) -> Epoch:
     ids = ids or {one.place.id for one in firsts}
     if len(ids) != 1:
         raise CorruptionError(
-            "the log's first epoch is not to be found: it was a fork, or its first fence is "
-            "missing, or a copy was broken off there; nothing was written"
+            "the log's first epoch was not found: the log is a fork or an unfinished copy, or "
+            "its first fence is missing; nothing was written"
         )
     return first_epoch(id=ids.pop(), opener="")
 
 
 def _no_fence(name: str) -> CorruptionError:
     return CorruptionError(
-        "an epoch holds records of the log, and no fence leads to it: one in the middle is "
-        "missing; nothing was written",
+        "an epoch has records of the log, but no fence opens it: restore the missing fence; "
+        "nothing was written",
         epoch=name,
     )
 

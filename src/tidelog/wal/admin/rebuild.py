@@ -63,15 +63,14 @@ async def rebuild_log(
     plan = await _plan(store, clock)
     entries = [entry async for entry in store.list(EPOCHS) if place_of(entry.key) is not None]
     if not entries:
-        raise UsageError(
-            "there are no slots here: a log in wal3's form, or none, cannot be rebuilt"
-        )
+        raise UsageError("the store has no slots: only a log of the slot protocol can be rebuilt")
     try:
         work = [partial(_found, store, entry) for entry in entries]
         found = await run_all(work, at_once=READS_MAX)
     except ObjectNotFound as error:
         raise ContentionError(
-            "objects of the log are deleted while it is rebuilt: end its collectors first"
+            "another process is deleting objects of the log: stop its collectors, then rebuild "
+            "again"
         ) from error
     decide = partial(relink, found, plan=plan, writer=writer, start=start)
     manifest = await clock.offload(decide)
@@ -95,8 +94,9 @@ async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
     known += [found.pin.limit async for found in each_pin(store)]
     if max(known, default=0) > manifest.next:
         raise CorruptionError(
-            "the newest records of the log are missing: a cursor or a pin stands past all that is "
-            "left; restore them, or delete it if they are lost; nothing was written",
+            "the newest records of the log are missing: a cursor or a pin is past the last "
+            "record; restore the records, or delete the cursor or pin if they are lost; nothing "
+            "was written",
             next=manifest.next,
             known=max(known),
         )
@@ -112,7 +112,9 @@ async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) ->
     try:
         await ManifestStore(store=store, clock=clock).create(manifest)
     except ObjectExists as error:
-        raise NameTaken("another has just made a manifest for the log") from error
+        raise NameTaken(
+            "another process created the log's manifest concurrently: scrub the log"
+        ) from error
     return manifest
 
 

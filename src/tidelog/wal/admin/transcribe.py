@@ -258,7 +258,7 @@ def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
             first = pc.index(column.is_valid(), pa.scalar(True)).as_py()
             position = records.column("position")[first].as_py()
             raise UsageError(
-                f"record {position} {has}, and wal3's form has none: only a log without "
+                f"record {position} {has}, and wal3's format has no {name}s: only a log without "
                 f"{name}s can be exported, or copied with --protocol manifest"
             )
     times = records.column("timestamp_us").to_numpy()

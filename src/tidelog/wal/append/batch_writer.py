@@ -167,8 +167,9 @@ class BatchWriter(Closing):
             return
         if task.get_loop() is not asyncio.get_running_loop():
             raise HandleError(
-                "the log is written in another event loop: open it once more in this one, which "
-                "takes it over, or share what 'import tidelog' opens among threads"
+                "this handle belongs to another event loop: open the log again in this one, "
+                "which fences the other handle, or share a handle of 'import tidelog' among "
+                "threads"
             )
 
     def _look_later(self) -> None:
@@ -233,12 +234,12 @@ class BatchWriter(Closing):
         sent, unsent = (self._queue.unheard[way] + self._queue.lost[way] for way in (True, False))
         if sent or unsent:
             raise LocationError(
-                "not all that was appended is known to be in the log: what was sent shows when the "
-                "log is opened again, and the rest is not in it",
+                "some appends were not acknowledged: those not sent are not in the log; open the "
+                "log again to see which of those sent are in it",
                 outcome=Outcome.UNKNOWN if sent else Outcome.NOT_APPLIED,
                 appends_sent=sent,
                 appends_not_sent=unsent,
-                reason=reason or self._queue.ended_by or "whoever appended stopped waiting",
+                reason=reason or self._queue.ended_by or "the callers were cancelled",
             )
 
     async def _work_waits(self) -> bool:

@@ -48,12 +48,13 @@ class Batching:
             check_above_zero(self.puts_per_second, "puts_per_second")
             if not PER_SECOND_LEAST <= self.puts_per_second <= PER_SECOND_MOST:
                 raise UsageError(
-                    "batches leave at 0.001 to 1,000,000 puts a second, or at any rate (None)",
+                    "puts_per_second must be from 0.001 to 1,000,000, or None for no limit",
                     puts_per_second=self.puts_per_second,
                 )
         check_whole(self.patience_us, "patience_us")
         if self.patience_us < PATIENCE_LEAST_US:
             raise UsageError(
-                "patience is of a second or more: a store that is well may take that long",
+                "patience_us must be at least 1,000,000 (a second): a healthy store may take "
+                "that long",
                 patience_us=self.patience_us,
             )

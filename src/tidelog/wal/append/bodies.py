@@ -33,13 +33,15 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     given: object = records
     if isinstance(given, str | bytes | bytearray | memoryview):
         raise UsageError(
-            f"an append takes a list of records, and this is one {type(given).__name__}: put it "
-            "into a list, and encode text first"
+            f"an append takes a list of records, not one {type(given).__name__}: put it into a "
+            "list, and encode text first"
         )
     if isinstance(given, pa.Array | pa.ChunkedArray):
         raise UsageError("an append takes a list of bytes: pass an array to append_arrow")
     if isinstance(given, set | frozenset):
-        raise UsageError("an append takes a list of records: a set has no order to keep")
+        raise UsageError(
+            "an append takes a list of records, not a set: the order of a set is undefined"
+        )
     if not isinstance(given, Iterable):
         raise UsageError(f"an append takes a list of bytes, not {type(given).__name__}")
     listed = list(given)
@@ -47,7 +49,7 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     foreign = [kind for kind in kinds - _TYPES if not issubclass(kind, bytes)]
     if foreign:
         names = " or ".join(sorted(kind.__name__ for kind in foreign))
-        raise UsageError(f"a record is bytes, never {names}: encode it first")
+        raise UsageError(f"a record must be bytes, not {names}: encode it first")
     if memoryview in kinds:  # Its length counts elements, not bytes.
         listed = [bytes(record) for record in listed]
     if (size_bytes := sum(map(len, listed))) > APPEND_BYTES_MAX:
@@ -65,19 +67,22 @@ def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.Binary
     given: object = bodies
     if isinstance(given, pa.ChunkedArray):
         raise UsageError(
-            "append_arrow takes one array: join the chunks with combine_chunks(), or append each"
+            "append_arrow takes an array, not a chunked array: join the chunks with "
+            "combine_chunks(), or append each"
         )
     if not isinstance(given, pa.Array):
-        raise UsageError(f"append_arrow takes an array, not {type(given).__name__}: call append")
+        raise UsageError(
+            f"append_arrow takes an array, not {type(given).__name__}: call append for a list"
+        )
     if bodies.type != pa.binary():
         raise UsageError(
             f"append_arrow takes an array of type binary, not {bodies.type}: cast it first, with "
             "array.cast(pyarrow.binary())"
         )
     if not len(bodies):
-        raise UsageError("an append has at least one record")
+        raise UsageError("an append must have at least one record")
     if bodies.null_count:
-        raise UsageError("a record is bytes, never null")
+        raise UsageError("a record must be bytes, not null")
     _check_size(bodies)
     _check_count(len(bodies), stream)
     return _alone(bodies)
@@ -103,18 +108,20 @@ def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray |
     if isinstance(given, pa.ChunkedArray) or keys.type != pa.binary():
         kind = "a chunked array" if isinstance(given, pa.ChunkedArray) else str(keys.type)
         raise UsageError(
-            f"keys are one array of type binary, not {kind}: cast it first, with "
+            f"keys must be one array of type binary, not {kind}: cast it first, with "
             "array.cast(pyarrow.binary()), and join chunks with combine_chunks()"
         )
     if len(keys) != count:
         raise UsageError(
-            "an array of keys has one for each record, or null", keys=len(keys), records=count
+            "an array of keys must have one key, or null, for each record",
+            keys=len(keys),
+            records=count,
         )
     if keys.null_count == count:
         return None
     lengths = pc.binary_length(keys)
     if (largest := pc.max(lengths).as_py()) > KEY_BYTES_MAX:
-        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=largest)
+        raise UsageError(f"a key must have at most {KEY_BYTES_MAX} bytes", size_bytes=largest)
     _check_key_bytes(pc.sum(lengths.cast(pa.int64())).as_py(), count)
     return _alone(keys)
 
@@ -132,8 +139,8 @@ def _check_size(bodies: pa.BinaryArray) -> None:
         largest = pc.max(pc.binary_length(bodies)).as_py()
         if largest > RECORD_BYTES_MAX:
             raise UsageError(
-                f"a record is over {RECORD_BYTES_MAX} bytes: keep large values elsewhere and "
-                "name them",
+                f"a record has over {RECORD_BYTES_MAX} bytes: store large values elsewhere, and "
+                "append references to them",
                 size_bytes=largest,
             )
     if bodies.nbytes > APPEND_BYTES_MAX:  # ``nbytes`` also counts the offsets.
@@ -162,13 +169,11 @@ def _alone(values: pa.BinaryArray) -> pa.BinaryArray:
 def _check_count(count: int, stream: bytes | None) -> None:
     """Refuse an append that would be acknowledged but that readers would refuse."""
     if count > RECORDS_MAX:
-        raise UsageError(
-            f"one append has over {RECORDS_MAX} records: make several of it", records=count
-        )
+        raise UsageError(f"one append has over {RECORDS_MAX} records: split it", records=count)
     if count * len(stream or b"") > BYTES_MIN:
         raise UsageError(
-            f"the id of the stream, once for each record, comes to over {BYTES_MIN} bytes: make "
-            "several appends of it, or take a shorter id",
+            f"the id of the stream, repeated for each record, has over {BYTES_MIN} bytes: split "
+            "the append, or use a shorter id",
             records=count,
         )
 
@@ -176,8 +181,8 @@ def _check_count(count: int, stream: bytes | None) -> None:
 def _check_key_bytes(size_bytes: int, count: int) -> None:
     if size_bytes > BYTES_MIN:
         raise UsageError(
-            f"the keys of one append, once for each record, come to over {BYTES_MIN} bytes: make "
-            "several appends of it",
+            f"the keys of one append, one per record, have over {BYTES_MIN} bytes: split the "
+            "append",
             records=count,
             size_bytes=size_bytes,
         )
@@ -185,6 +190,6 @@ def _check_key_bytes(size_bytes: int, count: int) -> None:
 
 def _too_large(size_bytes: int) -> UsageError:
     return UsageError(
-        f"one append has over {APPEND_BYTES_MAX} bytes in all: make several of it",
+        f"one append has over {APPEND_BYTES_MAX} bytes in total: split it",
         size_bytes=size_bytes,
     )

@@ -32,4 +32,4 @@ class Closing(abc.ABC):
         except TidelogError as failed:
             if error is None:
                 raise
-            error.add_note(f"and closing said: {failed}")
+            error.add_note(f"closing the log also failed: {failed}")

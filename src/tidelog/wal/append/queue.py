@@ -114,7 +114,7 @@ class Queue:
             raise self._ended()
         is_full = bool(self._in_line) or self._is_full(size)
         if is_full and not wait:
-            raise BusyError("too much is waiting to be appended: back off, then retry")
+            raise BusyError("the queue of appends is full: back off, then retry")
         loop = asyncio.get_running_loop()
         work = Work(bodies, size, timestamp_us, loop.create_future(), stream, control, self._looks)
         work.keys, work.placing = column, Placing(loop.create_future()) if placed else None

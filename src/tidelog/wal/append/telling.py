@@ -43,7 +43,9 @@ def told_unsent(reason: BaseException) -> BaseException:
             reason=reason,
         )
     if isinstance(reason, CancelledError):
-        return HandleError("the log's writer was stopped before the records were sent: open it")
+        return HandleError(
+            "the log's writer was stopped before the records were sent: open the log again"
+        )
     if isinstance(reason, Exception):
         return InvariantError(
             "the log's writer failed, and the records were not sent: file a bug",
@@ -62,8 +64,7 @@ def told_sent(reason: BaseException) -> BaseException:
         return again
     if isinstance(reason, Exception | CancelledError):
         return OutcomeUnknown(
-            "the store gave no answer: whether the records are in the log shows when it is opened "
-            "again",
+            "the store did not answer, so the records may be in the log: open it again to find out",
             reason=reason if isinstance(reason, TidelogError) else repr(reason),
         )
     return copy_of(reason)
@@ -72,8 +73,7 @@ def told_sent(reason: BaseException) -> BaseException:
 def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
     """Return the error for records that were sent to a store that no longer answers."""
     return OutcomeUnknown(
-        "the store cannot be reached: whether the records are in the log shows when it is opened "
-        "again",
+        "the store cannot be reached, so the records may be in the log: open it again to find out",
         path=path,
         reason=reason,
     )
@@ -82,28 +82,30 @@ def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
 def not_encoded(error: Exception) -> InvariantError:
     """Return the error for records that could not be encoded."""
     return InvariantError(
-        "these records could not be encoded, and nothing of them was sent: file a bug",
+        "these records could not be encoded, and none were sent: file a bug",
         reason=repr(error),
     )
 
 
 def closed() -> HandleError:
     """Return the error of an append to a closed writer."""
-    return HandleError("the log's writer is closed: open another")
+    return HandleError("the log's writer is closed: open the log again")
 
 
 def no_answer(batching: Batching, heard: BaseException | None) -> LocationError:
     """Return the error of a store that acknowledges nothing; ``heard`` is its last error."""
     told = f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s"
     if heard is None:
-        return LocationError(f"{told}: look whether it can be reached", outcome=Outcome.UNKNOWN)
-    return LocationError(f"{told}, and refused it last", outcome=Outcome.UNKNOWN, reason=heard)
+        return LocationError(f"{told}: check whether it can be reached", outcome=Outcome.UNKNOWN)
+    return LocationError(
+        f"{told}, and refused the last request", outcome=Outcome.UNKNOWN, reason=heard
+    )
 
 
 def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:
     """Return the error for an append that waited as long as it may and was never sent."""
     return LocationError(
-        f"nothing was acknowledged for {batching.patience_us / 1e6:g} s, and these records were "
-        "not sent: append them again once the store is well",
+        f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s, and these "
+        "records were not sent: append them again after the store recovers",
         reason=trouble or "the store does not answer",
     )

@@ -36,7 +36,7 @@ def check_length(name: str, *, of: str) -> None:
         UsageError: the name is too long.
     """
     if len(name) > NAME_MAX:
-        raise UsageError(f"{quoted(name)} is too long: a {of} has up to {NAME_MAX} characters")
+        raise UsageError(f"{quoted(name)} is too long: a {of} has at most {NAME_MAX} characters")
 
 
 def cursor_path(name: str) -> str:
@@ -47,7 +47,9 @@ def cursor_path(name: str) -> str:
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{quoted(name)} names no cursor: use letters, digits and _")
+        raise UsageError(
+            f"{quoted(name)} cannot be the name of a cursor: use letters, digits and _"
+        )
     return f"{CURSORS}{name}.json"
 
 

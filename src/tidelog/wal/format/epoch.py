@@ -106,9 +106,11 @@ def check_shape(*, lanes: int, alpha: int) -> None:
     check_whole(lanes, "the number of lanes")
     check_whole(alpha, "alpha")
     if not 1 <= lanes <= LANES_MAX:
-        raise UsageError(f"a log has from 1 to {LANES_MAX} lanes", lanes=lanes)
+        raise UsageError(f"lanes must be from 1 to {LANES_MAX}", lanes=lanes)
     if not 1 <= alpha <= ALPHA_MAX:
-        raise UsageError(f"a log has from 1 to {ALPHA_MAX} puts under way", alpha=alpha)
+        raise UsageError(
+            f"alpha, the number of concurrent puts, must be from 1 to {ALPHA_MAX}", alpha=alpha
+        )
 
 
 def encode_epoch(epoch: Epoch) -> dict[str, Any]:

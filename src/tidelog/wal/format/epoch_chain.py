@@ -132,9 +132,9 @@ def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
         if other.first_slot < one.first_slot:
             yield f"the epoch {other.name} starts before {one.name}"
     if chain.last.first_slot > next_slot:
-        yield f"the epoch {chain.last.name} starts after the last slot"
+        yield f"the epoch {chain.last.name} starts after the next slot"
     if chain.seal is not None and chain.seal.slot != next_slot:
-        yield "its seal is not at the last slot"
+        yield "its seal is not at the next slot"
 
 
 def _problems_of_past(chain: Chain) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _problems_of_past(chain: Chain) -> Iterator[str]:
     ]
     for past, (number, slot) in zip(chain.past, ends[1:], strict=True):
         if (past.limit, past.limit_slot) != (number, slot) or past.first >= past.limit:
-            yield f"what it says of older epochs does not lead on to epoch {number}"
+            yield f"its pointers to older epochs do not end where epoch {number} begins"
 
 
 def encode_chain(chain: Chain) -> dict[str, Any]:
@@ -182,14 +182,14 @@ def decode_chain(found: Fields) -> Chain:
     """
     if (version := found.whole("version")) != VERSION:
         raise UsageError(
-            f"this log is of version {version}, and this tidelog knows version {VERSION}: "
-            "update tidelog",
+            f"this log has format version {version}, but this tidelog reads only version "
+            f"{VERSION}: update tidelog",
             path=found.where,
         )
     if (item_hash := found.text("item_hash")) != SHA_256:
         raise UsageError(
-            f"this log's setsums are made of {item_hash!r}, and this tidelog knows {SHA_256!r} "
-            "alone for logs of slot commits: update tidelog",
+            f"this log's setsums use the hash {item_hash!r}, but this tidelog reads only "
+            f"{SHA_256!r} in logs of the slot protocol: update tidelog",
             path=found.where,
         )
     epochs = decode_epochs_of_chain(found)

@@ -65,16 +65,18 @@ def decode_epoch_list(data: bytes, pointer: PastEpochs) -> EpochList:
     """
     found = parse(data, where=pointer.path)
     if pointer.path != _path(pointer.depth, data):
-        raise found.wrong("epochs", "or another was changed: the name is not the sum of the bytes")
+        raise found.wrong(
+            "epochs", "or another field was changed: the object's name is not the sum of its bytes"
+        )
     if pointer.depth:
         lists = tuple(map(decode_past, found.children("lists")))
         if not lists or any(one.depth >= pointer.depth for one in lists):
-            raise found.wrong("lists", "is empty, or names a list as deep as itself")
+            raise found.wrong("lists", "is empty, or names a list that is not less deep")
         read = EpochList(lists=lists)
     else:
         read = EpochList(epochs=decode_epochs_of_chain(found))
     if len(read.epochs) == 1 or _pointer(read, pointer.path) != pointer:
-        raise found.wrong("epochs", "are not those that the log says")
+        raise found.wrong("epochs", "differ from the log's description of them")
     return read
 
 

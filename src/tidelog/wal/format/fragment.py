@@ -105,8 +105,8 @@ def last_us_in(found: Fields) -> int | None:
 def seq_no_in(found: Fields, name: str) -> int:
     if isinstance(found.found.get(name), str):
         raise UsageError(
-            "this is a log of wal3's replicated kind, whose fragments have names instead of "
-            "numbers: only logs of its classic kind can be read",
+            "this is a replicated log of wal3, whose fragments have names instead of numbers: "
+            "tidelog reads only wal3's classic logs",
             path=found.where,
         )
     return found.whole(name)

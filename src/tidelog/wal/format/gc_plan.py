@@ -93,7 +93,9 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
     """
     found = parse(data, where=where)
     if found.flag("fragments_are_uuids", default=False):
-        raise UsageError("this is a log of wal3's replicated kind: it cannot be read", path=where)
+        raise UsageError(
+            "this is a replicated log of wal3: tidelog reads only wal3's classic logs", path=where
+        )
     rooted = found.has("snapshot_for_root")
     start, limit = (found.whole(f"fragments_to_drop_{end}") for end in ("start", "limit"))
     if not start <= limit <= start + ERASED_MAX:

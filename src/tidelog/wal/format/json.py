@@ -43,7 +43,7 @@ class Fields:
         """Return a whole number from 0 to ``most``."""
         value = self._value(name)
         if type(value) is not int or not 0 <= value <= most:
-            raise self.wrong(name, f"is no whole number from 0 to {most}")
+            raise self.wrong(name, f"is not a whole number from 0 to {most}")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -55,14 +55,14 @@ class Fields:
     def text(self, name: str) -> str:
         value = self._value(name)
         if not isinstance(value, str):
-            raise self.wrong(name, "is no text")
+            raise self.wrong(name, "is not text")
         return value
 
     def setsum(self, name: str) -> Setsum:
         try:
             return Setsum.from_hex(self.text(name))
         except CorruptionError as error:
-            raise self.wrong(name, "is no setsum") from error
+            raise self.wrong(name, "is not a setsum") from error
 
     def position(self, name: str) -> int:
         """Return a position, which is stored in an object of its own."""
@@ -71,13 +71,13 @@ class Fields:
     def child(self, name: str) -> Fields:
         value = self._value(name)
         if not isinstance(value, dict):
-            raise self.wrong(name, "is no object")
+            raise self.wrong(name, "is not an object")
         return Fields(f"{self.where}: {name}", value)
 
     def children(self, name: str) -> list[Fields]:
         value = self._value(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.wrong(name, "is no list of objects")
+            raise self.wrong(name, "is not a list of objects")
         return [Fields(f"{self.where}: {name}[{n}]", item) for n, item in enumerate(value)]
 
     def blob(self, name: str) -> bytes:
@@ -88,7 +88,7 @@ class Fields:
         """Return a list of bytes, each stored as base64."""
         value = self._value(name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(name, "is no list of texts")
+            raise self.wrong(name, "is not a list of texts")
         return [self._blob(name, item) for item in value]
 
     def has(self, name: str) -> bool:
@@ -125,13 +125,13 @@ def parse(data: bytes, *, where: str) -> Fields:
             raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
         if _HALF.search(data) and not _is_whole(found):
-            raise ValueError("a text in it has half a character")
+            raise ValueError("a text in it has a lone surrogate (half of a UTF-16 pair)")
     except (ValueError, RecursionError) as error:
         raise CorruptionError(
-            f"this is no JSON object: restore it ({error})", path=where
+            f"the object cannot be read as JSON: restore it ({error})", path=where
         ) from error
     if not isinstance(found, dict):
-        raise CorruptionError("this is no JSON object: restore it", path=where)
+        raise CorruptionError("the JSON value is not an object: restore it", path=where)
     return Fields(where, found)
 
 
@@ -147,7 +147,9 @@ def render(found: Mapping[str, Any]) -> bytes:
     except UnicodeEncodeError as error:
         half = ascii(text[error.start])
         raise UsageError(
-            "a text has half a character, and cannot be stored: leave it out", found=half
+            "a text has a lone surrogate (half of a UTF-16 pair), which cannot be stored: remove "
+            "it",
+            found=half,
         ) from error
 
 
@@ -174,7 +176,7 @@ def position(offset: int) -> dict[str, int]:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a field comes twice")
+        raise ValueError("a field occurs twice")
     return found
 
 

@@ -64,11 +64,11 @@ def check_key(key: object) -> None:
         UsageError: the value is not a valid key.
     """
     if isinstance(key, str):
-        raise UsageError("a key is bytes, never str: encode it first")
+        raise UsageError("a key must be bytes, not str: encode it first")
     if not isinstance(key, bytes):
-        raise UsageError(f"a key is bytes, not {type(key).__name__}")
+        raise UsageError(f"a key must be bytes, not {type(key).__name__}")
     if len(key) > KEY_BYTES_MAX:
-        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
+        raise UsageError(f"a key must have at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
 
 
 def key_set_of(keys: Any) -> KeySet:

@@ -169,7 +169,7 @@ def link_of(found: Fields) -> Link:
             successor=found.text("successor"),
         )
     if kind != "data":
-        raise found.wrong("kind", "is neither data nor fence")
+        raise found.wrong("kind", "is not data or fence")
     return DataLink(
         epoch=found.text("epoch"),
         slot=slot,

@@ -134,7 +134,7 @@ def _decode_chain(found: Fields) -> Chain:
     # So check the manifest as a whole.
     bare = {name: value for name, value in fields.found.items() if name != CHECK}
     if fields.text(CHECK) != check_of({**found.found, CHAIN: bare}):
-        raise fields.wrong(CHECK, "is not that of the manifest")
+        raise fields.wrong(CHECK, "does not match the manifest")
     return chain
 
 
@@ -143,19 +143,19 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     children = manifest.children
     problems = list(problems_of_children(children))
     if sum_of(children) + manifest.collected != manifest.setsum:
-        problems.append("its setsum is not what was collected plus what it names")
+        problems.append("its setsum is not the sum of its collected records and its children")
     if manifest.initial_offset is not None and manifest.initial_offset != manifest.oldest:
-        problems.append("its initial_offset is not where its oldest fragment starts")
+        problems.append("its initial_offset is not the start of its oldest fragment")
     if _begins_elsewhere(manifest):
         problems.append("its initial_seq_no is not the number of its oldest fragment")
     size = sum(child.num_bytes for child in children)
     # The sizes of collected fragments are not recorded.
     known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
     if manifest.acc_bytes != known:
-        problems.append("its acc_bytes are not those of its fragments")
+        problems.append("its acc_bytes are not the total size of its fragments")
     chain = manifest.chain
     problems += [
-        f"the fragment {fragment.seq_no} has another path than its number says"
+        f"the path of fragment {fragment.seq_no} does not match its number"
         for fragment in manifest.fragments
         if (chain is None or chain.knows(fragment.seq_no))
         and has_path_of_its_number(fragment)

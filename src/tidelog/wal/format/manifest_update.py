@@ -40,7 +40,7 @@ class Rollover:
             check_whole(getattr(self, name), f"the rollover of {name}")
         if min(self.fragments, self.snapshots) < 2:
             raise UsageError(
-                "a log rolls up 2 fragments and 2 snapshots at least",
+                "rollover.fragments and rollover.snapshots must be at least 2",
                 fragments=self.fragments,
                 snapshots=self.snapshots,
             )
@@ -54,7 +54,7 @@ def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Mani
     """
     if (fragment.seq_no, fragment.start) != (manifest.next_seq_no, manifest.next):
         raise CorruptionError(
-            "a fragment is not the one that comes next in the log",
+            "the fragment does not continue the log at its next position",
             path=fragment.path,
             start=fragment.start,
             expected=manifest.next,
@@ -83,7 +83,7 @@ def roll_over(
         return manifest, None
     names_depth = manifest.chain is not None
     snapshot = snapshot_over(children, writer=writer, names_depth=names_depth, maker=maker)
-    require(snapshot.depth <= DEPTH_MAX, "a log's snapshots are not that deep")
+    require(snapshot.depth <= DEPTH_MAX, "a snapshot is deeper than allowed")
     pointer = pointer_to(snapshot)
     gone = set(children)
     kept = [child for child in manifest.snapshots if child not in gone]

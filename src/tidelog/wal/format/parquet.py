@@ -77,7 +77,7 @@ class RecordFile:
             columns = [found.column(name) for name in names]
             for field, column in zip(schema, columns, strict=True):
                 if column.type != field.type or (column.null_count and not field.nullable):
-                    raise ValueError(f"its column {field.name} is not what it should be")
+                    raise ValueError(f"its column {field.name} has the wrong type, or nulls")
             return pa.Table.from_arrays(columns, schema=schema)
 
     def _read(self, names: Sequence[str], shared: Sequence[str]) -> pa.Table:
@@ -96,7 +96,9 @@ class RecordFile:
             column = found.column(name)
             if pa.types.is_dictionary(column.type) and _is_bytes(column.type.value_type):
                 if _size_of_shared(column) > bytes_allowed(len(self.data)):
-                    raise ValueError("its values repeat more than a file of its size may")
+                    raise ValueError(
+                        "its dictionary values repeat more often than allowed for its size"
+                    )
             elif column.type == pa.binary() or not _is_bytes(column.type):
                 continue  # The type is right, or the caller refuses it.
             found = found.set_column(found.column_names.index(name), name, column.cast(pa.binary()))
@@ -140,9 +142,11 @@ def _look_at_promises(data: bytes, footer: Footer, names: Sequence[str]) -> list
         ValueError: the file may decode to too much, or contradicts its footer.
     """
     if footer.rows > RECORDS_MAX:
-        raise ValueError(f"it promises {footer.rows} records, and {RECORDS_MAX} are allowed")
+        raise ValueError(
+            f"its footer declares {footer.rows} records, but at most {RECORDS_MAX} are allowed"
+        )
     if footer.rows != sum(rows for rows, _ in footer.groups):
-        raise ValueError("its groups of rows have others than it says")
+        raise ValueError("its row groups do not add up to its number of rows")
     allowed = bytes_allowed(len(data))
     total, shared = 0, list[str]()
     for name in names:
@@ -152,11 +156,15 @@ def _look_at_promises(data: bytes, footer: Footer, names: Sequence[str]) -> list
         if footer.leaves[place].type != BYTE_ARRAY:
             continue
         if footer.rows * sum(one.chained for one in found) > allowed:
-            raise ValueError(f"its column {name} is in an encoding that hides how large it is")
+            raise ValueError(
+                f"its column {name} has an encoding that does not bound its decoded size"
+            )
         if footer.rows * max((one.dictionary for one in found), default=0) > allowed:
             shared.append(name)
     if total > allowed:
-        raise ValueError(f"it promises {total} bytes, and {allowed} are allowed for its size")
+        raise ValueError(
+            f"its pages declare {total} bytes, but at most {allowed} are allowed for its size"
+        )
     return shared
 
 
@@ -182,7 +190,7 @@ def _promise_of(
         if page.kind == DICTIONARY_PAGE:
             dictionary += page.size_bytes
             if page.values * _LEAST[footer.leaves[place].type] > page.size_bytes:
-                raise ValueError("a dictionary has no room for its values")
+                raise ValueError("a dictionary page is too small for its values")
         elif page.encoding in _BOUNDED:
             plain += page.size_bytes
         else:
@@ -195,7 +203,7 @@ def _place_of(footer: Footer, name: str) -> int:
     found = [place for place, leaf in enumerate(footer.leaves) if leaf.name == name]
     leaf = footer.leaves[found[0]] if len(found) == 1 else None
     if leaf is None or not leaf.is_flat or leaf.type not in _LEAST:
-        raise ValueError(f"its column {name} is not what it should be")
+        raise ValueError(f"its column {name} is missing, occurs twice, or has the wrong type")
     return found[0]
 
 

@@ -102,7 +102,7 @@ def read_footer(data: bytes) -> Footer:
     """
     start = len(data) - footer_bytes(data)
     if start < 0 or data[-4:] != MAGIC:
-        raise ValueError("it is no Parquet file, or not all of one")
+        raise ValueError("it is not a complete Parquet file")
     end = data[start:]
     return _remembered(end) if len(end) <= _REMEMBERED_BYTES_MAX else _footer_in(end)
 
@@ -129,7 +129,7 @@ def pages_of(data: bytes, column: ColumnChunk) -> Iterator[Page]:
     """
     at, limit, values = column.start, column.limit, column.values
     if not 0 <= at <= limit <= len(data):
-        raise ValueError("a column lies outside of the file")
+        raise ValueError("a column is outside the file")
     left = _PAGES_MIN + (limit - at) // _PAGE_BYTES_MIN
     while values > 0:
         if not left:
@@ -144,13 +144,13 @@ def pages_of(data: bytes, column: ColumnChunk) -> Iterator[Page]:
         left -= 1
         yield page
     if values:
-        raise ValueError("a column's pages have more values than it")
+        raise ValueError("a column's pages have more values than the column")
 
 
 def _page(found: Struct) -> Page:
     own = _OWN.get(found.get(1, -1))
     if own is None:
-        raise ValueError("a page is of an unknown kind")
+        raise ValueError("a page has an unknown type")
     field, count, encoding = own
     header = found.get(field, {})
     return Page(
@@ -186,12 +186,12 @@ def _leaves(schema: Sequence[Struct]) -> list[SchemaLeaf]:
             is_flat = is_top and element.get(3) != _REPEATED
             leaves.append(SchemaLeaf(name, _number(element, 1), is_flat))
         if children and 1 in element:
-            raise ValueError("a column of it has columns")
+            raise ValueError("a column has both a type and nested columns")
     return leaves
 
 
 def _number(found: Struct, field: int) -> int:
     number: Any = found.get(field, -1)
     if number < 0:
-        raise ValueError("a number is missing, or is less than nothing")
+        raise ValueError("a number is missing or negative")
     return int(number)

@@ -26,7 +26,7 @@ def path_in(found: Fields, name: str) -> str:
         try:
             check_key(part)
         except UsageError as error:
-            raise found.wrong(name, f"is no path in the log ({error})") from error
+            raise found.wrong(name, f"is not a path in the log ({error})") from error
     return path
 
 
@@ -38,7 +38,7 @@ def own_path_in(found: Fields, name: str) -> str:
     """
     path = path_in(found, name)
     if path.startswith(BESIDE):
-        raise found.wrong(name, "is no path in the log itself")
+        raise found.wrong(name, "is not a path in the log's own folder")
     return path
 
 
@@ -52,4 +52,4 @@ def log_in(found: Fields, name: str) -> str:
     try:
         return log and check_name(log, of="name of a log")
     except UsageError as error:
-        raise found.wrong(name, f"is no name of a log ({error})") from error
+        raise found.wrong(name, f"is not a log's name ({error})") from error

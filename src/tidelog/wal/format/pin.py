@@ -112,7 +112,7 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
     found = parse(data, where=where)
     rest = {name: value for name, value in found.found.items() if name != CHECK}
     if found.text(CHECK) != check_of(rest):
-        raise found.wrong(CHECK, "is not that of the rest")
+        raise found.wrong(CHECK, "does not match the other fields")
     pin = Pin(
         name=found.text("name"),
         id=found.text("id"),
@@ -127,9 +127,9 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
         fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
     )
     if pin.path != where:
-        raise found.wrong("name", "is that of another pin, whose object this is")
+        raise found.wrong("name", "does not match the object's path")
     if not pin.swept <= pin.start <= pin.limit:
-        raise found.wrong("start", "is not between what was swept and the limit")
+        raise found.wrong("start", "is not between swept and limit")
     return pin
 
 
@@ -156,5 +156,5 @@ def problems_of_pin(pin: Pin) -> list[str]:
     children = [child for child in pin.children if child.limit > pin.start]
     problems = list(problems_of_children(children))
     if not children or children[0].start > pin.start or children[-1].limit < pin.limit:
-        problems.append("it does not name all that it holds")
+        problems.append("it does not name all fragments that it holds")
     return problems

@@ -174,13 +174,13 @@ def problems_of_data(
     if not has_positions(records, link.start, link.limit):
         return [f"its positions are not {link.start} to {link.limit - 1}"]
     if _least_and_greatest(records) != (link.first_us, link.last_us):
-        problems.append("its times are not those that its link says")
+        problems.append("its times differ from its link")
     problems += _problems_of_streams(records, link, fragment)
     problems += _problems_of_keys(records, link, fragment)
     if column_sum(records) != link.column_sum:
-        problems.append("the sum of its columns is not that of its records")
+        problems.append("its column sum does not match its records")
     if with_setsum and setsum_of_slot_records(records) != link.setsum:
-        problems.append("its setsum is not that of its records")
+        problems.append("its setsum does not match its records")
     return problems
 
 
@@ -193,7 +193,8 @@ def controls_of(data: bytes, fragment: Fragment) -> Controls:
     link = decode_link(data, path=fragment.path)
     if not isinstance(link, DataLink) or [*_problems_of_place(link, len(data), fragment)]:
         raise CorruptionError(
-            "a slot's object is not what the log says: restore it", path=fragment.path
+            "a slot's object differs from the log's description of it: restore it",
+            path=fragment.path,
         )
     return link.controls
 
@@ -265,21 +266,21 @@ def _streams_of(records: pa.Table, *, where: str) -> tuple[StreamSet, Controls]:
 
 def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) -> Iterator[str]:
     if fragment.last_us not in (None, link.last_us):
-        yield "its last time is not what the log says"
+        yield "its last time differs from the log's description"
     if fragment.streams is not None and fragment.streams != link.streams:
-        yield "its streams are not what the log says"
+        yield "its streams differ from the log's description"
     try:
         if _streams_of(records, where=fragment.path) != (link.streams, link.controls):
-            yield "its streams are not those that its link says"
+            yield "its streams differ from its link"
     except CorruptionError as error:
         yield f"a control record cannot be read: {error}"
 
 
 def _problems_of_keys(records: pa.Table, link: DataLink, fragment: Fragment) -> Iterator[str]:
     if fragment.last_us is not None and fragment.keys != link.keys:
-        yield "its keys are not what the log says"
+        yield "its keys differ from the log's description"
     if key_set_of(records.column("key")) != link.keys:
-        yield "its keys are not those that its link says"
+        yield "its keys differ from its link"
 
 
 def _link_in(file: RecordFile) -> Link:
@@ -290,15 +291,15 @@ def _link_of(said: Mapping[bytes, bytes], records: int, path: str) -> Link:
     text = said.get(LINK, b"")
     if not text or said.get(CHECK) != _check_of(text):
         raise CorruptionError(
-            "a slot's object has no link, or it was changed: restore it, or move it away",
+            "a slot's object has no link, or a changed one: restore the object, or move it away",
             path=path,
         )
     link = link_of(parse(text, where=path))
     wanted = link.limit - link.start if isinstance(link, DataLink) else 0
     if records != wanted:
         raise CorruptionError(
-            f"a slot's object has {records} records, and its link says {wanted}: restore it, or "
-            "move it away",
+            f"a slot's object has {records} records, but its link declares {wanted}: restore it, "
+            "or move it away",
             path=path,
         )
     return link
@@ -317,7 +318,7 @@ def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> I
     if (link.start, link.limit) != (fragment.start, fragment.limit):
         yield f"its positions are not {fragment.start} to {fragment.limit - 1}"
     if link.setsum != fragment.setsum:
-        yield "its setsum is not what the log says"
+        yield "its setsum differs from the log's description"
 
 
 def _encode(records: pa.Table, link: Link) -> bytes:

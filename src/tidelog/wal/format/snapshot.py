@@ -108,7 +108,7 @@ def snapshot_of(found: Fields) -> Snapshot:
     children = [*found.children("snapshots"), *found.children("fragments")]
     has_times = any("last_us" in child.found for child in children)
     if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
-        raise found.wrong(CHECK, "is not that of what the snapshot names")
+        raise found.wrong(CHECK, "does not match the snapshot's children")
     return Snapshot(
         path=path_in(found, "path"),
         depth=found.whole("depth", most=DEPTH_MAX),
@@ -175,21 +175,21 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
     if snapshot.snapshots and snapshot.fragments:
         problems.append("it names both snapshots and fragments")
     if not children:
-        problems.append("it names nothing")
+        problems.append("it has no children")
     elif (children[0].start, children[-1].limit) != (pointer.start, pointer.limit):
-        problems.append("it does not cover what its pointer says")
+        problems.append("its positions differ from its pointer")
     if sum(child.num_bytes for child in children) != pointer.num_bytes:
-        problems.append("its pointer says another size than what it names has")
+        problems.append("its pointer's size is not the total size of its children")
     if any(child.depth >= snapshot.depth for child in snapshot.snapshots):
-        problems.append("it is not deeper than the snapshots it names")
+        problems.append("it is not deeper than its child snapshots")
     if snapshot.depth > pointer.depth or not snapshot.depth:
-        problems.append("its depth is not what its pointer says")
+        problems.append("its depth differs from its pointer")
     if pointer.last_us is not None and last_us_of(children) not in (None, pointer.last_us):
-        problems.append("its pointer says another time than the last of what it names")
+        problems.append("its pointer's last time is not the last time of its children")
     if sum_of(children) != snapshot.setsum:
-        problems.append("its setsum is not that of what it names")
+        problems.append("its setsum is not the sum of its children")
     if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
-        problems.append("its name is not its setsum")
+        problems.append("its name does not match its setsum")
     return problems
 
 
@@ -225,15 +225,15 @@ def problems_of_children(children: Sequence[Pointer | Fragment]) -> Iterator[str
     """Yield the faults in the children of a manifest or a snapshot, in order."""
     for child in children:
         if child.start >= child.limit:
-            yield f"{child.path} covers no position: its start is not below its limit"
+            yield f"{child.path} has no positions: its start is not below its limit"
         if isinstance(child, Pointer):
             if not is_named_by_its_sum(child):
-                yield f"the path {child.path} is not that of its setsum"
+                yield f"the path {child.path} does not match its setsum"
         elif not has_path_of_its_number(child):
-            yield f"the fragment {child.seq_no} has another path than its number says"
+            yield f"the path of fragment {child.seq_no} does not match its number"
     for one, other in pairwise(children):
         if one.limit != other.start:
-            yield f"between {one.path} and {other.path} positions are missing or come twice"
+            yield f"positions between {one.path} and {other.path} are missing or occur twice"
     for before, after in pairwise([child for child in children if isinstance(child, Fragment)]):
         if after.seq_no != before.seq_no + 1:
             yield f"the seq_no {after.seq_no} does not follow {before.seq_no}"

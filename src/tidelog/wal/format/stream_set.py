@@ -104,12 +104,12 @@ def listed_or_filter_in(
     if isinstance(found.found[name], list):
         listed = tuple(found.blobs(name))
         if len(listed) > LISTED_MAX or list(listed) != sorted(set(listed)):
-            raise found.wrong(name, f"is no list of a few {of} in order")
+            raise found.wrong(name, f"is not a short sorted list of {of}")
         return listed
     child = found.child(name)
     bits, hashes = child.blob("bits"), child.whole("hashes", most=HASHES_MAX)
     if not 1 <= len(bits) <= BYTES_MAX or not hashes:
-        raise found.wrong(name, "is no bloom filter")
+        raise found.wrong(name, "is not a Bloom filter")
     return bloom(bits, hashes)
 
 

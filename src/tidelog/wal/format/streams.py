@@ -71,9 +71,9 @@ def check_stream(stream: object) -> None:
         UsageError: the value is not a valid id.
     """
     if isinstance(stream, str):
-        raise UsageError("the id of a stream is bytes, never str: encode it first")
+        raise UsageError("the id of a stream must be bytes, not str: encode it first")
     if not isinstance(stream, bytes) or not 1 <= len(stream) <= STREAM_BYTES_MAX:
-        raise UsageError(f"the id of a stream is from 1 to {STREAM_BYTES_MAX} bytes")
+        raise UsageError(f"the id of a stream must have 1 to {STREAM_BYTES_MAX} bytes")
 
 
 def check_control(control: Control) -> None:
@@ -85,24 +85,24 @@ def check_control(control: Control) -> None:
     check_stream(control.stream)
     meta: object = control.meta
     if isinstance(meta, str):
-        raise UsageError("the meta of a stream is bytes, never str: encode it first")
+        raise UsageError("the meta of a stream must be bytes, not str: encode it first")
     if not isinstance(meta, bytes) or len(meta) > META_BYTES_MAX:
-        raise UsageError(f"the meta of a stream is at most {META_BYTES_MAX} bytes")
+        raise UsageError(f"the meta of a stream must have at most {META_BYTES_MAX} bytes")
 
 
 def refusal(open_now: Mapping[bytes, StreamInfo], control: Control) -> UsageError | None:
     """Return the error of a control record that does not fit the open streams; None if it fits."""
     is_open = control.stream in open_now
     if control.op == OPEN and is_open:
-        return NameTaken("the stream is open already", stream=control.stream)
+        return NameTaken(
+            "the stream is already open: close it first, or change its meta", stream=control.stream
+        )
     if control.op == OPEN and len(open_now) >= STREAMS_MAX:
         return UsageError(
-            f"a log has at most {STREAMS_MAX} streams open at once: close some, or use more logs"
+            f"the log has {STREAMS_MAX} open streams, the limit: close some, or use more logs"
         )
     if control.op == CLOSE and not is_open:
-        return NoSuchStream(
-            "the stream is not open: there is nothing to close", stream=control.stream
-        )
+        return NoSuchStream("the stream is not open, so it cannot be closed", stream=control.stream)
     return None if control.op == OPEN or is_open else no_such_stream(control.stream)
 
 
@@ -195,7 +195,7 @@ def streams_in(found: Fields, name: str) -> Streams:
     ]
     streams = Streams({info.id: info for info in infos})
     if len(streams) < len(infos):
-        raise found.wrong(name, "has a stream twice")
+        raise found.wrong(name, "names a stream twice")
     return streams
 
 
@@ -207,7 +207,7 @@ def _control_fields(control: Control) -> dict[str, Any]:
 def _control_of(found: Fields) -> Control:
     op = found.text("op")
     if op not in (OPEN, CLOSE, META):
-        raise found.wrong("op", "is none of open, close and meta")
+        raise found.wrong("op", "is not open, close or meta")
     stream = _checked(found, found.blob("stream"))
     return Control(op=op, stream=stream, meta=b"" if op == CLOSE else found.blob("meta"))
 

@@ -44,12 +44,12 @@ def read_struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
     try:
         return _struct(data, at, shape, 0)
     except IndexError:
-        raise ValueError("it is cut off") from None
+        raise ValueError("it is truncated") from None
 
 
 def _struct(data: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, int]:
     if depth > _DEPTH_MAX:
-        raise ValueError("it is too deep")
+        raise ValueError("it is nested too deeply")
     found: Struct = {}
     field = 0
     while head := data[at]:
@@ -68,7 +68,7 @@ def _struct(data: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, int
                 continue
             number = (number >> 1) ^ -(number & 1)
             if kind != wanted or not -_MOST[kind] <= number < _MOST[kind]:
-                raise ValueError(f"its field {field} is no such number")
+                raise ValueError(f"its field {field} has another type or is out of range")
             found[field] = number
         elif wanted is None:
             at = _skipped(data, at, kind, depth)
@@ -86,10 +86,10 @@ def _value(data: bytes, at: int, kind: int, wanted: Any, depth: int) -> tuple[An
     if kind == _STRUCT and isinstance(wanted, Mapping):
         return _struct(data, at, wanted, depth + 1)
     if kind != _LIST or not isinstance(wanted, tuple):
-        raise ValueError("a field of it is of another kind")
+        raise ValueError("one of its fields has another type")
     count, kind, at = _list_head(data, at)
     if kind != _STRUCT and count:
-        raise ValueError("it has a list of something else")
+        raise ValueError("one of its lists has elements of another type")
     structs: list[Struct] = []
     for _ in range(count):
         one, at = _struct(data, at, wanted[0], depth + 1)
@@ -108,7 +108,7 @@ def _skipped(data: bytes, at: int, kind: int, depth: int) -> int:
     if kind in _NUMBERS:
         return _varint(data, at)[1]
     if kind not in (_LIST, _SET) or depth > _DEPTH_MAX:
-        raise ValueError("it has a field of an unknown kind")
+        raise ValueError("one of its fields has an unknown type")
     count, kind, at = _list_head(data, at)
     for _ in range(count):
         # Unlike in a struct, a boolean in a list takes a byte.
@@ -122,7 +122,7 @@ def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
     if count == 15:
         count, at = _varint(data, at)
     if count > _LIST_MAX:
-        raise ValueError("it has a list that is far too long")
+        raise ValueError("one of its lists is too long")
     return count, kind, at
 
 
@@ -140,4 +140,4 @@ def _longer(data: bytes, at: int, first: int) -> tuple[int, int]:
         number |= (byte & 127) << shift
         if byte < 128:
             return number, at
-    raise ValueError("it has a number that is too large")
+    raise ValueError("one of its numbers is too large")

@@ -57,7 +57,7 @@ def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
         UsageError: there is no record.
     """
     if not records.num_rows:
-        raise UsageError("a fragment has at least one record")
+        raise UsageError("a fragment must have at least one record")
     sink = pa.BufferOutputStream()
     columns = records.cast(RECORDS).rename_columns(_COLUMNS)
     pq.write_table(
@@ -101,9 +101,9 @@ def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment)
     if not has_positions(records, fragment.start, fragment.limit):
         problems.append(f"its positions are not {fragment.start} to {fragment.limit - 1}")
     if pc.count_distinct(records.column("timestamp_us")).as_py() != 1:
-        problems.append("its records differ in their time")
+        problems.append("its records have different times")
     if setsum_of_records(records) != fragment.setsum:
-        problems.append("its setsum is not that of its records")
+        problems.append("its setsum does not match its records")
     return problems
 
 
@@ -115,7 +115,8 @@ def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> No
     """
     if problems := problems_of_fragment(records, size_bytes, fragment):
         raise CorruptionError(
-            f"a fragment is not what was written ({'; '.join(problems)}): restore it",
+            f"a fragment differs from the log's description of it ({'; '.join(problems)}): "
+            "restore it",
             path=fragment.path,
         )
 
@@ -130,8 +131,8 @@ def check_shown(records: pa.Table) -> None:
         greatest = pc.max(records.column(name)).as_py()
         if greatest is not None and greatest > POSITION_MAX:
             raise UsageError(
-                f"a record's {name} is over 2^63-1, which wal3 has and no other reader here: read "
-                "it by tidelog.wal.manifest_protocol.reader.Wal3Reader",
+                f"a record's {name} is over 2^63-1, which only wal3's records may be: read it "
+                "with tidelog.wal.manifest_protocol.reader.Wal3Reader",
                 found=greatest,
             )
 

@@ -83,9 +83,9 @@ class Collected:
 class _End(enum.Enum):
     """How the attempt to replace the manifest ended."""
 
-    COLLECTED = "the manifest is past what the plan erases"
-    LOST = "another has taken the plan over, or away"
-    UNFIT = "the log has changed where the plan erases"
+    COLLECTED = "the manifest no longer names the records that the plan deletes"
+    LOST = "another collector has taken over or removed the plan"
+    UNFIT = "the log's beginning no longer matches the plan"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +143,10 @@ class Collector:
                 return head.manifest.chain
             if await self._run(plan, found, head, report, force=force):
                 return head.manifest.chain
-        raise ContentionError("others were ahead at every try to collect the log")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to collect the log: other collectors kept replacing "
+            "the plan; try again"
+        )
 
     async def _run(
         self, plan: Garbage, found: WrittenPlan, head: Head, report: Collected, *, force: bool
@@ -194,7 +197,10 @@ class Collector:
                     return _End.LOST
             else:
                 return _End.COLLECTED
-        raise ContentionError("writers were ahead at every try to collect the log")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to collect the log: writers kept replacing the "
+            "manifest; try again"
+        )
 
     async def _discard(self, ours: WrittenPlan, report: Collected) -> None:
         """Remove a plan that no collector may carry out.

@@ -104,7 +104,7 @@ class Cursors:
             witness = await self._read(name)
         except ObjectNotFound:
             await load_living(self.store)
-            raise NoSuchCursor("the log has no such cursor: make it", name=name) from None
+            raise NoSuchCursor("the log has no cursor of that name: create it", name=name) from None
         for attempt in range(LOOKS_MAX):
             planned, oldest = await self._look()
             if oldest > witness.position:
@@ -114,8 +114,8 @@ class Cursors:
                 return witness
             await self.clock.sleep(backoff_us(attempt, self.clock, first_us=50_000))
         raise BusyError(
-            "a collection that goes past the cursor was begun, and neither finished nor taken "
-            "back: collect, and load the cursor again",
+            "a plan to collect past the cursor exists, and no collector finishes it: run a "
+            "collection, then load the cursor again",
             name=name,
             position=witness.position,
         )
@@ -140,7 +140,8 @@ class Cursors:
             )
         except ObjectExists as error:
             raise CursorMoved(
-                "the log has such a cursor already: load it, or choose another name", name=name
+                "the log already has a cursor of that name: load it, or choose another name",
+                name=name,
             ) from error
         return await self._held(Witness(name, written, e_tag), back_to=None)
 
@@ -158,7 +159,7 @@ class Cursors:
         is_back = position < witness.position
         if is_back and not allow_back:
             raise UsageError(
-                "this would set the cursor back: pass allow_back=True if that is meant",
+                "the new position is before the cursor: pass allow_back=True to move it back",
                 name=witness.name,
                 position=position,
                 stands_at=witness.position,
@@ -185,7 +186,7 @@ class Cursors:
             await self.store.get(path)
         except ObjectNotFound:
             await load_living(self.store)
-            raise NoSuchCursor("the log has no such cursor", name=name) from None
+            raise NoSuchCursor("the log has no cursor of that name", name=name) from None
 
     async def list(self) -> Listed:
         """Read all cursors concurrently; skip those that are deleted during the call.
@@ -228,7 +229,7 @@ class Cursors:
             )
         except ObjectChanged as error:
             raise CursorMoved(
-                "another process has moved the cursor, or deleted it: load it and decide again",
+                "another process moved or deleted the cursor: load it, and decide again",
                 name=witness.name,
             ) from error
         return Witness(witness.name, written, e_tag)
@@ -243,8 +244,8 @@ class Cursors:
             kept = max(await self._look())
         except (LocationError, CorruptionError) as error:  # The cursor is stored in any case.
             raise OutcomeUnknown(
-                "the cursor was written, and whether a collection has gone past it is not known: "
-                "load it",
+                "the cursor was written, but the check for a concurrent collection failed: load "
+                "the cursor to find out whether it holds",
                 name=witness.name,
                 reason=error,
             ) from error
@@ -265,7 +266,9 @@ class Cursors:
         try:
             newer = await self._read(witness.name)
         except ObjectNotFound:
-            raise NoSuchCursor("the log has no such cursor: make it", name=witness.name) from None
+            raise NoSuchCursor(
+                "the log has no cursor of that name: create it", name=witness.name
+            ) from None
         if newer.position <= witness.position:
             raise _collected(witness.position, oldest)
         return newer
@@ -288,7 +291,7 @@ class Cursors:
             following = (await SlotReader(store=self.store, clock=self.clock).bounds()).next
         if not FIRST_POSITION <= position <= following:
             raise UsageError(
-                "a cursor stands at a position of the log, or right after the last",
+                "a cursor's position must be from the log's oldest to its next position",
                 position=position,
                 oldest=manifest.oldest,
                 next=following,
@@ -306,6 +309,7 @@ class Cursors:
 
 def _collected(position: int, kept: int) -> PositionCollected:
     return PositionCollected(
-        f"records from {position} on were collected, or are about to be: start from {kept}",
+        f"the records since {position} were collected, or a collector is deleting them: start "
+        f"from {kept}",
         oldest=kept,
     )

@@ -59,8 +59,7 @@ class TreeCut:
             return
         if self.erased and child.seq_no != self.erased[-1].seq_no + 1:
             raise CorruptionError(
-                "the log's fragments do not follow each other, so nothing of it is collected: "
-                "scrub it",
+                "the log's fragments are not contiguous, so nothing was collected: scrub the log",
                 path=child.path,
                 expected=self.erased[-1].seq_no + 1,
             )

@@ -35,10 +35,11 @@ class Pace:
         rate = self.per_second
         if rate is None:
             return
-        check_above_zero(rate, "the pace, in objects a second,")
+        check_above_zero(rate, "the pace (objects per second)")
         if not PER_SECOND_LEAST <= rate <= PER_SECOND_MOST:
             raise UsageError(
-                "deletions are paced at 0.001 to 1,000,000 objects a second, or not at all",
+                "the pace of deletions must be from 0.001 to 1,000,000 objects per second, or "
+                "None for no limit",
                 per_second=rate,
             )
 
@@ -61,7 +62,7 @@ def check_deletion(grace_us: int, pace: Pace) -> None:
         UsageError: a setting is invalid.
     """
     check_whole(grace_us, "grace_us")
-    check_kind(pace, Pace, "pace is a tidelog.Pace")
+    check_kind(pace, Pace, "pace must be a tidelog.Pace")
 
 
 async def delete_all(store: Store, keys: Sequence[str], *, clock: Clock, pace: Pace) -> None:

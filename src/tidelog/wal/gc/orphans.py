@@ -41,10 +41,10 @@ SNAPSHOT: Final = re.compile(
 class OrphanVerdict(enum.Enum):
     """The fate of an object that the log does not name."""
 
-    DEAD = "nobody will name it any more"
-    KEPT = "the fence that ended an epoch stays for ever"
+    DEAD = "the log can no longer name it"
+    KEPT = "it is the fence that ended an epoch, which is never deleted"
     UNPROVEN = "it may still become part of the log"
-    FOREIGN = "it is none of a log's"
+    FOREIGN = "it is not an object of a log"
 
 
 @dataclass(slots=True)

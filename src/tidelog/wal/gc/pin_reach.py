@@ -138,7 +138,7 @@ async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Poin
                 except ObjectNotFound as error:
                     if pin.is_sure and pin.is_held and child.limit > pin.start:
                         raise CorruptionError(
-                            f"a pin names a snapshot that is not there: restore it ({error})"
+                            f"a pin names a missing snapshot: restore it ({error})"
                         ) from error
                 else:
                     async for each in below(snapshot.children):

@@ -89,7 +89,9 @@ class Pins:
         check_range(start, limit)
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
         if manifest.chain is None:
-            raise UsageError("a log in wal3's form has no pins: hold it by a cursor, or copy it")
+            raise UsageError(
+                "a log in wal3's format has no pins: hold it with a cursor, or copy it"
+            )
         refuse_destroyed(manifest, self.store)
         start = start or manifest.oldest
         limit = manifest.next if limit is None else limit
@@ -101,11 +103,12 @@ class Pins:
             return await self._made_sure(witness, manifest)
         except ObjectChanged as error:
             raise ContentionError(
-                "another let go of the pin while it was made: make it again", name=name
+                "another process released the pin during its creation: create it again", name=name
             ) from error
         except (LocationError, CorruptionError) as error:
             raise OutcomeUnknown(
-                "the pin was written, and whether it holds is not known: load it, or release it",
+                "the pin was written, but the check whether it holds failed: load it, or release "
+                "it",
                 name=name,
                 reason=error,
             ) from error
@@ -141,11 +144,11 @@ class Pins:
         held = await self._held(name)
         if not held:
             await load_living(self.store)
-            raise NoSuchPin("the log has no such pin: make it", name=name)
+            raise NoSuchPin("the log has no pin of that name: create it", name=name)
         if (sure := _sure_of(held)) is None:
             raise BusyError(
-                "the pin is not known to hold: whoever makes it has not finished; if that process "
-                "has died, release it, and make it again",
+                "another process is creating the pin, so it may not hold yet: wait; if that "
+                "process has died, release the pin, then create it again",
                 name=name,
             )
         return sure
@@ -167,14 +170,14 @@ class Pins:
         held = await self._held(name)
         if not held:
             await load_living(self.store)
-            raise NoSuchPin("the log has no such pin", name=name)
+            raise NoSuchPin("the log has no pin of that name", name=name)
         sure = _sure_of(held)
         for found in held if sure is None else [one for one in held if one.pin.is_sure]:
             await self.let_go(found, found.pin.limit, unless_shared=not force)
             if not force and await has_fork(self.store, found.pin):
                 raise ContentionError(
-                    f"the log {found.pin.holder!r} became a fork while its pin was released, and "
-                    "may lack records: destroy it",
+                    f"another process created the fork {found.pin.holder!r} during the release of "
+                    "its pin, so the fork may lack records: destroy it",
                     name=name,
                 )
 
@@ -228,8 +231,8 @@ class Pins:
                 return
             if unless_shared and await has_fork(self.store, now.pin):
                 raise UsageError(
-                    f"the log {now.pin.holder!r} is a fork, and reads what this pin holds: "
-                    "destroy it first",
+                    f"the fork {now.pin.holder!r} reads the records of this pin: destroy the fork "
+                    "first",
                     name=now.name,
                 )
             with suppress(ObjectChanged, OutcomeUnknown):
@@ -238,7 +241,9 @@ class Pins:
             await self.clock.sleep(backoff_us(attempt, self.clock, most_us=100_000))
             now = await read_pin(self.store, found.pin.path)
         raise ContentionError(
-            "others changed the pin at every try to let go of it: try again", name=found.name
+            f"gave up after {TRIES_MAX} tries to release the pin: other processes kept changing "
+            "it; try again",
+            name=found.name,
         )
 
     async def list(self) -> dict[str, Pin]:
@@ -317,7 +322,8 @@ def _is_free(held: Sequence[PinWitness], holder: str) -> bool:
 
 def _name_taken(name: str) -> NameTaken:
     return NameTaken(
-        "the log has such a pin already, or another makes one: release it, or choose another name",
+        "the log already has a pin of that name, or another process is creating one: release it, "
+        "or choose another name",
         name=name,
     )
 
@@ -325,12 +331,11 @@ def _name_taken(name: str) -> NameTaken:
 def _check_range(manifest: Manifest, start: int, limit: int) -> None:
     if limit > manifest.next:
         raise UsageError(
-            f"the log ends before {limit}, its next position is {manifest.next}: a pin holds "
-            "records that there are"
+            f"a pin's limit must not be after the log's next position, {manifest.next}, not {limit}"
         )
     if not FIRST_POSITION <= start < limit:
         raise UsageError(
-            "a pin holds at least one record of those that the log has",
+            "a pin must hold at least one of the log's records",
             start=start,
             limit=limit,
             oldest=manifest.oldest,

@@ -54,13 +54,11 @@ class Keep:
 
     def __post_init__(self) -> None:
         if self.start is not None:
-            check_whole(self.start, "the position that is kept")
-        check_whole(self.records, "the number of records that are kept")
+            check_whole(self.start, "the first position to keep")
+        check_whole(self.records, "the number of records to keep")
         check_above_zero(self.share_max, "share_max")
         if self.share_max > 1:
-            raise UsageError(
-                "a collection erases a share above 0, up to 1", share_max=self.share_max
-            )
+            raise UsageError("share_max must be above 0 and at most 1", share_max=self.share_max)
 
 
 def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int | None:
@@ -127,7 +125,8 @@ def plan_collection(
         return Garbage()
     if len(cut.erased) > ERASED_MAX:
         raise VerificationError(
-            f"one collection erases at most {ERASED_MAX} fragments: keep more, and collect again",
+            f"one collection deletes at most {ERASED_MAX} fragments: keep more records, then "
+            "collect again",
             found=len(cut.erased),
         )
     pointers = [child for child in kept if isinstance(child, Pointer)]
@@ -147,7 +146,7 @@ def plan_collection(
         apply_garbage(manifest, plan)
     except ManifestMoved as error:
         raise CorruptionError(
-            f"the log does not add up, so nothing of it is collected: scrub it ({error})"
+            f"the log's setsums do not add up, so nothing was collected: scrub the log ({error})"
         ) from error
     return plan
 
@@ -159,8 +158,8 @@ def _streams_after(manifest: Manifest, controls: Controls) -> Streams | None:
         return apply_controls(manifest.chain.streams_at_start, controls)
     except UsageError as error:
         raise CorruptionError(
-            f"the log's control records do not fit each other, so nothing of it is collected: "
-            f"scrub it ({error.sentence})"
+            "the log's control records contradict each other, so nothing was collected: scrub "
+            f"the log ({error.sentence})"
         ) from error
 
 
@@ -176,7 +175,7 @@ def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
     Raises:
         ManifestMoved: the plan was made from a manifest with another beginning.
     """
-    require(not plan.is_empty, "an empty plan is not applied")
+    require(not plan.is_empty, "an empty plan must not be applied")
     dropped = set(plan.snapshots_to_drop)
     snapshots = [child for child in manifest.snapshots if child not in dropped]
     if plan.root is not None and plan.root not in snapshots:
@@ -203,7 +202,7 @@ def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
         or sum_of(manifest.children) - sum_of(after.children) != plan.discarded
     ):
         raise ManifestMoved(
-            "the log's manifest is not the one that the collection was planned from: plan again",
+            "the log's manifest has changed since the collection was planned: plan again",
             first_to_keep=plan.first_to_keep,
             oldest=manifest.oldest,
         )
@@ -235,9 +234,9 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
     share = max((size - left) / size if size else 0, gone / count)
     if share > keep.share_max:
         raise VerificationError(
-            f"this would erase {share:.0%} of the log at once, and {keep.share_max:.0%} are "
-            "allowed: look at the cursors, then force it (--force, or force=True), or allow a "
-            "greater share (--share-max, or share_max=)",
+            f"the collection would delete {share:.0%} of the log at once, but at most "
+            f"{keep.share_max:.0%} is allowed: check the cursors, then force it (--force, or "
+            "force=True) or raise the limit (--share-max, or share_max=)",
             first_to_keep=plan.first_to_keep,
             oldest=before.oldest,
             next=before.next,

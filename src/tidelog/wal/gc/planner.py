@@ -85,7 +85,9 @@ class Planner:
             controls = await read_controls(self.store, self.clock, said)
         except ObjectNotFound as error:
             await load_past(self.store, manifest, error)
-            raise ManifestMoved("the log was collected meanwhile: plan again") from error
+            raise ManifestMoved(
+                "another process collected the log concurrently: plan again"
+            ) from error
         decide = partial(plan_collection, manifest, known, cutoff=cutoff, controls=controls)
         plan = await self.clock.offload(decide)
         if not plan.is_empty and not force:

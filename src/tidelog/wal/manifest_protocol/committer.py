@@ -104,7 +104,10 @@ class Committer:
                 return head.manifest
             head = await self._named(orphan, head)
             lost += not _names_last(head.manifest, orphan)
-        raise ContentionError("other writers were ahead at every try to open the log")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to open the log: other writers kept appending "
+            "first; try again"
+        )
 
     async def make(self) -> bool:
         """Create the log if it does not exist; return True if it was or may have been created."""
@@ -163,16 +166,16 @@ class Committer:
             raise
         except NoSuchLog as error:
             raise OutcomeUnknown(
-                "the log was destroyed while records were appended to it: nobody can tell whether "
-                "they were in it for a moment, and they are gone",
+                "another process destroyed the log during the append: the records are lost, "
+                "whether they were appended or not",
                 path=fragment.path,
             ) from error
         except TidelogError as error:
             # After any error the fragment is stored and may still be added, so NOT_APPLIED would be
             # wrong.
             raise OutcomeUnknown(
-                "the records were stored, and it is not known whether the log names them: the next "
-                "to open the log brings them in",
+                "the records were stored, but the manifest may not name them yet: the next "
+                "opener of the log adds them",
                 path=fragment.path,
                 reason=error,
             ) from error
@@ -235,8 +238,8 @@ class Committer:
             manifest = await reader.manifest()
             if fragment.start < manifest.oldest:
                 raise OutcomeUnknown(
-                    "the log was collected past the records before it could be seen whether it "
-                    "had named them",
+                    "a collector deleted that part of the log before this writer could check "
+                    "whether the log had the records",
                     path=fragment.path,
                 )
             try:
@@ -246,7 +249,10 @@ class Committer:
             except ObjectNotFound:
                 continue  # A collection is running: the next manifest shows the result.
             return fragment in found
-        raise LocationError("the log's snapshots vanish as fast as they are read")
+        raise LocationError(
+            f"gave up after {TRIES_MAX} tries to read the log's snapshots: collectors kept "
+            "deleting them; read the log again"
+        )
 
     async def _looked_at(self, head: Head) -> Head:
         """Check the newest fragment of the manifest against its object, on the first open only.
@@ -287,8 +293,8 @@ class Committer:
             return None
         if fragment.start != manifest.next:
             raise CorruptionError(
-                f"a fragment that no manifest names starts at {fragment.start}, where the log "
-                f"goes on at {manifest.next}: move it away",
+                f"a fragment that the manifest does not name starts at {fragment.start}, but the "
+                f"log's next position is {manifest.next}: move the fragment away",
                 path=path,
             )
         return fragment

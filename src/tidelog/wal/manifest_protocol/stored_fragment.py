@@ -32,8 +32,8 @@ def check_count(fragment: Fragment, data: bytes) -> None:
     wanted = fragment.limit - fragment.start
     if records != wanted:
         raise CorruptionError(
-            f"the log's manifest says that its newest fragment has {wanted} records, and it has "
-            f"{records}: restore the manifest",
+            f"the log's newest fragment has {records} records, but its manifest declares "
+            f"{wanted}: restore the manifest",
             path=fragment.path,
         )
 
@@ -51,7 +51,8 @@ def describe_orphan(data: bytes, seq_no: int) -> Fragment:
     fragment = fragment_over(records, seq_no, len(data))
     if problems := problems_of_fragment(records, len(data), fragment):
         raise CorruptionError(
-            f"a fragment that no manifest names is broken ({'; '.join(problems)}): move it away",
+            f"a fragment that the manifest does not name is damaged ({'; '.join(problems)}): move "
+            "it away",
             path=path,
         )
     return fragment

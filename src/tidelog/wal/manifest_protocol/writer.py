@@ -110,7 +110,10 @@ class Wal3Writer(BatchWriter):
         try:
             fragment = await self._stored(bodies_of(batch), before)
             if fragment is None and lost == LOST_MAX:
-                raise ContentionError("other writers were first at every try to append")
+                raise ContentionError(
+                    f"gave up after {LOST_MAX} tries: other writers kept appending first; append "
+                    "again"
+                )
         except TidelogError as error:
             self._queue.answer(batch, error)
             return None
@@ -125,8 +128,8 @@ class Wal3Writer(BatchWriter):
         fragment = await self.committer.store_after(bodies, before.fragment)
         if fragment is not None and not await before.task:
             raise OutcomeUnknown(
-                "the batch before it did not get into the log, or it is not known: whether this "
-                "one did shows once the log is opened again",
+                "the previous batch may not be in the log, so this one may not be either: open "
+                "the log again to find out",
                 path=fragment.path,
             )
         return fragment
@@ -142,6 +145,8 @@ class Wal3Writer(BatchWriter):
             self._queue.settle(batch, fragment.start)
         else:
             # This writer was suspended while others wrote, and its number was collected.
-            lost = ContentionError("the log went on without this writer: append again")
+            lost = ContentionError(
+                "other writers continued the log without these records: append them again"
+            )
             self._queue.fail(batch, lost)
         return is_in

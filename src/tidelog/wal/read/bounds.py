@@ -30,7 +30,7 @@ def check_fragment(fragment: Fragment) -> None:
     Raises:
         UsageError: the value is not a fragment.
     """
-    check_kind(fragment, Fragment, "a fragment is one that Log.fragments() returned")
+    check_kind(fragment, Fragment, "a fragment must be one that Log.fragments() returned")
 
 
 def check_position(position: int) -> None:
@@ -56,8 +56,8 @@ def check_range(start: int, limit: int | None = None) -> None:
         check_whole(value, "a position")
     if limit is not None and limit < start:
         raise UsageError(
-            "the range ends before it starts: limit is the position before which it stops, and no "
-            "number of records",
+            "the range ends before it starts: limit must be the position after the last one, not "
+            "a number of records",
             start=start,
             limit=limit,
         )

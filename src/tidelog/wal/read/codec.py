@@ -36,7 +36,8 @@ def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
     link, records = decode_data(data, path=fragment.path)
     if problems := problems_of_data(records, link, len(data), fragment):
         raise CorruptionError(
-            f"a slot's object is not what was written ({'; '.join(problems)}): restore it",
+            f"a slot's object differs from the log's description of it ({'; '.join(problems)}): "
+            "restore it",
             path=fragment.path,
         )
     return records

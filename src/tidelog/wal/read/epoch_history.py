@@ -101,5 +101,5 @@ async def _load_one(store: Store, pointer: PastEpochs) -> EpochList:
         )
     except ObjectNotFound as error:
         raise CorruptionError(
-            f"the log names a list of epochs that is not there: restore it ({error})"
+            f"the log names a missing list of epochs: restore it ({error})"
         ) from error

@@ -154,13 +154,13 @@ async def load_past(
 
 def missing(error: ObjectNotFound) -> CorruptionError:
     """Return the error of a log that lacks an object."""
-    return CorruptionError(f"the log names an object that is not there: restore it ({error})")
+    return CorruptionError(f"the log names a missing object: restore it ({error})")
 
 
 def collected(start: int, oldest: int) -> PositionCollected:
     """Return the error of a read of collected records."""
     return PositionCollected(
-        f"records from {start} on were collected: the oldest is {oldest}", oldest=oldest
+        f"the records since {start} were collected: the oldest record is {oldest}", oldest=oldest
     )
 
 
@@ -174,13 +174,15 @@ def refuse_slots(manifest: Manifest) -> Manifest:
     if manifest.is_destroyed:
         raise NoSuchLog("the log was destroyed, with all its records")
     if manifest.chain is not None:
-        raise UsageError("this is a log of slot commits, not one in wal3's form: open it as such")
+        raise UsageError(
+            "this log uses the slot protocol, not wal3's format: open it as a slot log"
+        )
     return manifest
 
 
 def no_such_log(store: Store) -> NoSuchLog:
     """Return the error of a store without a log."""
     return NoSuchLog(
-        f"there is no log at {store.url}: nothing lies there as {MANIFEST}; correct the place, or "
-        "if its manifest was lost, 'tidelog log rebuild' makes it again"
+        f"no log at {store.url}: {MANIFEST} does not exist; correct the location, or if the log "
+        "lost its manifest, run 'tidelog log rebuild'"
     )

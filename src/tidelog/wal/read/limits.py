@@ -36,7 +36,9 @@ class Limits:
             limit = getattr(self, name)
             if limit is not None and (type(limit) is not int or limit < 1):
                 told = quoted(limit)
-                raise UsageError(f"a limit is a whole number (int) from 1 on: {name}", limit=told)
+                raise UsageError(
+                    f"a limit must be a whole number (int) of at least 1: {name}", limit=told
+                )
         if self.until_us is not None:
             check_time_us(self.until_us)
 
@@ -57,7 +59,7 @@ def check_limits(limits: Limits | None) -> None:
         UsageError: the value is something else.
     """
     if limits is not None:
-        check_kind(limits, Limits, "limits is a tidelog.Limits")
+        check_kind(limits, Limits, "limits must be a tidelog.Limits")
 
 
 def check_time_us(time_us: int) -> None:
@@ -68,7 +70,7 @@ def check_time_us(time_us: int) -> None:
     """
     if type(time_us) is not int or not 0 <= time_us <= TIME_MAX_US:
         raise UsageError(
-            "a time is a whole number (int) of microseconds since 1970, from 0 to 2^63-1",
+            "a time must be a whole number (int) of microseconds since 1970, from 0 to 2^63-1",
             time_us=quoted(time_us),
         )
 

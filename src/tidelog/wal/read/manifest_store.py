@@ -92,7 +92,7 @@ class ManifestStore:
                 self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock, resend=self.resend
             )
         except ObjectChanged as error:
-            raise ManifestMoved("another replaced the manifest: read it again") from error
+            raise ManifestMoved("another process replaced the manifest: read it again") from error
         return Head(change.manifest, e_tag)
 
     async def update(
@@ -149,7 +149,9 @@ class _Update:
             head, is_fresh = await self._read_again(attempt if is_fresh else 0), True
         if self._doubt is not None:
             raise _still_unknown(self._doubt) from self._doubt
-        raise ContentionError("others replaced the manifest at every try: try again")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries: other writers kept replacing the manifest; try again"
+        )
 
     def _decided(self, head: Head, *, is_fresh: bool) -> Change | None:
         try:
@@ -189,7 +191,6 @@ class _Update:
 
 def _still_unknown(reason: TidelogError) -> OutcomeUnknown:
     return OutcomeUnknown(
-        "the manifest may have been replaced as was asked for, and what became of it cannot be "
-        "read: read the log before deciding again",
+        "the manifest may have been replaced, and cannot be read back: read the log before a retry",
         reason=reason,
     )

@@ -41,7 +41,7 @@ async def store_named(
             raise _names_another(one.path) from error
         # Stored or not, no manifest names the object.
         raise LocationError(
-            "what the manifest was to name could not be stored, so no manifest was written",
+            "an object for the manifest could not be stored, so no manifest was written",
             path=one.path,
             reason=error,
         ) from error
@@ -49,8 +49,8 @@ async def store_named(
 
 def _names_another(path: str) -> NameInUse:
     return NameInUse(
-        "what lies under a name that the log is to use is broken, or names something else, so no "
-        "manifest was written: move it away",
+        "the path of a new object has a damaged object, or one with other contents, so no "
+        "manifest was written: move that object away",
         path=path,
     )
 

@@ -142,7 +142,7 @@ class RecordReader:
                     raise _gap(reached, fragment.start)
                 if number is not None and fragment.seq_no != number + 1:
                     raise CorruptionError(
-                        "the numbers of the log's fragments do not follow each other: restore it",
+                        "the log's fragment numbers are not contiguous: restore the log",
                         path=fragment.path,
                         expected=number + 1,
                     )
@@ -177,5 +177,5 @@ def records_between(records: pa.Table, fragment: Fragment, start: int, limit: in
 
 def _gap(reached: int, found: int) -> CorruptionError:
     return CorruptionError(
-        f"the log names no fragment with the positions {reached} to {found - 1}: restore it"
+        f"the log has no fragment with the positions {reached} to {found - 1}: restore the log"
     )

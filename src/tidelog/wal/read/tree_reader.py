@@ -63,7 +63,7 @@ class TreeReader:
         )
         if problems := problems_of_snapshot(found, pointer):
             raise CorruptionError(
-                f"a snapshot is not what was written ({'; '.join(problems)}): restore it",
+                f"a snapshot differs from its pointer ({'; '.join(problems)}): restore it",
                 path=pointer.path,
             )
         return found

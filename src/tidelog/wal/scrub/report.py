@@ -64,7 +64,7 @@ class ScrubRange:
     def __post_init__(self) -> None:
         check_range(self.start, self.limit)
         if self.limit is not None and self.limit <= self.start:
-            raise UsageError(f"a range from {self.start} to {self.limit} has no position in it")
+            raise UsageError(f"the range from {self.start} to {self.limit} is empty")
 
     @property
     def is_all(self) -> bool:

@@ -68,7 +68,9 @@ async def scrub_slots(
         if tail is not None and await _beyond(run, tail):
             tail = (await reader.end()).tail  # The object may only be newer than the walk.
             for path in await _beyond(run, tail):
-                run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
+                run.tell(
+                    path, f"the log ends before it, at {tail.path}: the object there is missing"
+                )
         return run.found
 
     return await scrub_again(partial(reader.manifest, checked=False), once)
@@ -89,7 +91,7 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
     for path, slot in run.slots.items():
         if chain.knows(slot) and path != chain.of(slot).path(slot):
             # The object may exist now, but nothing protects it for this log.
-            run.tell(path, "it does not lie where the log's epochs say, or is another log's")
+            run.tell(path, "its path does not match the log's epochs, or belongs to another log")
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
         following = chain.after(ending) or chain.seal
@@ -164,7 +166,7 @@ async def _problems_of_pinned(
     except ObjectNotFound:
         # A pin that is not sure may have come too late, and its creator got no answer that it
         # holds.
-        return [Problem(path, "a pin holds it, and it is not there")] if is_sure else []
+        return [Problem(path, "it is missing, though a pin holds it")] if is_sure else []
     except CorruptionError as error:
         return [Problem(path, str(error))]
 
@@ -176,14 +178,14 @@ async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Se
     try:
         link, _ = await read_link(run.reader.store, path)
     except ObjectNotFound:
-        run.tell(path, "the fence that ended the epoch is not there")
+        run.tell(path, "the fence that ended the epoch is missing")
     except CorruptionError as error:
         run.tell(path, str(error))
     else:
         if not isinstance(link, FenceLink) or (link.epoch, link.slot) != (ending.name, slot):
             run.tell(path, "it is not the fence that ended the epoch")
         elif _own(following) != _following(link):
-            run.tell(path, "the manifest says something else of what follows it")
+            run.tell(path, "the manifest names another next epoch, or another seal")
 
 
 def _following(link: FenceLink) -> Epoch | Seal:
@@ -258,7 +260,9 @@ def _examined(data: bytes, fragment: Fragment, before: Before) -> tuple[list[str
     problems = problems_of_data(records, link, len(data), fragment, with_setsum=True)
     if isinstance(link, DataLink) and not problems:
         if link.log_setsum != before.setsum + link.setsum:
-            problems.append("its link's log_setsum is not that of the log up to it")
+            problems.append("its link's log_setsum differs from the setsum of the log up to it")
         if link.log_bytes != before.bytes:
-            problems.append(f"its link says {link.log_bytes} bytes before it, not {before.bytes}")
+            problems.append(
+                f"its link declares {link.log_bytes} bytes before it, not {before.bytes}"
+            )
     return problems, records.num_rows

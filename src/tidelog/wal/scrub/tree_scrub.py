@@ -141,13 +141,13 @@ class TreeScrub:
                     # A collection went past, and may have deleted checked objects.
                     manifest, is_all = newer, False
                 else:
-                    self.tell(missing.pointer.path, "it is not there")
+                    self.tell(missing.pointer.path, "it is missing")
                     self.lost.add(missing.pointer.path)
                 self.reached = missing.pointer.start
         await self.settle()
         reached = self.found.setsum + manifest.collected
         if is_all and not self.found.problems and reached != manifest.setsum:
-            self.tell(MANIFEST, "its setsum is not that of what it reaches")
+            self.tell(MANIFEST, "its setsum is not the sum of its reachable and collected records")
 
     async def forgive(self, manifest: Manifest) -> None:
         """Drop the faults of fragments that were collected since ``manifest`` was read.
@@ -225,7 +225,7 @@ class TreeScrub:
         try:
             data = (await self.reader.store.get(fragment.path)).data
         except ObjectNotFound:
-            self.tell(fragment.path, "it is not there")
+            self.tell(fragment.path, "it is missing")
         except CorruptionError as error:
             self.tell(fragment.path, str(error))
         else:

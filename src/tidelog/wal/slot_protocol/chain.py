@@ -72,7 +72,8 @@ def chain_of(manifest: Manifest) -> Chain:
     """
     if manifest.chain is None:
         raise UsageError(
-            "this is a log of the manifest protocol, as wal3 writes it: open it as such"
+            "this log uses the manifest protocol (wal3's format), not the slot protocol: open it "
+            "as a manifest log"
         )
     return manifest.chain
 
@@ -89,9 +90,9 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
         raise _broken("it is the object of another slot", tail)
     if isinstance(link, DataLink):
         if (link.start, link.log_bytes) != (tail.position, tail.log_bytes):
-            raise _broken("its records do not follow those before it", tail)
+            raise _broken("its records do not continue the previous slot", tail)
         if link.log_setsum != tail.setsum + link.setsum or link.limit <= link.start:
-            raise _broken("its setsums do not continue those before it", tail)
+            raise _broken("its setsums do not continue the previous slot", tail)
         after = replace(
             tail,
             slot=tail.slot + 1,
@@ -104,7 +105,7 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
     if link.next is None:
         return tail, Seal(slot=tail.slot, successor=link.successor, reach=link.reach)
     if link.next.number != tail.epoch.number + 1:
-        raise _broken("its next epoch does not follow", tail)
+        raise _broken("the next epoch that it names has the wrong number", tail)
     return replace(tail, epoch=link.next), link.next
 
 
@@ -124,7 +125,7 @@ def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifes
                 _check_fence(one.first_slot, manifest)
                 if one.number != chain.last.number + 1:
                     raise CorruptionError(
-                        "an epoch is not the one that comes next in the log", epoch=one.name
+                        "an epoch does not continue the log's last epoch", epoch=one.name
                     )
                 epochs = (*chain.epochs, one)
                 manifest = replace(manifest, chain=replace(chain, epochs=epochs, is_closed=False))
@@ -191,7 +192,7 @@ def _after(streams: Streams, controls: Controls, *, where: str) -> Streams:
         return apply_controls(streams, controls)
     except UsageError as error:
         raise CorruptionError(
-            f"a control record does not fit the streams that are open ({error.sentence})",
+            f"a control record contradicts the open streams ({error.sentence}): restore the object",
             path=where,
         ) from error
 
@@ -199,7 +200,7 @@ def _after(streams: Streams, controls: Controls, *, where: str) -> Streams:
 def _check_fence(slot: int, manifest: Manifest) -> None:
     if slot != manifest.next_seq_no:
         raise CorruptionError(
-            "a fence is not at the slot that comes next in the log",
+            "a fence is not at the log's next slot",
             slot=slot,
             expected=manifest.next_seq_no,
         )

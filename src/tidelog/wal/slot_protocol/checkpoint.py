@@ -62,7 +62,10 @@ class Checkpointer:
                 return await self.replace_once(head, steps, closing=closing)
             except ManifestMoved:
                 head = await load_head(self.store)
-        raise ContentionError("others replaced the manifest at every try to roll the log up")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to roll up the log: other processes kept replacing "
+            "the manifest; try again"
+        )
 
     async def replace_once(
         self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
@@ -85,7 +88,7 @@ class Checkpointer:
         try:
             return await ManifestStore(store=self.store, clock=self.clock).replace(head, change)
         except OutcomeUnknown as error:
-            raise ManifestMoved("another replaced the manifest: read it again") from error
+            raise ManifestMoved("another process replaced the manifest: read it again") from error
 
 
 async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
@@ -133,7 +136,10 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
                 return await Checkpointer(store=store, clock=clock, writer=writer).replace_once(
                     head, steps
                 )
-    raise ContentionError("others replaced the manifest at every try to roll the log up")
+    raise ContentionError(
+        f"gave up after {TRIES_MAX} tries to roll up the log: other processes kept replacing the "
+        "manifest; try again"
+    )
 
 
 def _is_past(manifest: Manifest, tail: Tail) -> bool:
@@ -188,6 +194,4 @@ def check_continues(before: Manifest, after: Manifest) -> None:
         and _streams_continue(before, after)
     )
     if not kept:
-        raise CorruptionError(
-            "a manifest would not continue the one before it: nothing was written"
-        )
+        raise CorruptionError("the new manifest does not continue the old one: nothing was written")

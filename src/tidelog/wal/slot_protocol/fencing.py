@@ -142,7 +142,10 @@ class Fencer:
                 return Ended(known.head, known.steps, known.tail, taken_from)
             if attempt and known.seal is None:
                 await self.clock.sleep(backoff_us(attempt - 1, self.clock))
-        raise ContentionError("others were first at every try to open the log")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to open the log: other writers kept opening it "
+            "first; try again"
+        )
 
     async def seal(self, *, successor: str = "") -> Seal:
         """End the log: no process can append to it afterwards.
@@ -154,8 +157,8 @@ class Fencer:
         """
         if type(successor) is not str or len(successor) > SUCCESSOR_MAX:
             raise UsageError(
-                f"the successor of a log is a text of at most {SUCCESSOR_MAX} characters, empty if "
-                "there is none"
+                f"successor must be a str of at most {SUCCESSOR_MAX} characters (empty for no "
+                "successor)"
             )
         known = await self._look()
         for attempt in range(TRIES_MAX):
@@ -168,7 +171,10 @@ class Fencer:
                 return known.seal
             if attempt and known.seal is None:
                 await self.clock.sleep(backoff_us(attempt - 1, self.clock))
-        raise ContentionError("others were first at every try to seal the log")
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries to seal the log: writers kept opening it first; try "
+            "again"
+        )
 
     def _fence(self, tail: Tail, following: Epoch | None, successor: str) -> FenceLink:
         return FenceLink(
@@ -310,7 +316,7 @@ def _later(known: _Known, newer: _Known) -> _Known:
 def fenced_by(epoch: Epoch) -> Fenced:
     """Return the error of a writer whose epoch was ended by the opener of ``epoch``."""
     return Fenced(
-        "another writer took over the log: stop, or open it again if you mean to take it back",
+        "another writer took over the log: stop, or open the log again to take it back",
         by=repr(epoch.opener),
         slot=epoch.first_slot,
     )
@@ -329,8 +335,8 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
 
 def log_sealed(seal: Seal) -> LogSealed:
     """Return the error of an append to a sealed log."""
-    where = f": go on in {seal.successor}" if seal.successor else ""
-    return LogSealed(f"the log is sealed, and takes no more records{where}", slot=seal.slot)
+    where = f": append to {seal.successor}" if seal.successor else ""
+    return LogSealed(f"the log is sealed, and refuses appends{where}", slot=seal.slot)
 
 
 def over(after: Epoch | Seal) -> TidelogError:

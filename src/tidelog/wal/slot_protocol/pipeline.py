@@ -162,7 +162,9 @@ class Pipeline:
         met = await self._met(slot, sent, found)
         if isinstance(met, Fragment):
             path = sent.fragment.path
-            raise CorruptionError("somebody else wrote into this writer's epoch", path=path)
+            raise CorruptionError(
+                "another process wrote into this writer's epoch: scrub the log", path=path
+            )
         if await self._has_landed(slot):
             # The batch was stored and collected. A late opener then found the slot empty, and its
             # fence is stray.
@@ -189,7 +191,7 @@ class Pipeline:
         """Note that the store refused the object at every try, so it is certainly not stored."""
         if not isinstance(error, LocationError):
             error = LocationError(
-                "the store did not take the records, and they are not in the log", reason=error
+                "the store refused the records, so they are not in the log", reason=error
             )
         self._refused[slot] = error
         if slot == self._window.next - 1 and self.doubt is None:

@@ -34,8 +34,6 @@ class Shape:
         check_shape(lanes=self.lanes, alpha=self.alpha)
         for name in ("rollup_slots", "rollup_interval_us"):
             check_whole(getattr(self, name), name)
-        check_kind(self.rollover, Rollover, "rollover is a Rollover")
+        check_kind(self.rollover, Rollover, "rollover must be a Rollover")
         if not self.rollup_slots:
-            raise UsageError(
-                "a log is rolled up after 1 slot or more", rollup_slots=self.rollup_slots
-            )
+            raise UsageError("rollup_slots must be at least 1", rollup_slots=self.rollup_slots)

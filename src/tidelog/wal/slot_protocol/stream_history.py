@@ -32,7 +32,8 @@ async def streams_at(reader: SlotReader, position: int) -> Streams:
         manifest = await reader.manifest()
         if position < manifest.oldest:
             raise PositionCollected(
-                f"what was open at {position} was collected: the oldest is {manifest.oldest}",
+                f"the streams open at {position} were collected: the oldest position is "
+                f"{manifest.oldest}",
                 oldest=manifest.oldest,
             )
         try:

@@ -337,7 +337,10 @@ class SlotWriter(BatchWriter):
         else:
             after = over(end.after)
         if end is None:
-            raise InvariantError("an epoch that was ended has no end", epoch=pipeline.epoch.name)
+            raise InvariantError(
+                "this writer's epoch has ended, but its end was not found",
+                epoch=pipeline.epoch.name,
+            )
         return _Resolved(end.slot, after)
 
     def _give_up(self, pipeline: Pipeline) -> None:
