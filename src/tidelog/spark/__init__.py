@@ -1,6 +1,6 @@
-"""Spark: a data source, an engine for ingestion, and a session that starts quickly and keeps quiet.
+"""Spark: a data source, an engine for ingestion, and a session that starts fast and logs little.
 
-Importing this starts no Java; only `session` does, when it is called.
+Importing this package starts no JVM; only a call of `session` does.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-# At once, unlike the rest: the module of this name, whenever it was imported, would take its place.
+# Not lazy: an import of the submodule `session` would otherwise replace the function of this name.
 from tidelog.spark.session import session
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The JVM's class archive: Spark's classes as they look once loaded, kept for the next start.
+"""The JVM's class archive: Spark's loaded classes, stored for the next start.
 
-The JVM ignores an archive that does not fit its version or its jars, so none is ever in the way.
-Does not write any: see `warm`.
+The JVM ignores an archive of another version or other jars, so a stale archive does no harm. This
+module writes no archive: see `warm`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import pyspark
 
 from tidelog.spark.java import Launcher
 
-_AOT_SINCE = 25  # From there on one archive holds all; before, one beside the JDK's own.
+_AOT_SINCE = 25  # Since then one archive holds all classes; before, it extends the JDK's own.
 
 
 def archive_path(launcher: Launcher) -> Path:
-    """Return where the archive for this Java and this Spark stands, or would stand."""
+    """Return the path of the archive for this Java and this Spark, whether it exists or not."""
     jars = hashlib.sha256(pyspark.__file__.encode()).hexdigest()[:8]
     kind = "aot" if launcher.version >= _AOT_SINCE else "jsa"
     return launcher.home / f"spark-{pyspark.__version__}-{jars}.{kind}"
 
 
 def reading_options(launcher: Launcher) -> list[str]:
-    """Return the JVM's options to start from the archive; none where there is no archive."""
+    """Return the JVM's options to start from the archive; empty if no archive exists."""
     path = archive_path(launcher)
     if not path.exists():
         return []
@@ -33,6 +33,6 @@ def reading_options(launcher: Launcher) -> list[str]:
 
 
 def recording_options(launcher: Launcher, path: Path) -> list[str]:
-    """Return the JVM's options to write an archive to ``path`` when it ends."""
+    """Return the JVM's options to write an archive to ``path`` at exit."""
     option = "AOTCacheOutput" if launcher.version >= _AOT_SINCE else "ArchiveClassesAtExit"
     return [f'"-XX:{option}={path}"']

@@ -1,14 +1,14 @@
 """``spark.read.format("tidelog")``: a collection at one time; with ``kind``, changes, or a log.
 
-The time is chosen when a DataFrame is loaded, and stays: Spark plans a join of a DataFrame with
-itself twice, and both sides must see the same, whatever is committed meanwhile. What is planned
-(see `scan_plan`) are plain values; each task opens its own store, and consolidates its share
-without a shuffle.
+The time is chosen at ``load``, and stays the same. Spark plans a join of a DataFrame with itself
+twice, and both sides must see the same rows, whatever is committed concurrently. Plans (see
+`scan_plan`) are plain values. Each task opens its own store, and consolidates its share without a
+shuffle.
 
-Writes keyed logs alone, and says so; prunes no columns by itself: Spark does not say which ones a
-query needs, so they are named by the option ``columns``. What it says of conditions prunes parts
-and row groups, where the session's ``spark.sql.python.filterPushdown.enabled`` is on. Logs are read
-by `log_source` and `log_stream`, keyed logs in `keyed`.
+Spark does not report the columns that a query needs, so the option ``columns`` names them. Its
+filters prune parts and row groups if the session sets
+``spark.sql.python.filterPushdown.enabled``. `log_source` and `log_stream` read logs. `keyed` reads
+keyed logs and writes them; a write of another kind raises an error.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -69,7 +69,7 @@ from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
 
 CANNOT_WRITE: Final = {
-    # Tasks that append would each end the turn of another, or in wal3's form contend with it.
+    # Each task would open the log, and so fence the others; in wal3's form they would contend.
     "log": "Spark cannot write a log: append on the driver, in foreachBatch, never in tasks, for "
     "each would be another writer; keep batch_id in the records, for a batch may come twice",
     "collection": "Spark cannot write a collection: write files, make a source of them with "
@@ -80,7 +80,7 @@ STREAMS: Final = ("log", "keyed")
 
 
 class TidelogDataSource(DataSource):
-    """The source of collections, and with the option ``kind`` of changes and logs."""
+    """The data source of collections; with the option ``kind``, of changes and logs."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -120,7 +120,7 @@ class TidelogDataSource(DataSource):
                 check_keyed_for_batch(read_keyed_settings(self.options, os.environ))
                 taking = FilteringKeyedReader if is_asked_for_filters() else KeyedSourceReader
                 return taking(self._pin)
-            # With its setting off, Spark refuses a reader that could take filters.
+            # If its setting is off, Spark refuses a reader that has `pushFilters`.
             made = FilteringReader if is_asked_for_filters() else TidelogReader
             return made(self._pin, schema)
 
@@ -184,14 +184,14 @@ def register(spark: SparkSession) -> None:
 
 
 class ScanPartition(InputPartition):
-    """A partition of Spark's: encoded scans."""
+    """A partition for Spark, with its encoded scans."""
 
     def __init__(self, value: bytes) -> None:
         super().__init__(value)
 
 
 class TidelogReader(DataSourceReader):
-    """Plans on the driver, and reads in executors; it goes with every task, so it is small."""
+    """The reader, which plans on the driver and reads in executors; Spark pickles it per task."""
 
     def __init__(self, pin: PinnedRead, schema: StructType) -> None:
         self._pin = pin
@@ -204,7 +204,7 @@ class TidelogReader(DataSourceReader):
         return [ScanPartition(msgspec.msgpack.encode(packed)) for packed in pack_scans(scans)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark makes such a partition where there are none.
+        if partition.value is None:  # Spark makes one empty partition if a plan has none.
             return
         use_one_core()
         target = arrow_schema(self._schema)
@@ -223,10 +223,10 @@ class TidelogReader(DataSourceReader):
 
 
 class FilteringReader(TidelogReader):
-    """A reader that is told what Spark will choose by, and leaves out what cannot be chosen."""
+    """A reader that gets Spark's filters, and skips the parts that cannot match them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
         data = decode_schema(self._pin.schema).data
         self._box = box_of_filters(filters, pa.schema([data.field(n) for n in self._pin.columns]))
-        # Spark computes all of them itself: bounds may be wider than a condition.
+        # Spark evaluates all filters again, since bounds may match more rows than a filter.
         yield from filters

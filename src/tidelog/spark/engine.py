@@ -1,8 +1,8 @@
-"""The engine that does a tick's work on Spark.
+"""The engine that computes ticks on Spark.
 
-The driver plans and gathers; executors open their own stores, read, compute and write parts; the
-ingester alone commits. Tasks take and give plain values (see `tasks`), and messages cross the
-shuffle as Arrow's own bytes, also in types that Spark lacks.
+The driver plans and gathers. Executors open their own stores, read, compute and write parts. Only
+the ingester commits. Tasks take and return plain values (see `tasks`). Messages cross the shuffle
+as Arrow IPC bytes, so they may have types that Spark lacks.
 Source: design page 6, "The recipe, as it runs", steps 3 to 5; storage, "The recipe".
 """
 
@@ -53,7 +53,7 @@ from tidelog.store.wrapping import open_dressed
 
 @dataclass(slots=True)
 class SparkEngine:
-    """Works in the executors of a Spark session, which must reach the location and the source."""
+    """An engine on the executors of a Spark session, which must reach the location and source."""
 
     spark: SparkSession
     _: KW_ONLY
@@ -82,8 +82,9 @@ class SparkEngine:
         """Read the job's ranges, compute, and write parts, in executors.
 
         Raises:
-            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
-                Nothing was committed. UsageError: executors cannot do it; see `prepare`.
+            SourceRewritten, GoneError: an object of the source changed or disappeared.
+            LocationError: a store failed, or Spark. Nothing was committed.
+            UsageError: the executors cannot do the work; see `check_executors`.
         """
         await self._check(job.source, job.ranges)
         tasks = self._tasks()
@@ -104,11 +105,12 @@ class SparkEngine:
         return computed
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
-        """Look into the pieces of files that may be taken next, in executors.
+        """Survey the pieces of files that the next tick may take, in executors.
 
         Raises:
-            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
-            UsageError: executors cannot do it; see `prepare`.
+            SourceRewritten, GoneError: an object of the source changed or disappeared.
+            LocationError: a store failed, or Spark.
+            UsageError: the executors cannot do the work; see `check_executors`.
         """
         if job.is_small(self.settings.driver_bytes):
             return await survey_here(job, source, at_once=READS_MAX)
@@ -131,7 +133,7 @@ class SparkEngine:
     async def _check(
         self, source: SourceInfo, files: Sequence[AddressRange | FileCandidate]
     ) -> None:
-        """Ask executors that are other processes than this, once, what they have and see."""
+        """Check the executors once per source, if they are not threads of this process."""
         if source.id in self._checked:
             return
         if self._tasks().is_elsewhere:
@@ -147,24 +149,25 @@ class SparkEngine:
 
     def _tasks(self) -> SparkTasks:
         if self._known_tasks is None or not is_connect(self.spark):
-            self._known_tasks = tasks_of(self.spark)  # Of a session that runs; it may be stopped.
+            # Without Connect, each use checks that the session was not stopped.
+            self._known_tasks = tasks_of(self.spark)
         return self._known_tasks
 
 
 def _collect(tasks: SparkTasks, plan: TickPlan) -> Sequence[Outcome]:
     if not plan.finishes:
         return tasks.run(run_shares, plan.shares)
-    # The second stage's shares go with the first task's, and through the shuffle: each to its own
-    # task, where a closure or a broadcast would bring all of them to all.
+    # The second stage's shares travel with the first task's input and through the shuffle, so each
+    # reaches only its own task. A closure or a broadcast would send all shares to every task.
     given = [(share, () if n else plan.finishes) for n, share in enumerate(plan.shares)]
     return tasks.meet(shape_shares, given, finish_shares, len(plan.finishes))
 
 
 def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
-    """Put together what the tasks of a tick did.
+    """Combine the results of a tick's tasks.
 
     Raises:
-        TidelogError: a task met it.
+        TidelogError: the first error among the results.
     """
     written = [Written()] * shards
     error_parts: list[Part] = []
@@ -192,10 +195,10 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
 
 
 def gather_surveys(told: Sequence[SurveyTold]) -> SurveyResult:
-    """Put together what the tasks of a survey found.
+    """Combine the results of a survey's tasks.
 
     Raises:
-        TidelogError: a task met it.
+        TidelogError: the first error among the results.
     """
     found: list[Surveyed] = []
     usage = Usage()

@@ -1,4 +1,4 @@
-"""What Spark says of its failures, brought down to a sentence. Pure."""
+"""Spark's failures, reduced to one sentence. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 CAUSE_MAX: Final = 400
 
-# What was raised stands below the frames, which are indented.
+# The exception follows the frames, which are indented.
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<raised>\S.*)")
 _JAVA: Final = re.compile(r"^: (?P<thrown>.*)$", re.MULTILINE)
 _CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*: ")
 
 
 def describe_failure(text: str) -> str:
-    """Return what an exception of Spark's says is wrong: what Python raised, else what the JVM did.
+    """Return the cause that an exception of Spark states: Python's exception, else the JVM's.
 
-    Shape: ``text`` is the exception as a string, many lines of Java or Python frames.
+    Shape: ``text`` is the exception as a string, with many lines of Java or Python frames.
     """
     cause: str = text.strip().partition("\n")[0]
     if thrown := _JAVA.search(text):

@@ -1,11 +1,11 @@
-"""Conditions that Spark pushes down, as bounds on columns. Pure.
+"""Filters that Spark pushes down, as bounds on columns. Pure.
 
-Spark computes each condition itself as well: bounds only say what need not be decoded. So a
-condition of a kind that is not known here bounds nothing.
+Spark evaluates each filter again, so bounds only skip rows that need no decoding. A filter of an
+unknown kind therefore adds no bound.
 
-PySpark has filters from 4.1 on, and refuses a source that takes them in a session whose setting
-``spark.sql.python.filterPushdown.enabled`` is off. A reader cannot ask for the setting: it looks at
-who makes it.
+PySpark 4.1 and later push filters down. They refuse a source with filters in a session whose
+setting ``spark.sql.python.filterPushdown.enabled`` is off. A reader cannot read the setting, so
+this module looks for Spark's planning with filters among the calling frames.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import pyarrow as pa
 from tidelog.persist.format.bounds import Interval, meet, whole_range
 
 Bound: TypeAlias = "int | str | None"
-PUSHING: Final = "data_source_pushdown_filters"  # PySpark's module that asks which it takes.
+PUSHING: Final = "data_source_pushdown_filters"  # PySpark's worker module for plans with filters.
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def is_asked_for_filters() -> bool:
-    """Say whether the caller's caller is Spark's planning with filters."""
+    """Return True if Spark's planning with filters is among the calling frames."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         spec = frame.f_globals.get("__spec__")
@@ -38,7 +38,7 @@ def is_asked_for_filters() -> bool:
 
 
 def box_of_filters(filters: Iterable[Any], schema: pa.Schema) -> dict[str, tuple[Bound, Bound]]:
-    """Return bounds outside of which no row fulfils all of the filters."""
+    """Return bounds that every row has which satisfies all filters."""
     return meet(_bounds(filters, schema))
 
 
@@ -62,7 +62,7 @@ def _bounds(filters: Iterable[Any], schema: pa.Schema) -> Iterator[tuple[str, In
 
 
 def _value(value: Any, dtype: pa.DataType) -> Bound:
-    """Return a value as bounds have it, or None if it is of another kind than its column."""
+    """Return a value in the form of bounds; None if its type is not its column's."""
     if pa.types.is_integer(dtype) and isinstance(value, int) and not isinstance(value, bool):
         return value if value in whole_range(dtype) else None
     if pa.types.is_string(dtype) and isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Messages on their way from the tasks that decode them to those of their keys' buckets. Pure.
+"""Messages on their way from the tasks that decode them to the tasks of their keys' buckets. Pure.
 
-What follows from a message's row, its binding and its source is not sent but computed again: its
-times. Of a key's messages that come at one time, each task hands on the last.
+The receiving task computes a message's times again from its row, its binding and its source, so
+the times are not sent. If several messages of a key have one time, each task sends only the last.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Messages:
 
 
 def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
-    """Yield messages to the partitions of their keys."""
+    """Yield messages, each with the partition of its keys."""
     job = share.job
     named = hash_keys(messages, job.data_schema)
     buckets = bucket_of(named, share.buckets)
     if job.source.time_column is None:
-        # All come at one time. With times of their own, most keys come once at each.
+        # All messages have one time. With event times, most keys occur once per time.
         there = np.zeros(messages.num_rows, dtype=np.bool_)
         there[last_of_each(messages, named)] = True
         buckets[~there] = -1
@@ -51,7 +51,7 @@ def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
 
 
 def received(messages: Messages, job: Job) -> pa.Table:
-    """Return messages as they were before they were handed on, in the order that they had."""
+    """Return the messages in their original order, with their times computed again."""
     schema = job.data_schema
     with pa.ipc.open_stream(pa.py_buffer(messages.data)) as stream:
         rows = stream.read_all()
@@ -63,9 +63,9 @@ def received(messages: Messages, job: Job) -> pa.Table:
 
 
 def _packed(messages: pa.Table) -> bytes:
-    """Return the rows of messages as an Arrow stream, with rank and offset.
+    """Return messages as an Arrow stream: their rows, ranks and offsets.
 
-    Shape: deletes are among them only where there are any.
+    Shape: the column of deletes is present only if there are any.
     """
     names = [n for n in messages.column_names if n not in (TIME, OWN)]
     if not messages.column(DELETE).to_numpy().any():

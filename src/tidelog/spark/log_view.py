@@ -1,7 +1,7 @@
-"""What a driver knows of a log: where it ends, and which objects hold which positions.
+"""The driver's view of a log: its end, and the objects that hold its positions.
 
-What lies past the manifest is walked once; a later look goes on from where the last one ended.
-Reads no records: a walk goes by links.
+The view walks the fragments past the manifest once; a later look continues from the previous end.
+It follows links, and reads no records.
 Source: design page 3, "Read"; docs/guides/spark-logs.md.
 """
 
@@ -54,14 +54,15 @@ class LogView:
 
     @property
     def next(self) -> int:
-        """Return the position after the last one that was seen."""
+        """Return the position after the last one in the view."""
         return max([self.head.manifest.next, *(fragment.limit for fragment in self.beyond)])
 
     async def renew(self) -> None:
-        """Look at the log as it is now, to its end.
+        """Update the view to the present end of the log.
 
         Raises:
-            NoSuchLog: it is not there any more. CorruptionError: an object does not continue it.
+            NoSuchLog: the log no longer exists.
+            CorruptionError: an object does not continue the log.
             LocationError: the store failed.
         """
         if self._tail is None or self._seal is not None:
@@ -70,7 +71,7 @@ class LogView:
         try:
             end = await ChainReader(store=self.store, clock=self.clock).end(self.head, self._tail)
         except UsageError as error:
-            raise self._made_anew() from error  # Of the other protocol.
+            raise self._made_anew() from error  # The log now has the other protocol.
         self._take(end.head)
         self._tail, self._seal = end.tail, end.seal
         for one in end.fragments:
@@ -81,8 +82,9 @@ class LogView:
         """Return the fragments that hold any of the positions ``[start, limit)``, in order.
 
         Raises:
-            PositionCollected: records from ``start`` on were collected. CorruptionError: the tree
-            is not what was written. LocationError: the store failed.
+            PositionCollected: records from ``start`` were collected.
+            CorruptionError: the bytes of the tree are wrong.
+            LocationError: the store failed.
         """
         while start < limit:
             manifest = self.head.manifest
@@ -111,23 +113,24 @@ class LogView:
 
 
 async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = ()) -> LogView:
-    """Open a view on what a log's manifest names, and on what was found past it before.
+    """Open a view of the manifest's fragments, and of the known ones past it.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: its manifest cannot be read. LocationError: the
-        store failed.
+        NoSuchLog: the log does not exist.
+        CorruptionError: its manifest cannot be read.
+        LocationError: the store failed.
     """
     return LogView(store=store, clock=clock, head=await load_living(store), beyond=beyond)
 
 
 def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> RecordReader:
-    """Return what reads the tree and the fragments of a log of either protocol."""
+    """Return the reader of the fragments of a log, by its protocol."""
     tree = TreeReader(store=store, clock=clock)
     return RecordReader(tree=tree, codec=checked_data if is_slots else checked_fragment)
 
 
 def collected_error(start: int, manifest: Manifest) -> PositionCollected:
-    """Return the error of a read that comes too late."""
+    """Return the error of a read whose first record was collected."""
     return PositionCollected(
         f"records from {start} on were collected, the oldest is {manifest.oldest}: load the log "
         f"again, with option('start', {manifest.oldest}); a stream needs a new checkpoint for it",

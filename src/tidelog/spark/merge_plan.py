@@ -1,11 +1,14 @@
-"""How a merge is shared out over tasks. Pure.
+"""The division of a merge among tasks. Pure.
 
-Updates of one row must meet, since one may take back another. So a first stage reads parts, each
-once and whole, and cuts their rows into as many pieces as there are tasks of a second, each of
-which merges the pieces of one place: a range of the first column, so that what the places come to
-stands in order, one behind the other; or, where that column has no plain order, or nearly all rows
-one value in it, the rows whose hash is of one residue. Where nothing can be taken back there is one
-stage: parts are joined as they stand.
+Updates of one row must meet, since one may retract another. So a merge has two stages:
+
+- A task of the first stage reads parts, each once and whole, and cuts their rows into pieces, one
+  for each place.
+- A task of the second stage merges the pieces of one place.
+
+A place is a range of the first column, so the results of the places are in order. If that column
+has no plain order, or one value in nearly all rows, a place is a residue of the rows' hashes. If no
+update can retract another, one stage joins parts as they are.
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.rowhash import bucket_of, hash_rows
 
-READ_BYTES: Final = 16 * 1024 * 1024  # Of parts, that a task of the first stage reads.
-MERGED_BYTES: Final = 64 * 1024 * 1024  # Of parts, that come to a task of the second.
-MERGED_BYTES_MIN: Final = 8 * 1024 * 1024  # For less, a task more is not worth its start.
+READ_BYTES: Final = 16 * 1024 * 1024  # Bytes of parts per task of the first stage.
+MERGED_BYTES: Final = 64 * 1024 * 1024  # Bytes of parts per task of the second stage.
+MERGED_BYTES_MIN: Final = 8 * 1024 * 1024  # With less, another task costs more than it saves.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeJob:
-    """What tasks have to know of a merge, as a plain value.
+    """The facts of a merge that its tasks need, as a plain value.
 
-    Shape: ``schema`` is the shard's newest, encoded. ``cuts`` are values of its first column, each
-        of which a place begins with, that of the first place left out; with none, rows are shared
-        out by their hash. With ``is_plain`` none takes back another.
-    Units: of what a task sorts, ``memory_bytes`` are in memory at most.
+    Shape: ``schema`` is the shard's newest, encoded. ``cuts`` are the values of its first column at
+        which the places after the first begin. Without cuts, places are residues of hashes. With
+        ``is_plain``, no update retracts another.
+    Units: ``memory_bytes`` limits the rows that a task sorts in memory.
     """
 
     location_url: str
@@ -51,12 +54,12 @@ class MergeJob:
 
     @property
     def is_ordered(self) -> bool:
-        """Say whether what the places come to is one run, in the order of the places."""
+        """Return True if the places' results, one after the other, are one sorted run."""
         return self.is_plain or bool(self.cuts) or self.places == 1
 
 
 def shares_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
-    """Share parts out over tasks that read them, in their order."""
+    """Divide parts among the tasks that read them, in their order."""
     shares: list[list[Part]] = [[]]
     for part in parts:
         if shares[-1] and sum(p.size_bytes for p in [*shares[-1], part]) > READ_BYTES:
@@ -66,20 +69,20 @@ def shares_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
 
 
 def places_count(size_bytes: int, cores: int) -> int:
-    """Return by how many tasks parts of ``size_bytes`` are merged."""
+    """Return the number of tasks that merge parts of ``size_bytes``."""
     by_size = -(-size_bytes // MERGED_BYTES)
     return max(1, by_size, min(cores, size_bytes // MERGED_BYTES_MIN))
 
 
 def can_cut(schema: ShardSchema) -> bool:
-    """Say whether rows can be shared out by ranges of their first column."""
+    """Return True if ranges of the first column can divide the rows."""
     return is_ordered(schema.data.field(0).type)
 
 
 def pieces_of(
     table: pa.Table, job: MergeJob, schema: ShardSchema
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Cut updates into those of each place; yield places and their rows, no empty ones."""
+    """Yield each place that has rows of the table, with these rows."""
     if not table.num_rows:
         return
     if job.places == 1:
@@ -94,7 +97,7 @@ def pieces_of(
 def _by_range(table: pa.Table, name: str, cuts: Sequence[Any]) -> Iterator[pa.Table]:
     column = ordered(table.column(name)).combine_chunks()
     if column.null_count or not _rises(column):
-        places = pc.sort_indices(column)  # Which has nulls at the end, as all order here does.
+        places = pc.sort_indices(column)  # Nulls go last, as in all of tidelog's orders.
         table, column = table.take(places), column.take(places)
     known = len(column) - column.null_count
     start = 0
@@ -111,7 +114,7 @@ def _rises(column: pa.Array[Any]) -> bool:
 
 
 def _first_from(column: pa.Array[Any], cut: Any, low: int, high: int) -> int:
-    """Return the place of the first value that is not less than ``cut``, in a sorted column."""
+    """Return the index of the first value >= ``cut`` in a sorted column."""
     while low < high:
         middle = (low + high) // 2
         if column[middle].as_py() < cut:

@@ -1,8 +1,8 @@
-"""The tasks of a merge: what runs in executors.
+"""The tasks of a merge, which run in executors.
 
-They read, merge and write as `tidelog.persist.upkeep` does in one process. A task that is tried
-twice writes parts twice, under names of their own; those that no result names lie there until a
-sweep takes them.
+They read, merge and write as `tidelog.persist.upkeep` does in one process. A task that runs twice
+writes its parts twice, under unique names. Parts that no result names remain until a sweep deletes
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True, slots=True)
 class PlaceMerged:
-    """What a task wrote, and how much its reading changed V: see `RowMerger`."""
+    """The parts that a task wrote, and the change of V by its reads: see `RowMerger`."""
 
     place: int
     parts: tuple[Part, ...]
@@ -48,25 +48,25 @@ class PlaceMerged:
 
 
 Told = PlaceMerged | TidelogError
-Handed = bytes | RowSum | TidelogError  # From the first stage to the second; rows are bytes.
+Handed = bytes | RowSum | TidelogError  # Passed from the first stage to the second; rows as bytes.
 
 
 def join_parts(items: Iterable[tuple[int, Sequence[Part]]], *, job: MergeJob) -> Iterator[Told]:
-    """Write parts of which none takes back another as larger ones, in their order."""
+    """Join parts into larger ones, in their order, if no update retracts another."""
     with _Work(job) as work:
         for place, parts in items:
             yield _told(partial(work.join, place, parts))
 
 
 def cut_parts(items: Iterable[Sequence[Part]], *, job: MergeJob) -> Iterator[tuple[int, Handed]]:
-    """Read parts, and hand the rows of each place on to it, as Arrow's own bytes."""
+    """Read parts, and send the rows of each place to it, as Arrow IPC bytes."""
     with _Work(job) as work:
         for parts in items:
             for part in parts:
                 try:
                     table = asyncio.run(work.merger.load(part))
                 except LocationError:
-                    raise  # Spark tries the task again, elsewhere.
+                    raise  # Spark retries the task, maybe on another executor.
                 except TidelogError as error:
                     yield 0, portable(error)
                     return
@@ -76,13 +76,13 @@ def cut_parts(items: Iterable[Sequence[Part]], *, job: MergeJob) -> Iterator[tup
 
 
 def merge_places(items: Iterable[tuple[int, Handed]], *, job: MergeJob) -> Iterator[Told]:
-    """Merge what was handed to a place, and write it."""
+    """Merge the rows of a place, and write the result."""
     with _Work(job) as work:
         yield _told(partial(work.merge, iter(items)))
 
 
 class _Work:
-    """A merge, as a task knows it; ``folder`` goes when it is over."""
+    """The context of a merge in a task; its folder is deleted at the end."""
 
     def __init__(self, job: MergeJob) -> None:
         use_one_core()
@@ -122,7 +122,7 @@ class _Work:
         return PlaceMerged(place, written, restated.to_bytes())
 
     def _gather(self, handed: Iterator[tuple[int, Handed]], path: Path) -> tuple[int, RowSum]:
-        """Put the rows of a place into a file, as they come."""
+        """Write the rows of a place to a file, in the order of their arrival."""
         at, restated = 0, RowSum.zero()
         with pa.ipc.new_file(str(path), self.schema.updates, options=_OPTIONS) as sink:
             for place, one in handed:
@@ -155,7 +155,7 @@ def _told(work: Callable[[], Coroutine[Any, Any, PlaceMerged]]) -> Told:
     try:
         return asyncio.run(work())
     except LocationError:
-        raise  # Spark tries the task again, elsewhere.
+        raise  # Spark retries the task, maybe on another executor.
     except TidelogError as error:
         return portable(error)
 

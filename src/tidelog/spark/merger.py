@@ -1,8 +1,8 @@
 """Merges on Spark: the driver plans and applies, executors read, merge and write.
 
-What is claimed, and whether what came of a merge takes the place of its inputs, the shard's state
-decides, as of any merge: its result may come late, twice or never. A driver that dies leaves parts
-that nothing names, which a sweep takes, and a claim, whose time ends.
+The shard's state decides which batches a merge claims, and whether its result replaces its inputs.
+As with any merge, the result may come late, twice or never. If a driver dies, a sweep deletes its
+parts, which no state names, and its claim expires.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.upkeep.merging import MergeRequest
 
-LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one process.
+LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, one process is faster than tasks.
 SAMPLED_PARTS: Final = 16
 SAMPLED_VALUES: Final = 1_024
 READS_MAX: Final = 4
@@ -49,27 +49,27 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class SparkMerger:
-    """Does large merges in the executors of a Spark session, which must reach the location.
+    """A merger on the executors of a Spark session, which must reach the location.
 
-    This process does merges of less than ``least_bytes`` of parts, and those that leave out expired
-    updates.
-    Units: a task has at most ``memory_bytes`` of the rows that it sorts in memory, and spills the
-        others to files.
+    This process itself does merges of less than ``least_bytes`` of parts, and merges that drop
+    expired updates.
+    Units: a task sorts at most ``memory_bytes`` of rows in memory, and spills the rest to files.
     """
 
     spark: SparkSession
     _: KW_ONLY
-    location_url: str = ""  # That of the shard, unless told.
+    location_url: str = ""  # The default is the location of the shard.
     least_bytes: int = LEAST_BYTES
     memory_bytes: int = MEMORY_BYTES
     _here: MergerHere = field(default_factory=MergerHere)
     _checked: set[str] = field(default_factory=set)
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
-        """Write what a merge comes to; see `tidelog.persist.upkeep.merger.Merger`.
+        """Write the result of a merge; see `tidelog.persist.upkeep.merger.Merger`.
 
         Raises:
-            UsageError: executors do not reach the location. LocationError: Spark failed.
+            UsageError: executors do not reach the location.
+            LocationError: Spark failed.
         """
         if request.size_bytes < self.least_bytes or request.is_expired is not None:
             return await self._here.write(shard, request)
@@ -89,7 +89,7 @@ class SparkMerger:
         return found
 
     async def _check(self, tasks: SparkTasks, url: str, shard: Shard) -> None:
-        """Ask executors that are other processes than this, once, what they have and see."""
+        """Check the executors once per location, if they are not threads of this process."""
         if url in self._checked:
             return
         if tasks.is_elsewhere:
@@ -102,7 +102,7 @@ class SparkMerger:
 async def plan_job(
     shard: Shard, request: MergeRequest, *, url: str, cores: int, memory_bytes: int
 ) -> MergeJob:
-    """Say how a merge is shared out over tasks; reads some values of some parts.
+    """Plan the division of a merge among tasks; this reads samples of some parts.
 
     Raises:
         PartMissing, CorruptionError, LocationError: see `Merger`.
@@ -134,10 +134,10 @@ def _run(tasks: SparkTasks, job: MergeJob, shares: Sequence[tuple[Part, ...]]) -
 
 
 def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
-    """Put together what tasks wrote.
+    """Combine the parts that tasks wrote.
 
     Raises:
-        TidelogError: a task met it.
+        TidelogError: the first error among the results.
     """
     restated = RowSum.zero()
     places: dict[int, list[Part]] = {}
@@ -153,9 +153,9 @@ def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
 
 
 async def _choose_cuts(shard: Shard, request: MergeRequest, places: int) -> list[Any]:
-    """Choose values of the first column that cut the rows into about so many ranges.
+    """Return values of the first column that cut the rows into about ``places`` equal ranges.
 
-    There are none where that column has no plain order, or one value in too many rows.
+    Return none if the column has no plain order, or one value in too many rows.
     """
     if places == 1 or not can_cut(newest_schema(shard.state)):
         return []
@@ -168,7 +168,7 @@ async def _choose_cuts(shard: Shard, request: MergeRequest, places: int) -> list
 
 
 async def _sample(shard: Shard, part: Part) -> list[tuple[Any, int]]:
-    """Return some values of a part's first column, and how many rows each stands for."""
+    """Return values sampled from a part's first column, with the number of rows each represents."""
     path = part.path or ""
     schema = newest_schema(shard.state)
     field = schema.data.field(0)

@@ -19,7 +19,7 @@ _KIND: Final = ("all", "`collection` (the default), `changes`, `log` or `keyed`"
 _COLUMNS: Final = ("read", "columns to read, separated by commas; default: all")
 _HOLD: Final = ("read", "duration for which the DataFrame stays readable, such as `6h`")
 _BATCH: Final = ("readStream", "greatest number of records in a micro-batch")
-# Each kind with its options; each option with the methods that take it, and its meaning.
+# The options of each kind; for each option, the methods that accept it and its meaning.
 OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "collection": {
         "location": _LOCATION,
@@ -79,11 +79,11 @@ HAVE: Final = {
     "log": "a log has",
     "keyed": "a keyed log has",
 }
-HIDE: Final = "SPARK_HIDE_TRACEBACK"  # Read by handle_worker_exception of PySpark.
+HIDE: Final = "SPARK_HIDE_TRACEBACK"  # PySpark's handle_worker_exception reads it.
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
 
 
-# Options of Delta, Iceberg and Kafka, and the ones to use here.
+# Options of Delta, Iceberg and Kafka, with their counterparts here.
 _AS_OF: Final = "option('asOf', TIME)"
 _NO_VERSIONS: Final = f"{_AS_OF}: a collection is read as of a time, it has no versions"
 _SINCE: Final = "option('kind', 'changes') with option('since', TIME)"
@@ -108,18 +108,18 @@ ELSEWHERE: Final = {
 
 
 class UnknownOption(UsageError):
-    """An option was given that there is not."""
+    """An unknown option was given."""
 
 
 class OptionMissing(UsageError):
-    """An option is needed that was not given."""
+    """A required option was not given."""
 
 
 class SourceError(Exception):
-    """The form in which Spark shows an error: ``[TIDELOG_KIND] sentence``, without our frames.
+    """An error in the form that Spark shows: ``[TIDELOG_KIND] sentence``, without a traceback.
 
     PySpark puts the traceback above the message, unless the environment of its worker hides it. The
-    error sets that variable until PySpark formats it, so that errors of other code keep theirs.
+    error sets that variable until PySpark formats it, so other code's errors keep their tracebacks.
     """
 
     def __init__(self, message: str) -> None:
@@ -135,11 +135,12 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """What is to be read.
+    """The settings of a read of a collection.
 
     Shape: ``as_of`` is in milliseconds since 1970, a relative time such as ``-1h``, or None for the
-        newest complete time. ``since`` is the start of changes up to ``as_of``. ``columns`` is None
-        for all. ``hold_ms`` says for how long it must stay readable; None for what is always kept.
+        newest complete time. With ``since``, the read returns the changes after it, up to
+        ``as_of``. ``columns`` is None for all. ``hold_ms`` is the time for which a hold keeps the
+        data readable; None places no hold.
     """
 
     location_url: str
@@ -151,10 +152,10 @@ class ReadSettings:
 
 
 def read_kind(options: Mapping[str, str]) -> str:
-    """Return what is to be read: a collection, unless ``kind`` says another.
+    """Return the kind of data to read; by default ``collection``.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: the option ``kind`` has an unknown value.
     """
     told = {name.lower(): value for name, value in options.items()}
     kind = told.get(KIND, "collection").lower()
@@ -164,10 +165,11 @@ def read_kind(options: Mapping[str, str]) -> str:
 
 
 def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
-    """Return options by their names in lower case; ``path`` is the name of what is to be read.
+    """Return the options with lower-case names; ``path`` is the name of the object to read.
 
     Raises:
-        UnknownOption: that kind has no such option. OptionMissing: nothing is named.
+        UnknownOption: the kind has no such option.
+        OptionMissing: ``path`` is missing or empty.
     """
     known = {name.lower() for name in OPTIONS[kind]} | {"path"}
     told = {name.lower(): value for name, value in options.items()}
@@ -183,13 +185,13 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
 
 
 def _typed(name: str) -> str:
-    """Return an option's name as users write it: Spark passes names in lower case."""
+    """Return an option's name in its documented spelling; Spark passes names in lower case."""
     ours = [option for names in OPTIONS.values() for option in names]
     return next((one for one in (*ours, *ELSEWHERE) if one.lower() == name.lower()), name)
 
 
 def _hint(name: str, kind: str) -> str:
-    """Return the option to use in place of one that the kind does not have."""
+    """Return a hint for an option that the kind does not have: its kind, or a similar option."""
     others = [k for k, names in OPTIONS.items() if name in {n.lower() for n in names}]
     if others:
         return f"; {HAVE[others[0]]} it: option('kind', '{others[0]}')"
@@ -205,7 +207,7 @@ def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> st
     """Return the URL of the location, from the options or else the environment.
 
     Raises:
-        OptionMissing: it is in neither.
+        OptionMissing: neither contains it.
     """
     location_url = told.get("location") or environment.get(LOCATION_VARIABLE)
     if not location_url:
@@ -218,10 +220,10 @@ def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> st
 
 
 def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> ReadSettings:
-    """Read the options of ``spark.read``; their names come in lower case.
+    """Parse the options of ``spark.read``; Spark passes their names in lower case.
 
     Raises:
-        UnknownOption, OptionMissing, UsageError: what to correct.
+        UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     kind = read_kind(options)
     told = told_options(options, kind=kind)
@@ -242,10 +244,10 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
-    """Refuse columns that are not there, or named twice.
+    """Check that the columns exist and are distinct.
 
     Raises:
-        UsageError: so it is; the message has those that are there.
+        UsageError: they are not; the message lists the existing columns.
     """
     for name in wanted:
         if name not in known:
@@ -256,10 +258,10 @@ def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
 
 @contextmanager
 def told_as_spark_tells() -> Iterator[None]:
-    """Raise errors of ours as users of Spark are used to see them.
+    """Raise tidelog's errors in the form that users of Spark expect.
 
     Raises:
-        SourceError: in place of a TidelogError.
+        SourceError: the block raised a TidelogError.
     """
     try:
         yield

@@ -1,12 +1,12 @@
-"""The plan of a tick on Spark: which task decodes what, and where the messages of a key meet. Pure.
+"""The plan of a tick on Spark: the tasks that decode, and the tasks where messages of a key meet.
 
 A small tick is one task. In a larger one, tasks decode pieces of the ranges. With the envelope
-``none`` they write what they decoded; with ``upsert`` they hand each message on, to the task for
-the bucket of its key. There are ``shards * k`` buckets: as both are the key's hash modulo their
-number, each bucket lies in one shard.
+``none``, they write the rows that they decoded. With ``upsert``, they send each message to the task
+for the bucket of its key. The number of buckets is ``shards * k``. Bucket and shard are the key's
+hash modulo their number, so each bucket belongs to one shard. Pure.
 
-Invariants: each record of a range lies in exactly one piece; a share carries its own pieces, and
-its own shards' parts, and nothing of others.
+Invariants: each record of a range is in exactly one piece; a share holds its own pieces and the
+parts of its own shards, and no others.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickSettings:
-    """How a tick is cut into tasks.
+    """The sizes that determine the tasks of a tick.
 
-    Units: bytes of the source. A tick up to ``small_bytes`` is one task: to hand its messages on
-        would take longer than more cores save. A task gets ``task_bytes_min`` or more where there
-        are cores to spare, and ``task_bytes_max`` at the most. To open a range costs as much as
-        ``range_bytes`` of it. A survey of no more than ``driver_bytes`` is done by the driver: it
-        has less to read than a job would have to say.
+    Units: bytes of the source. A tick up to ``small_bytes`` is one task: sending its messages would
+        take longer than more cores save. A task gets at least ``task_bytes_min`` while cores are
+        free, and at most ``task_bytes_max``. Opening a range costs as much as reading
+        ``range_bytes``. The driver does a survey of at most ``driver_bytes`` itself: reading that
+        takes less time than starting a job.
     """
 
     small_bytes: int = 16 * 1024 * 1024
@@ -46,7 +46,7 @@ class TickSettings:
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The records of a range that start in ``[low, high)``.
 
-    Shape: ``rank`` is the range's place among the tick's.
+    Shape: ``rank`` is the index of the range in the tick.
     """
 
     rank: int
@@ -56,11 +56,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task does, as a plain value.
+    """The work of one task, as a plain value.
 
-    Shape: ``job`` has all ranges, and is done whole; or it has none, and ``pieces`` are decoded; or
-        there are none either, and messages come from other tasks. Its shards are those at
-        ``places`` among the output's.
+    Shape: ``job`` has all ranges, and the task does the whole tick; or it has no ranges, and the
+        task decodes ``pieces``; or it has neither, and messages come from other tasks. The job's
+        shards are those at ``places`` in the output.
     """
 
     location_url: str
@@ -80,7 +80,7 @@ class TickPlan:
 
 
 def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings) -> TickPlan:
-    """Cut a tick into tasks."""
+    """Divide a tick into tasks."""
     size = sum(_weight(r, settings) for r in job.ranges)
     tasks = _tasks_count(size, cores, settings)
     places = tuple(range(len(job.shards)))
@@ -94,7 +94,7 @@ def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings
             _finish(job, location_url, partition, buckets, partitions)
             for partition in range(partitions)
         )
-    # Who writes but a share of a shard puts no parts into its state: many would swell it.
+    # A task with only a share of a shard inlines no parts: many of them would bloat the state.
     bare = _with_targets(job, [_bare(target) for target in job.shards])
     shares = tuple(
         Share(
@@ -111,7 +111,7 @@ def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings
 
 
 def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Piece]]:
-    """Share the ranges out, in order, into at most ``tasks`` lists of about equal weight."""
+    """Yield at most ``tasks`` lists of pieces, in order, of about equal weight."""
     weights = [_weight(r, settings) for r in job.ranges]
     width = max(1, sum(weights) // tasks)
     pieces: list[Piece] = []
@@ -127,19 +127,19 @@ def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Pie
 
 
 def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """Pack items, in order, into at most ``count`` runs ``[first, limit)`` of like weight."""
+    """Return at most ``count`` runs ``[first, limit)`` of items, in order, of similar weight."""
     sizes = np.asarray(weights, dtype=np.float64)
     until = np.cumsum(sizes)
-    # An item goes where its middle falls, so that a heavy one does not drag its neighbours along.
+    # The middle of an item decides its run, so a heavy item does not pull its neighbours along.
     places = (until - sizes / 2) * count / max(1.0, float(until[-1]))
     runs = np.minimum(places.astype(np.int64), count - 1)
     return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
 def cut_range(found: AddressRange, count: int) -> list[int]:
-    """Return where a range is cut into about ``count`` pieces, its start and limit included.
+    """Return the offsets that cut a range into about ``count`` pieces, start and limit included.
 
-    The range has the last word on where that can be: see `AddressRange.cut_at`.
+    The range decides which offsets are possible: see `AddressRange.cut_at`.
     """
     cuts = found.cut_at(np.linspace(found.start, found.limit, count + 1).astype(np.int64)[1:-1])
     inner = {cut for cut in cuts.tolist() if found.start < cut < found.limit}
@@ -147,7 +147,7 @@ def cut_range(found: AddressRange, count: int) -> list[int]:
 
 
 def share_survey(job: SurveyJob, cores: int, settings: TickSettings) -> list[SurveyJob]:
-    """Share the pieces of a survey out, in order, into jobs of about equal weight."""
+    """Divide the pieces of a survey into jobs of about equal weight, in order."""
     weights = [piece.weight_bytes + settings.range_bytes for piece in job.pieces]
     tasks = _tasks_count(sum(weights), cores, settings)
     return [
@@ -161,7 +161,7 @@ def _rank(piece: Piece) -> int:
 
 
 def _join(pieces: Sequence[Piece]) -> Piece:
-    """Join pieces of one range that follow each other, so that their task reads it once."""
+    """Join adjacent pieces of one range, so that their task reads it once."""
     return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
@@ -172,7 +172,7 @@ def _weight(found: AddressRange, settings: TickSettings) -> int:
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:
     wanted = min(size // settings.task_bytes_min, cores)
     tasks = max(1, wanted, -(-size // settings.task_bytes_max))
-    # Beyond one round of all cores in whole rounds: in one for a single task, the others wait.
+    # Beyond one task per core, use whole rounds: a round of one task would leave cores idle.
     return tasks if tasks <= cores else cores * -(-tasks // cores)
 
 
@@ -208,6 +208,6 @@ def _bare(target: Target) -> Target:
 
 
 def _changed(target: Target, **changes: Any) -> Target:
-    """Return a target that is otherwise, and what is kept beside it as well."""
+    """Return a target with changes, which also apply to its deletions."""
     beside = target.deletions and msgspec.structs.replace(target.deletions, **changes)
     return msgspec.structs.replace(target, **changes, deletions=beside)

@@ -1,10 +1,11 @@
-"""What executors have and see, found out before anything is bound to their work.
+"""Checks of the executors' software and access, before any work is sent to them.
 
-Each is asked to import this tidelog, to read an object that the driver just wrote to the location
-and to write one, and to read the beginning of a file of the source. Whether a path is the same
-directory everywhere cannot be known otherwise: it may be a mount, or the same name on two machines.
+Each executor must do these things: import this tidelog, read an object that the driver just wrote
+to the location, write one, and read the beginning of a file of the source. Only such a test shows
+whether a path is the same directory on all machines: it may be a mount, or just the same name.
 
-Imports nothing but the standard library where executors import it: what they lack is to be told.
+With this module, an executor imports only the standard library and PySpark. So an executor that
+lacks another package can still report it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _VERSIONS: Final = re.compile(r"different version: (\S+?)\.? than that in driver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachSample:
-    """The beginning of one file of a source; ``told`` is its URL for people."""
+    """The beginning of one file of a source; ``told`` is the source's URL for messages."""
 
     url: str
     told: str
@@ -59,7 +60,7 @@ class ReachSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachAsked:
-    """What an executor is asked to look at: an object ``key`` whose bytes are its key."""
+    """A request to an executor; the bytes of the object ``key`` are the key itself."""
 
     fingerprint: str
     location_url: str
@@ -69,10 +70,10 @@ class ReachAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachSeen:
-    """What an executor found.
+    """The answer of an executor.
 
-    Shape: ``missing`` are packages; ``location`` and ``source`` the errors that it met there;
-        ``answer`` the key of the object that it wrote.
+    Shape: ``missing`` are packages; ``location`` and ``source`` are the errors of access to them;
+        ``answer`` is the key of the object that the executor wrote.
     """
 
     host: str
@@ -92,13 +93,14 @@ async def check_executors(
     paths: Sequence[str],
     clock: Clock,
 ) -> None:
-    """Refuse executors that could not do the work: other software, or another view of the data.
+    """Check that executors can do the work: the same software, and access to the same data.
 
-    ``paths`` are files of the source, in the store at ``source_url``.
+    ``paths`` are files of the source, in the store at ``source_url``. The check deletes its objects
+    from the location.
 
     Raises:
-        UsageError: so it is; the sentence says what to do. LocationError: a store failed, here or
-            there, or Spark. Nothing is left in the location.
+        UsageError: they cannot; the message names the remedy.
+        LocationError: a store failed, here or in an executor, or Spark.
     """
     from tidelog.store.wrapping import open_dressed
 
@@ -125,10 +127,10 @@ async def check_executors(
 async def see_parts(
     parts: Sequence[Part], tasks: SparkTasks, location_url: str, *, clock: Clock
 ) -> None:
-    """Check that parts are here: an executor that came later may be on another machine yet.
+    """Check that the driver sees the parts: a new executor may be on a machine with another disk.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a part is missing here.
     """
     from functools import partial
 
@@ -149,7 +151,7 @@ async def see_parts(
 
 
 async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachSample | None:
-    """Read the beginning of the first of some files; None where that cannot be read here."""
+    """Read the beginning of the first file; None if none is given or the driver cannot read it."""
     from tidelog.store.urls import open_store
     from tidelog.store.wrappers.metered import Metered
 
@@ -171,8 +173,8 @@ async def _ask(
 
     def ask_all() -> list[ReachSeen]:
         ship(spark)
-        # One waits for the first executors to come, so that all of them are known when as many
-        # tasks start at once as there are places for.
+        # The first job waits until the first executors exist. Only then is the number of cores
+        # known, which the second job uses to reach all of them.
         first = tasks.run(look, [asked])
         return [*first, *tasks.run(look, [asked] * min(ASKED_MAX, tasks.cores_count()))]
 
@@ -183,7 +185,7 @@ async def _ask(
 
 
 def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
-    """Look, in an executor, at what it has and sees."""
+    """Check, in an executor, its software and its access."""
     for one in list(asked):
         seen = ReachSeen(
             host=socket.gethostname(),
@@ -228,9 +230,9 @@ async def _check_sample(sample: ReachSample, clock: Clock) -> None:
 
 
 def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | None:
-    """Return what is wrong with an executor, as the error to raise; None if nothing is.
+    """Return the fault of an executor as an error to raise; None if it has no fault.
 
-    ``location`` is its URL for people.
+    ``location`` is the location's URL for messages.
     """
     if seen.missing:
         return _lacking(f"on {seen.host}", ", ".join(seen.missing))
@@ -256,7 +258,7 @@ def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | N
 
 
 def explain(error: LocationError) -> TidelogError:
-    """Return what is to be done where Spark ran nothing at all; its own error if nobody knows."""
+    """Return the error with its remedy if Spark ran nothing at all; else the error itself."""
     text = str(error)
     if found := _VERSIONS.search(text):
         return UsageError(
@@ -278,7 +280,7 @@ def _lacking(where: str, packages: str) -> UsageError:
 
 
 def lacking_text(where: str, packages: str) -> str:
-    """Return the sentence about packages that executors do not have."""
+    """Return the message about packages that executors lack."""
     return (
         f"Spark's executors {where} lack what tidelog needs: {packages}; set PYSPARK_PYTHON to a "
         "Python that has it, install it for the Python that they run, or ship an environment with "

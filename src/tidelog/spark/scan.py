@@ -1,11 +1,11 @@
-"""Scans: what is read, shared out over Spark's partitions, and the rows that each gives. Pure.
+"""Scans: the division of a read among Spark's partitions, and the rows of each. Pure.
 
-A collection that is only ever appended to is shared out by its parts. Otherwise all updates of a
-row must meet, since one may take back another: rows are shared out by ranges of the first column of
-their key, by which parts are sorted, so that a task decodes little more than its own rows. Either
-way many tasks read one shard, and without a shuffle.
+If a collection is only ever appended to, its parts are divided among the scans. Otherwise all
+updates of a row must meet, since one may retract another. Then ranges of the first key column
+divide the rows. Parts are sorted by that column, so a task decodes little more than its own rows.
+Either way many tasks read one shard without a shuffle.
 
-Invariants: each row of the snapshot is in exactly one scan, as often as it is there.
+Invariants: each row of the snapshot is in exactly one scan, with its multiplicity.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of a shard's snapshot, as a plain value; with ``after``, of the changes since then.
+    """A share of a shard's snapshot, as a plain value; with ``after``, of the changes after it.
 
-    Shape: ``bounds`` is the range of the first key column's values, an Arrow stream of two rows:
-        the least one, and the one that the range ends before (null: open); or empty, for all.
-        ``box`` has bounds, both included, of columns that Spark has a condition on.
+    Shape: ``bounds`` is a range of values of the first key column, as an Arrow stream of two rows:
+        the least value, and the value before which the range ends (null: open). Empty bounds select
+        all rows. ``box`` has inclusive bounds of the columns in Spark's filters.
     """
 
     schema: bytes
@@ -64,7 +64,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share_parts(scan: Scan) -> list[Scan]:
-    """Share a scan of what was only appended out, by parts."""
+    """Divide a scan of a collection without retractions, by parts."""
     shares: list[list[Part]] = [[]]
     for part in scan.parts:
         if shares[-1] and sum(p.size_bytes for p in [*shares[-1], part]) > PARTITION_BYTES:
@@ -74,9 +74,9 @@ def share_parts(scan: Scan) -> list[Scan]:
 
 
 def share_keys(scan: Scan, groups: Iterable[tuple[Any, int]]) -> list[Scan]:
-    """Share a scan out by ranges of the first key column.
+    """Divide a scan by ranges of the first key column.
 
-    Shape: ``groups`` are least values of that column, and how many rows stand from there on.
+    Shape: ``groups`` are values of that column, each with the number of rows up to the next.
     """
     schema = decode_schema(scan.schema)
     cuts = choose_cuts(groups, scan.size_bytes)
@@ -95,7 +95,7 @@ def share_keys(scan: Scan, groups: Iterable[tuple[Any, int]]) -> list[Scan]:
 
 
 def pack_scans(scans: Sequence[Scan]) -> list[list[Scan]]:
-    """Put small scans together: each partition of Spark's costs some 20 ms."""
+    """Combine small scans: each of Spark's partitions costs about 20 ms."""
     packed: list[list[Scan]] = []
     for scan in scans:
         if packed and sum(s.size_bytes for s in [*packed[-1], scan]) <= PARTITION_BYTES:
@@ -106,14 +106,15 @@ def pack_scans(scans: Sequence[Scan]) -> list[list[Scan]]:
 
 
 def choose_cuts(groups: Iterable[tuple[Any, int]], size_bytes: int) -> list[Any]:
-    """Choose values between which about equally many rows lie."""
+    """Return values that cut the rows into ranges of about `PARTITION_BYTES`."""
     return cut_evenly(groups, round(size_bytes / PARTITION_BYTES))
 
 
 def cut_evenly(groups: Iterable[tuple[Any, int]], count: int) -> list[Any]:
-    """Choose values that cut rows into about ``count`` ranges, each of which begins at one.
+    """Return values that cut the rows into about ``count`` equal ranges; a range begins at each.
 
-    Shape: ``groups`` are values, and how many rows stand from there on. The least is no cut.
+    Shape: ``groups`` are values, each with the number of rows from there to the next. The least
+        value is never a cut.
     """
     found = sorted(groups, key=lambda group: group[0])
     until = np.cumsum([rows for _, rows in found])
@@ -126,7 +127,7 @@ def cut_evenly(groups: Iterable[tuple[Any, int]], count: int) -> list[Any]:
 
 
 def can_share_keys(schema: ShardSchema) -> bool:
-    """Say whether rows can be shared out by ranges: the first key column has a plain order."""
+    """Return True if ranges can divide the rows: the first key column has a plain order."""
     if not schema.key_columns:
         return False
     dtype = schema.data.field(0).type
@@ -134,7 +135,7 @@ def can_share_keys(schema: ShardSchema) -> bool:
 
 
 def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
-    """Yield the least value of the first column in each row group, and how many rows it has."""
+    """Yield the least value of the first column and the number of rows of each row group."""
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         statistics = group.column(0).statistics
@@ -143,10 +144,10 @@ def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
 
 
 def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
-    """Return what a part holds for a scan: its columns, times and diffs.
+    """Return the rows of a part for a scan: its columns, times and diffs.
 
     Raises:
-        CorruptionError: the bytes are not those that were written.
+        CorruptionError: the bytes are wrong.
     """
     schema = decode_schema(scan.schema)
     key, bounds = schema.names[0], _bounds_of(scan)
@@ -176,19 +177,19 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
         table = table.filter(pc.greater(table.column(TIME), pa.scalar(scan.after, pa.int64())))
     if bounds is not None:
         table = _within(table, key, *bounds)
-    # Updates of one row are all within the box, or none is: they still meet.
+    # The box holds all updates of a row or none, so updates that cancel still meet.
     return rows_within(table.select(names), scan.box)
 
 
 def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
-    """Yield the rows that updates come to, with their multiplicities, in tables of any size.
+    """Yield the rows that the updates add up to, with multiplicities, in tables of any size.
 
     Raises:
-        CorruptionError: a row is there less than no times.
+        CorruptionError: a row has a negative multiplicity.
     """
     taken_back = any(t.num_rows and pc.min(t.column(DIFF)).as_py() < 0 for t in tables)
     if not taken_back:
-        # Equal rows need not meet either: each comes as often as it was put there.
+        # Without retractions, equal rows need not meet: their multiplicities add up anyway.
         yield from (t.drop_columns([TIME]) for t in tables)
         return
     if scan.appended:
@@ -199,7 +200,7 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
 
 
 def changes_of(tables: Sequence[pa.Table], scan: Scan) -> pa.Table:
-    """Return updates, consolidated: as if there were no columns but those that are read."""
+    """Return the updates, consolidated over the columns of the scan."""
     return consolidate(tables, narrowed(scan))
 
 
@@ -211,7 +212,7 @@ def batches_of_changes(changes: pa.Table, target: pa.Schema) -> Iterator[pa.Reco
 
 
 def narrowed(scan: Scan) -> ShardSchema:
-    """Return the schema of what a scan reads; nothing of it is called a key."""
+    """Return the schema of the columns of a scan, without a key."""
     data = decode_schema(scan.schema).data
     return ShardSchema(pa.schema([data.field(n) for n in scan.columns]), 0)
 
@@ -222,7 +223,7 @@ def _rows_a_batch(table: pa.Table) -> int:
 
 
 def batches_of(table: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows, each as often as it is there, in batches of exactly the schema ``target``."""
+    """Yield each row as often as its multiplicity, in batches of exactly the schema ``target``."""
     rows = table.num_rows
     if not rows:
         return
@@ -253,11 +254,11 @@ def _reaches(part: Part, key: str, low: Any, high: Any) -> bool:
 
 
 def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) -> Iterator[int]:
-    """Yield the row groups that may have keys within bounds."""
+    """Yield the row groups that may hold keys within the bounds."""
     low, high = bounds or (None, None)
     for index in range(metadata.num_row_groups):
         found = metadata.row_group(index).column(0).statistics
-        # Nulls are in no statistic's range.
+        # The range of a statistic does not cover nulls.
         least, greatest = OPEN
         if found is not None and found.has_min_max and not found.null_count:
             least, greatest = extent_of(found)
@@ -273,7 +274,7 @@ def _may_hold(group: pq.RowGroupMetaData, box: Box) -> bool:
 
 
 def _within(table: pa.Table, key: str, low: Any, high: Any) -> pa.Table:
-    """Keep the rows whose keys lie within bounds; nulls lie in the first range."""
+    """Keep the rows with keys within the bounds; nulls belong to the first range."""
     column = ordered(table.column(key))
     inside = pc.is_valid(column)
     if low is not None:

@@ -1,7 +1,7 @@
-"""What a DataFrame of a collection stands for, and how reading it is shared out.
+"""The contents of a DataFrame of a collection, and the division of its read.
 
-What is chosen when it is loaded is a plain value, which holds whatever is committed meanwhile; what
-is planned from it, when it is run, are scans (see `scan`), plain values too.
+`choose_pin` fixes the contents at ``load``, as a plain value that later commits do not change.
+`plan_scans` divides the read when the DataFrame runs, into scans (see `scan`), also plain values.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ READS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRead:
-    """What a DataFrame stands for, decided once: columns of one rendition, as of a time.
+    """The contents of a DataFrame, fixed at ``load``: columns of one rendition, as of a time.
 
-    With ``after``, they are the changes since that time, up to ``as_of``. With ``until_us``, all of
-    it is held until then, of the wall clock.
+    With ``after``, these are the changes after that time, up to ``as_of``. With ``until_us``, a
+    hold keeps the contents readable until that wall time.
     """
 
     location_url: str
@@ -69,7 +69,7 @@ class PinnedRead:
 
     @property
     def shown(self) -> pa.Schema:
-        """Return what is read, as Arrow's schema."""
+        """Return the Arrow schema of the read."""
         data = decode_schema(self.schema).data
         fields = [data.field(name) for name in self.columns]
         if self.after is None:
@@ -78,11 +78,12 @@ class PinnedRead:
 
 
 async def choose_pin(settings: ReadSettings) -> PinnedRead:
-    """Find the collection, and choose the time to be read.
+    """Find the collection, and choose the time to read.
 
     Raises:
-        NoSuchLocation, NoSuchCollection, UsageError: an option is to be corrected.
-        AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
+        NoSuchLocation, NoSuchCollection, UsageError: an option is wrong.
+        AsOfBeforeSince, AsOfNotComplete: the time is not readable; the message names the times
+            that are.
     """
     location = await open_location(settings.location_url)
     collection = await location.collection(settings.name)
@@ -110,10 +111,10 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
 
 
 async def _hold(collection: Collection, time: int, hold_ms: int) -> int:
-    """Hold a collection as of a time, for a term that nobody need renew; return its end."""
+    """Hold a collection at a time, by leases that end by themselves; return the earliest end."""
     ends = []
     for shard in collection.shards:
-        # A shard that was finished, or holds nothing yet, may be at a later time than the others.
+        # An empty or finished shard may start at a later time than the others.
         reader = await shard.lease(
             time, lease_us=1_000 * hold_ms, fixed=True, purpose="a Spark DataFrame"
         )
@@ -122,7 +123,7 @@ async def _hold(collection: Collection, time: int, hold_ms: int) -> int:
 
 
 async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
-    """Return what to say of a part that is missing: it is lost, or was merged meanwhile."""
+    """Return the error of a missing part: it is lost, or a concurrent merge replaced it."""
     location = await open_location(pin.location_url)
     collection = await location.collection(pin.name)
     await collection.refresh()
@@ -137,11 +138,12 @@ async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
 
 
 async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
-    """Share out what is read of a collection that lies within a box.
+    """Divide the read of the rows of a collection within a box.
 
     Raises:
-        NoSuchCollection: it was dropped, or made anew, since it was loaded.
-        AsOfBeforeSince: its time is no longer kept. HoldExpired: it was held, and is no more.
+        NoSuchCollection: the collection was dropped or replaced since ``load``.
+        AsOfBeforeSince: its time is no longer readable.
+        HoldExpired: its hold has ended.
     """
     if pin.until_us is not None and wall_us(SystemClock()) >= pin.until_us:
         raise HoldExpired(
@@ -166,7 +168,7 @@ async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
 async def _plan_changes(
     pin: PinnedRead, collection: Collection, after: int, box: Box
 ) -> list[Scan]:
-    """Share changes out by times, since only updates of one time cancel; what overlaps is one."""
+    """Divide changes by times, since only updates of one time cancel; overlapping parts join."""
     _, until = await collection.resolve_between(after, pin.as_of)
     parts = [p for p in collection.parts_between(after, until) if part_reaches(p, box)]
     return [_scan_of(pin, together, box) for together in parts_by_time(parts)]
@@ -188,7 +190,8 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
     """Read a scan's parts.
 
     Raises:
-        CorruptionError: bytes are missing, or not those that were written.
+        PartMissing: a part does not exist.
+        CorruptionError: the bytes of a part are wrong.
         LocationError: the store failed.
     """
 
@@ -207,7 +210,7 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
 
 
 async def share(scan: Scan, store: Store) -> list[Scan]:
-    """Share a scan out over tasks; LocationError if the store failed."""
+    """Divide a scan among tasks; raise LocationError if the store failed."""
     if not scan.parts or scan.appended:
         return share_parts(scan) if scan.parts else []
     if scan.size_bytes < 3 * PARTITION_BYTES // 2 or not can_share_keys(decode_schema(scan.schema)):
@@ -219,7 +222,7 @@ async def share(scan: Scan, store: Store) -> list[Scan]:
 
 
 async def _load_groups(part: Part, store: Store) -> list[tuple[Any, int]]:
-    """Read which keys lie where in a part. Nothing is proven: it only says where to cut."""
+    """Read the keys of a part's row groups, without a checksum: they only choose the cuts."""
     path, end = part.path or "", part.size_bytes
     tail = (await store.get(path, start=max(0, end - FOOTER_BYTES), limit=end)).data
     length = footer_bytes(tail[-8:])

@@ -1,9 +1,9 @@
-"""A Spark session that starts quickly and keeps quiet, on this machine unless told otherwise.
+"""A Spark session that starts fast and logs little; by default on this machine.
 
-Whoever has a session already needs none of this: the data sources and jobs work on any session.
+Programs with a session of their own do not need it: data sources and jobs work on any session.
 
-Invariants: a session that is active is given back as it is; the process's environment is left as it
-was found; nothing listens beyond loopback, unless the master is on another machine.
+Invariants: `session` returns an active session unchanged. It restores the process's environment.
+Nothing listens beyond loopback, unless the master is on another machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.spark.archive import reading_options
 from tidelog.spark.failure import describe_failure
 from tidelog.spark.java import Launcher, find_launcher
 
-MEMORY_MIB_MIN = 1024  # What Spark takes by default; less does not start.
+MEMORY_MIB_MIN = 1024  # Spark's default; it does not start with less.
 MEMORY_MIB_MAX = 4096
 STOP_SECONDS_MAX = 30
 
@@ -51,18 +51,18 @@ def session(
 ) -> SparkSession:
     """Return the active session, or start one.
 
-    ``master`` is by default this machine with all its cores; a cluster's executors are sent this
-    tidelog. ``extra`` wins over our settings; its Java options are added to ours. ``quick`` starts
-    a second sooner and computes at half the speed once warm: for tests, demos and small work.
-    Start-up is half as long once `tidelog.spark.warm` has been run.
+    ``master`` is this machine with all its cores by default. The executors of a cluster get this
+    tidelog. ``extra`` overrides the default settings; its Java options are appended to the default
+    ones. ``quick`` starts a second faster, but computes at half the speed once warm: for tests,
+    demos and small jobs. After a run of `tidelog.spark.warm`, a start takes half the time.
 
     Raises:
-        UsageError: no Java was found to run Spark on, or Spark did not start. NOT_APPLIED.
+        UsageError: no Java that runs Spark was found, or Spark did not start. NOT_APPLIED.
     """
     _silence_pandas_warning()
     if (active := _active()) is not None:
         return active
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit runs us: it has chosen all settings.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit runs this process, with all settings.
         return _shipped(_build(app_name, dict(extra or {})))
     launcher = find_launcher(os.environ)
     chosen = settings(
@@ -80,7 +80,7 @@ def session(
 
 @contextlib.contextmanager
 def passing_session() -> Iterator[SparkSession]:
-    """Yield the active session, or one that lasts as long as the block; see `session`."""
+    """Yield the active session, or one that ends with the block; see `session`."""
     found = _active()
     spark = found or session()
     try:
@@ -91,9 +91,9 @@ def passing_session() -> Iterator[SparkSession]:
 
 
 def stop(spark: SparkSession, *, wait_seconds: float = STOP_SECONDS_MAX) -> None:
-    """Stop the session and the JVM under it, and wait until that is gone; kill it if it lingers.
+    """Stop the session and its JVM, and wait for the JVM's exit; kill it after ``wait_seconds``.
 
-    ``spark.stop()`` leaves the JVM to the end of the process, for a next session.
+    ``spark.stop()`` alone keeps the JVM for a next session until the process ends.
     """
     gateway = SparkContext._gateway
     spark.stop()
@@ -104,7 +104,7 @@ def stop(spark: SparkSession, *, wait_seconds: float = STOP_SECONDS_MAX) -> None
     SparkContext._gateway = None
     SparkContext._jvm = None
     if process is not None and process.stdin is not None:
-        process.stdin.close()  # The JVM ends when its input does.
+        process.stdin.close()  # The JVM exits when its input ends.
         try:
             process.wait(wait_seconds)
         except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ def settings(
     quick: bool,
     extra: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return all settings of a new session; ``scratch`` is a directory that may be left behind."""
+    """Return all settings of a new session; files may remain in the directory ``scratch``."""
     chosen = {
         "spark.master": master,
         "spark.driver.memory": f"{memory_mib}m",
@@ -130,14 +130,15 @@ def settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        # A task over TCP costs 28 ms, over a socket in the file system 14.
+        # A task over TCP costs 28 ms; over a Unix socket, 14 ms.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        # Errors of ours are one sentence; the frames of Spark's workers bury it.
+        # An error of tidelog is one sentence, which the traceback of Spark's workers would hide.
         "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # More than 32 paths start a job that lists them: five times slower than listing 1000 here.
+        # With more than 32 paths, Spark starts a job to list them: five times slower than listing
+        # 1000 paths here.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.python.filterPushdown.enabled": "true",
     }
@@ -146,10 +147,10 @@ def settings(
     if master.startswith("local"):
         chosen["spark.sql.shuffle.partitions"] = str(cores)
         chosen["spark.python.daemon.module"] = "pyspark_tidelog.daemon"
-        # The default forks a chmod for each file: 50 ms a micro-batch instead of 12.
+        # The default manager runs chmod for each file: 50 ms per micro-batch instead of 12.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if quick:
-        # By default 64 MiB with this memory: filling the first ones with zeros takes 0.6 seconds.
+        # The default with this memory is 64 MiB, and zeroing the first pages takes 0.6 seconds.
         chosen["spark.buffer.pageSize"] = "8m"
     chosen |= extra
     chosen[_JAVA_OPTIONS] = f"{java_options} {extra.get(_JAVA_OPTIONS, '')}".strip()
@@ -157,61 +158,61 @@ def settings(
 
 
 def java_options(launcher: Launcher, *, quick: bool) -> str:
-    """Return the JVM's options, with those for the class archive if there is one."""
+    """Return the JVM's options, with those for the class archive if it exists."""
     log4j2 = Path(__file__).with_name("log4j2.properties").as_uri()
-    # The JVM would warn on stdout, which belongs to the caller.
+    # Otherwise the JVM prints warnings on stdout, which belongs to the caller.
     options = ["-Xlog:disable", f"-Dlog4j2.configurationFile={log4j2}"]
     if quick:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     else:
-        options += ["-XX:+UseParallelGC"]  # G1 took a third longer on two cores.
+        options += ["-XX:+UseParallelGC"]  # G1 takes a third longer on two cores.
     return " ".join([*options, *reading_options(launcher)])
 
 
 def is_on_loopback(master: str) -> bool:
-    """Say whether all that a driver talks to is on this machine, by its master's URL."""
+    """Return True if the master's URL shows that all its processes are on this machine."""
     return master.startswith("local") or _LOOPBACK.match(master) is not None
 
 
 def cores_count() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def physical_bytes() -> int:
-    """Return the machine's memory, or the container's if that is less."""
+    """Return the machine's memory, or the container's limit if that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # Not on Linux, or no limit: the file says "max" then.
+    except (OSError, ValueError):  # Not Linux, or no limit: then the file contains "max".
         return machine
 
 
 def environment_for(chosen: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment must say for a session of the chosen settings."""
+    """Return the environment variables that a session with the chosen settings needs."""
     master = chosen["spark.master"]
     ours = {"SPARK_LOCAL_IP": "127.0.0.1"} if is_on_loopback(master) else {}
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        # Workers of another Python would lack tidelog; on a cluster the user knows better.
+        # Local workers of another Python would lack tidelog. On a cluster the user's choice wins.
         if master.startswith("local") or name not in env:
             ours[name] = sys.executable
     if _PYTHON in chosen:
-        # PySpark reads the setting only where spark-submit runs the driver.
+        # PySpark reads this setting only if spark-submit runs the driver.
         ours["PYSPARK_PYTHON"] = chosen[_PYTHON]
     return ours
 
 
 def memory_mib(physical_bytes: int) -> int:
-    """Return the JVM a quarter of the memory, since Python's workers need theirs beside it."""
+    """Return a quarter of the memory for the JVM; Python's workers need memory too."""
     return max(MEMORY_MIB_MIN, min(MEMORY_MIB_MAX, physical_bytes // 4 // 2**20))
 
 
 def _active() -> SparkSession | None:
     if SparkContext._active_spark_context is None:
         return None
-    # Sessions are remembered by thread; another thread's is found by asking for the default.
+    # PySpark remembers the active session per thread; the default one may be another thread's.
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
@@ -226,9 +227,9 @@ def _build(app_name: str, chosen: Mapping[str, str]) -> SparkSession:
 
 
 def explain_start(text: str, master: str) -> UsageError:
-    """Return what Spark's failure to start, as it told of it, asks of the user. Pure."""
+    """Return the error of a failed start, with a remedy if the cause is known. Pure."""
     if "stopped SparkContext" in text:
-        # It gave up in another thread, which tells nobody why.
+        # Spark stops the context in another thread, which reports no reason.
         return UsageError(
             f"no master of Spark's took us at {master}: is it running, is this the very URL that "
             "its page shows, and can it reach us (--conf spark.driver.host=...)?"
@@ -242,7 +243,7 @@ def explain_start(text: str, master: str) -> UsageError:
 
 
 def _shipped(spark: SparkSession) -> SparkSession:
-    # Imported here, for ``python -m tidelog.spark.ship`` warns of a module that is loaded already.
+    # A local import: ``python -m tidelog.spark.ship`` warns if its module is loaded already.
     from tidelog.spark.ship import ship
 
     ship(spark)
@@ -251,7 +252,7 @@ def _shipped(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def _environment(home: Path, chosen: Mapping[str, str]) -> Iterator[None]:
-    """Set what the JVM and its launch scripts read from the environment, until it has started."""
+    """Set the variables that the JVM and its scripts read, until the JVM has started."""
     ours = environment_for(chosen, os.environ)
     ours["JAVA_HOME"] = str(home)
     before = {name: os.environ.get(name) for name in ours}
@@ -273,5 +274,5 @@ def _scratch() -> Path:
 
 
 def _silence_pandas_warning() -> None:
-    # Said in every process on pandas 3; what tidelog asks of pandas is covered by its tests.
+    # Every process on pandas 3 warns; tidelog's tests cover its use of pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

@@ -1,15 +1,15 @@
 """DataFrames of a shard's snapshot: its columns and ``_diff``.
 
-On a disk, Spark scans the parts by itself: Parquet, with the checksum of each page looked at. Where
-each update is +1, that is all; else it groups them, which is a shuffle. Elsewhere, and where a
-column's type is one that Spark does not take from Parquet as it is, tasks read parts as those of a
-collection are read, and group what is theirs without a shuffle.
+On a local disk, Spark itself scans the Parquet parts, and checks the checksum of each page. If each
+update is +1, that is all; otherwise Spark groups the updates in a shuffle. In other stores, or if
+Spark cannot read a column's type from Parquet, tasks read the parts like those of a collection, and
+group their own rows without a shuffle.
 
-A condition is computed by tasks, in the dialect and by the code of every other reader, on what is
-left of parts and row groups; Spark's own conditions are for who puts them on the frame.
+Tasks evaluate a snapshot's condition with the code of every other reader, in its dialect, after
+they skipped parts and row groups. Spark evaluates only the conditions that users add to the frame.
 
-A frame stands for the parts that were named when it was made. One that is held says when it is read
-that its term is over: on a disk by a subquery, for Spark runs that before it opens a file.
+A frame reads the parts that existed when it was made. A held frame raises an error once its term is
+over. On a disk a subquery does that, because Spark runs it before it opens a file.
 Source: persist, "Snapshot"; design page 4, "Reading".
 """
 
@@ -56,14 +56,15 @@ OVER: Final = (
 async def frame_of(
     spark: SparkSession, snapshot: ShardSnapshot, *, native: bool = True, hold: str | None = None
 ) -> DataFrame:
-    """Return a snapshot as a DataFrame: columns and ``_diff``, which says how often a row is there.
+    """Return a snapshot as a DataFrame: its columns, and ``_diff``, a row's multiplicity.
 
-    No row is there that was taken back; equal rows may come apart, and their sum counts.
+    The frame contains no retracted row. Equal rows may occur several times; their diffs add up.
 
     Raises:
-        UsageError: its store is this process's memory, Spark has no type for a column, or ``hold``
-            is no duration. AsOfBeforeSince: it cannot be held any more. LocationError: the store
-            failed.
+        UsageError: the store is this process's memory, Spark has no type for a column, or ``hold``
+            is not a duration.
+        AsOfBeforeSince: the snapshot's time can no longer be held.
+        LocationError: the store failed.
     """
     store = snapshot.reader.store
     url = url_for_executors(snapshot.location_url or store.url, store)
@@ -92,13 +93,13 @@ async def frame_of(
     shares = [msgspec.msgpack.encode(scans) for scans in packed]
     chosen = _Chosen(selection.columns, selection.predicate, until_us)
     read = _reader(shares, url, chosen)
-    # As many partitions as there are shares, each of which has one number.
+    # One partition for each share; the row of a partition is the number of its share.
     return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(guarded(read), shown)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What tasks give of what they read, and until when they may read it."""
+    """The rows and columns that tasks return, and the end of the term in which they may read."""
 
     columns: tuple[str, ...]
     predicate: Predicate | None
@@ -110,15 +111,15 @@ class _Chosen:
 
 
 def _in_term(spark: SparkSession, until_us: int) -> Column:
-    """Return what is true until the term is over, and an error from then on."""
-    # The time is that of each query, and the sentence is not made before it.
+    """Return an expression that is true until the term is over, and raises an error afterwards."""
+    # current_timestamp() is the time of each query, so Spark cannot fold it when the frame is made.
     over = f"raise_error('[TIDELOG_HOLD_EXPIRED] {OVER}')"
     told = f"if(unix_micros(current_timestamp()) < {until_us}, true, {over}) AS in_term"
     return spark.range(1).selectExpr(told).scalar()
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
-    """Say whether each update in some parts is +1, so that none takes back another."""
+    """Return True if each update of the parts is +1, so that none retracts another."""
     return all(part.plain for part in parts)
 
 
@@ -128,8 +129,8 @@ def _shown(snapshot: ShardSnapshot) -> pa.Schema:
 
 
 def _is_taken(schema: pa.Schema) -> bool:
-    """Say whether Spark takes all columns from Parquet as what they are."""
-    # Times of day are those of UTC to Arrow, which Spark refuses to read.
+    """Return True if Spark reads the types of all columns from Parquet unchanged."""
+    # Arrow stores times of day as adjusted to UTC, which Spark refuses to read.
     return not any("time64" in str(field.type) for field in schema)
 
 
@@ -155,7 +156,7 @@ def _scanned(spark: SparkSession, snapshot: ShardSnapshot, url: str) -> DataFram
 
 
 def _inline(snapshot: ShardSnapshot) -> pa.Table:
-    """Return what rides in descriptors, up to the snapshot's time."""
+    """Return the rows stored inline in the state, up to the snapshot's time."""
     inline = (part for part in snapshot.parts if part.inline is not None)
     tables = [decode_part(part, part.inline or b"", snapshot.schema) for part in inline]
     table = pa.concat_tables([snapshot.schema.updates.empty_table(), *tables])

@@ -1,10 +1,11 @@
-"""Bring this very tidelog to executors that have none, or another: as an archive of its modules.
+"""An archive of this tidelog's modules, for executors that have none or another one.
 
-``python -m tidelog.spark.ship FOLDER`` writes the archive, and a file for ``spark-submit`` to run.
-Other packages are not in it: pyarrow and the like are compiled, and are installed where executors
-run, or sent there by ``spark.archives`` (docs/guides/cluster.md).
+``python -m tidelog.spark.ship FOLDER`` writes the archive, and a program for ``spark-submit``.
+The archive contains no other packages: pyarrow and the like are compiled. They must be installed
+on the executors' machines, or sent by ``spark.archives`` (docs/guides/cluster.md).
 
-Invariants: what is shipped is what this process runs; its fingerprint says so, wherever it lies.
+Invariants: the archive contains the modules of this process; its fingerprint identifies them, on
+any machine.
 """
 
 from __future__ import annotations
@@ -48,37 +49,37 @@ if __name__ == "__main__":
 
 
 def is_elsewhere(master: str | None) -> bool:
-    """Say whether a master's executors are other processes than the driver."""
+    """Return True if a master's executors are not threads of the driver's process."""
     return master is None or (master != "local" and not master.startswith("local["))
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Say whether a session is one of Spark Connect's: it has a server, and no RDDs."""
+    """Return True for a session of Spark Connect, which has a server and no RDDs."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def ship(spark: SparkSession) -> None:
-    """Have the executors of a session import the tidelog that this process runs; once is enough.
+    """Make the executors of a session import this process's tidelog; a second call does nothing.
 
-    One that they have installed is passed over, unless a worker has imported it already. A local
-    session, unless ``PYSPARK_PYTHON`` names another, runs its workers with this process's Python.
+    It replaces an installed tidelog, except in a worker that has already imported it. A local
+    session runs its workers with this process's Python, unless ``PYSPARK_PYTHON`` names another.
     """
     name = f"tidelog-{__version__}-{fingerprint()[:12]}.zip"
     if is_connect(spark):
-        spark.addArtifacts(_packed(name), pyfile=True)  # The same once more is passed over.
+        spark.addArtifacts(_packed(name), pyfile=True)  # Spark ignores a repeated artifact.
         return
     context = spark.sparkContext
     is_default = context.pythonExec == "python3" and "PYSPARK_PYTHON" not in os.environ
     if is_default and not is_elsewhere(context.master):
-        # PySpark's default is the python3 of PATH, in an environment that is not activated another.
+        # PySpark's default is the first python3 on PATH, which may lack tidelog.
         context.pythonExec = sys.executable
     if is_elsewhere(context.master) and name not in (context._python_includes or ()):
         context.addPyFile(_packed(name))
 
 
 def _packed(name: str) -> str:
-    """Write the archive where it stays as long as this process."""
-    # Executors fetch it when they start, also such as start much later.
+    """Write the archive to a folder that remains until this process ends."""
+    # Executors fetch it when they start, which may be much later.
     folder = tempfile.mkdtemp(prefix="tidelog-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, name)
@@ -87,9 +88,9 @@ def _packed(name: str) -> str:
 
 
 def pack(path: Path) -> None:
-    """Write the archive: modules as text, and as this Python compiles them.
+    """Write the archive: modules as text, and compiled by this Python.
 
-    Without the latter each worker would compile each module when it starts.
+    Without the compiled files, each worker would compile each module at its start.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:
@@ -103,7 +104,7 @@ def pack(path: Path) -> None:
 
 @cache
 def fingerprint() -> str:
-    """Return a checksum of tidelog's modules, as they lie where this process imports them from."""
+    """Return a checksum of the files of tidelog's modules that this process imports."""
     digest = hashlib.sha256()
     for name, file in _files(resources.files("tidelog"), "tidelog"):
         if name.endswith(".py"):
@@ -112,7 +113,7 @@ def fingerprint() -> str:
 
 
 def write_for_submit(folder: Path) -> tuple[Path, Path]:
-    """Write the archive, and the file that spark-submit runs; return their paths."""
+    """Write the archive and the program for spark-submit; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     archive, program = folder / ARCHIVE, folder / PROGRAM
     pack(archive)
@@ -130,9 +131,9 @@ def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]
 
 
 def _compiled(name: str, data: bytes, file: Traversable) -> bytes:
-    """Return a module's file of compiled code, which is taken without a look at its text."""
+    """Return a module's compiled file, which Python loads without a check of the source."""
     if isinstance(file, Path):
-        # From the cache beside it, where there is one: all modules at once take a second.
+        # From __pycache__ if possible: compiling all modules takes a second.
         code = SourceFileLoader(name, str(file)).get_code(name)
     else:
         code = compile(data, name, "exec", dont_inherit=True)

@@ -1,12 +1,13 @@
-"""What a survey's task decoded, on the executor's disk, for whichever task computes what is bound.
+"""The rows that a survey's task decoded, on the executor's disk, for the task that computes them.
 
-Workers come and go, and Spark puts a task where there is room: so rows lie in files, in the folder
-that Spark gives an executor and removes with it. They only save work: what is not found, or is not
-proven to be what was bound, is read and decoded anew (see `tidelog.collection.source.kept`).
+Workers are short-lived, and Spark places a task on any free core. So the rows are files in the
+folder that Spark gives an executor and removes with it. They only save work. If a file is missing,
+or its proof does not match the binding, the rows are decoded again (see
+`tidelog.collection.source.kept`).
 
-Shape of a file's name: a digest of the path whose rows it holds, the piece's first offset and its
-limit, what nobody else calls his, and the xxh3-128 of the file's bytes. They are not synced, and a
-disk may give others back: then they are not found.
+Shape of a file's name: a digest of the source file's path, the piece's first offset and its limit,
+a unique id, and the xxh3-128 of the file's bytes. Files are not synced. If a disk returns other
+bytes after a crash, the checksum fails, and the file is ignored.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from tidelog.collection.source.kept import DecodedPiece, PieceProof
 from tidelog.collection.source.look import SurveyJob
 
 SPILLED_BYTES_MAX: Final = 1024 * 1024 * 1024
-# Spark writes there what it cannot do without.
+# Spark needs this disk for its own files.
 LEFT_FREE_BYTES: Final = 1024 * 1024 * 1024
-# To write and find a file takes as long as to decode so much.
+# Decoding this much takes as long as writing and finding a file.
 SPILLED_BYTES_MIN: Final = 128 * 1024
 _FOLDER: Final = "tidelog-rows"
 _META: Final = b"tidelog"
@@ -48,9 +49,9 @@ class _Meta(msgspec.Struct, frozen=True, array_like=True):
 class RowsOnDisk:
     """Decoded pieces of one source as files in ``folder``.
 
-    Units: of all sources whose folders lie beside it, the files that were written first go where
-        there are more than ``bytes_max``, or less than ``left_free_bytes`` of the disk are free;
-        pieces of less than ``bytes_min`` are not kept.
+    Units: bytes. The limits cover all sources of this executor. A new file deletes the oldest ones
+        while all files exceed ``bytes_max``, or less than ``left_free_bytes`` of the disk are
+        free. Pieces of less than ``bytes_min`` are not stored.
     """
 
     folder: Path
@@ -73,7 +74,7 @@ class RowsOnDisk:
                 sum_ = xxhash.xxh3_128_hexdigest(_mapped(part))
                 place = f"{proof.first:x}-{proof.limit:x}"
                 name = f"{_digest(proof.path)}-{place}-{unique}-{sum_}{_SUFFIX}"
-                # Under its name a file is whole, whenever its writer was killed.
+                # A file under its final name is complete, even if its writer was killed.
                 part.rename(self.folder / name)
             finally:
                 part.unlink(missing_ok=True)
@@ -91,10 +92,10 @@ class RowsOnDisk:
         return [piece for piece in found if piece.proof.path == path]
 
     def forget(self) -> None:
-        """Leave what there is to other tasks; it goes when there is no room for it."""
+        """Do nothing: other tasks may need the files; `keep` deletes the oldest ones."""
 
     def _make_room(self, wanted: int) -> bool:
-        """Let go of what was written first until so much more can be kept; say whether it can."""
+        """Delete the oldest files until ``wanted`` bytes fit; return True if they fit."""
         files = [*self.folder.parent.glob(f"*/*{_SUFFIX}")]
         sizes = {file: stat for file in files if (stat := _stat(file)) is not None}
         kept = sum(stat.st_size for stat in sizes.values())
@@ -111,10 +112,9 @@ class RowsOnDisk:
 def rows_on_disk(
     job: Job | SurveyJob, *, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> RowsOnDisk | None:
-    """Return where the rows of a job's source are kept by this executor; None if it has no disk.
+    """Return the store for the decoded rows of a job's source; None if Spark gave no folder.
 
-    What rows are decoded to follows from the source's place, format and schema, and no others are
-    found there.
+    The source's place, format and schema determine its decoded rows, so they name the folder.
     """
     local = environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     if not local:
@@ -142,7 +142,7 @@ def _write(file: Path, piece: DecodedPiece) -> None:
 
 
 def _mapped(file: Path) -> pa.Buffer:
-    # Its pages are read as its rows are, and stay there when the file goes.
+    # Pages load as the rows are read, and stay readable after the file is deleted.
     with pa.memory_map(str(file)) as source:
         return source.read_buffer()
 

@@ -1,7 +1,7 @@
-"""What streams of logs share, plain and keyed: offsets that rise, and looks at an idle log.
+"""The common part of streams of logs, plain and keyed: offsets, and polls of an idle log.
 
-An offset is a number: all before it was given. Spark asks an idle query every 10 ms for what is
-new; the log is looked at ever more seldom then.
+An offset is the number of the next record. Spark asks an idle query for new records every 10 ms;
+the reader polls an idle log at growing intervals.
 Source: PySpark's ``DataSourceStreamReader``.
 """
 
@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 class StreamSettings(Protocol):
-    """What all streams are told."""
+    """The settings that all streams have."""
 
     @property
     def batch_records_max(self) -> int | None: ...
@@ -37,10 +37,10 @@ class StreamSettings(Protocol):
 class OffsetStreamReader(
     DataSourceStreamReader, SupportsTriggerAvailableNow, abc.ABC, Generic[P, V]
 ):
-    """A reader of a log at a place ``P``, of which a ``V`` is known.
+    """A reader of a log at a place ``P``, with a view ``V`` of it.
 
-    Spark keeps one for a query, in a process of its own, and gives it to tasks before it is used.
-    ``FIELD`` is the name of the number in an offset.
+    Spark keeps one reader per query, in a process of its own, and pickles it for tasks before its
+    first use. ``FIELD`` is the name of the number in an offset.
     """
 
     FIELD: ClassVar[str]
@@ -59,23 +59,23 @@ class OffsetStreamReader(
 
     @abc.abstractmethod
     async def _renew(self, view: V) -> None:
-        """Look at the log again."""
+        """Update the view to the present end of the log."""
 
     @abc.abstractmethod
     def _next(self, view: V) -> int:
-        """Return the number to come."""
+        """Return the number of the next record."""
 
     @abc.abstractmethod
     def _begin(self, view: V) -> int:
-        """Return from where on a query reads that has no checkpoint yet."""
+        """Return the number at which a query without a checkpoint begins."""
 
     @abc.abstractmethod
     def _refuse_beyond(self, number: int, view: V) -> None:
-        """Refuse a number that the log has not come to, which was read already."""
+        """Raise an error if the log ends before ``number``, which was already read."""
 
     @abc.abstractmethod
     def _refuse_gone(self, first: int, end: int, view: V) -> None:
-        """Refuse what of ``[first, end)`` is not there any more."""
+        """Raise an error if records of ``[first, end)`` no longer exist."""
 
     def initialOffset(self) -> dict[str, Any]:
         with told_as_spark_tells():
@@ -105,9 +105,9 @@ class OffsetStreamReader(
         return None if self._opened is None else {self.FIELD: self._next(self._opened[1])}
 
     def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, P, V]:
-        """Return the range of a micro-batch, and the log as it is then, or later.
+        """Return the range of a micro-batch, and a view that covers it.
 
-        After a restart, what was planned before it comes first.
+        After a restart, Spark first runs the batch that it planned before the restart.
         """
         first, limit = int(start[self.FIELD]), int(end[self.FIELD])
         place, view = self._look(up_to=limit)
@@ -115,7 +115,7 @@ class OffsetStreamReader(
         return first, limit, place, view
 
     def _is_due(self, first: int) -> bool:
-        """Say whether to look at the log again; Spark asks an idle query every 10 ms."""
+        """Return True if a poll is due; Spark asks an idle query every 10 ms."""
         if self._opened is None or self._next(self._opened[1]) != first:
             self._wait_us = POLL_FIRST_US
             return True
@@ -125,7 +125,7 @@ class OffsetStreamReader(
         return True
 
     def _look(self, *, up_to: int | None = None) -> tuple[P, V]:
-        """Return the log as it is now, or as it was last seen if that was past ``up_to``."""
+        """Return the present view, or the previous one if it already reaches ``up_to``."""
         if self._opened is None:
             self._opened = asyncio.run(self._open())
         elif up_to is None or self._next(self._opened[1]) < up_to:

@@ -1,11 +1,11 @@
-"""What Spark's tasks do in an executor: read, compute, write parts, and say what they did.
+"""The tasks of a tick in executors: they read, compute, write parts, and return results.
 
-Each function takes and gives an iterator of plain values, as Spark's RDDs do. What is computed, is
-by `tidelog.collection.ingest.compute`, as everywhere; nothing here talks to consensus. A task that
-runs twice writes its parts twice, under other names: those that nobody commits are garbage.
+Each function takes and yields plain values, like Spark's RDDs. `tidelog.collection.ingest.compute`
+computes, as in every engine. No task uses consensus. A task that runs twice writes its parts twice,
+under unique names; parts that no commit names are garbage.
 
-Invariants: an error, of ours or one that nobody foresaw, is a value among the results, so that it
-reaches the driver as it was raised; a process that ends, or lacks memory, is Spark's to try again.
+Invariants: an error, foreseen or not, is a value among the results, so it reaches the driver
+unchanged. Spark retries a task whose process died or had no memory left.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ S = TypeVar("S", "Share", "SurveyShare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task did; its parts are those of the shards at ``places`` among the output's."""
+    """The result of a task; its parts belong to the shards at ``places`` in the output."""
 
     places: tuple[int, ...]
     computed: Computed
 
 
 class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task of a survey does, as a plain value.
+    """The work of one task of a survey, as a plain value.
 
-    ``keeps_rows``: the tasks that compute what is bound will be on the same machine.
+    ``keeps_rows``: the tasks that compute the bound ranges run on the same machine.
     """
 
     location_url: str
@@ -77,12 +77,12 @@ class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
 
 Outcome = TaskResult | TidelogError
 SurveyTold = tuple[bytes, Usage] | TidelogError
-Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and what for it.
+Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and its input.
 
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """What a worker keeps from task to task: open stores, and the parts that it read last."""
+    """The state that a worker keeps between tasks: open stores, and the parts read last."""
 
     clock: Clock
     location_url: str
@@ -111,42 +111,42 @@ class Bench:
         return source
 
     def usage(self) -> Usage:
-        """Return what all stores were asked for so far."""
+        """Return the requests of all stores since they were opened."""
         return sum((store.usage() for store in self._sources.values()), usage_of(self.store))
 
 
-# One for each process and location, since a store that is opened connects anew. By process id too,
-# for Spark forks its workers.
+# One for each process and location, since opening a store connects again. The key includes the
+# process id, since Spark forks its workers.
 _benches: dict[tuple[int, str], Bench] = {}
 
 
 def run_shares(shares: Iterable[Share]) -> Iterator[Outcome]:
-    """Do shares from their ranges, or pieces, to parts."""
-    # Spark throws a worker away that leaves input unread, so all of it is taken first.
+    """Do shares completely, from ranges or pieces to parts."""
+    # Spark discards a worker that leaves input unread, so the task reads all of it first.
     for share in list(shares):
         yield _at_bench(share, run_share)
 
 
 def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Handed]:
-    """Decode shares; hand on their messages by key, and the second stage's shares that came too."""
+    """Decode shares; send on their messages by key, and the second stage's shares."""
     for share, finishes in list(given):
         yield from enumerate(finishes)
         shaped = _at_bench(share, shape_share)
         if isinstance(shaped, TidelogError):
-            # To all, so that none writes parts in vain.
+            # To all partitions, so that none writes parts in vain.
             yield from ((partition, shaped) for partition in range(share.partitions))
         else:
             found, messages = shaped
             yield 0, found
             try:
                 yield from hand_on(messages, share)
-            except Exception as error:  # noqa: BLE001 - as at the bench
+            except Exception as error:  # noqa: BLE001 - see `_at_bench`
                 failed = portable(unforeseen(error, "a task of Spark"))
                 yield from ((partition, failed) for partition in range(share.partitions))
 
 
 def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
-    """Do shares whose messages came from other tasks, and pass on what these told."""
+    """Do shares with messages from other tasks, and pass on the results of these tasks."""
     given = [item for _, item in handed]
     failed = [item for item in given if isinstance(item, TidelogError)]
     if failed:
@@ -160,17 +160,18 @@ def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
 
 
 def run_surveys(shares: Iterable[SurveyShare]) -> Iterator[SurveyTold]:
-    """Look into pieces of files, and tell what is in them."""
+    """Survey pieces of files."""
     for share in list(shares):
         found = _at_bench(share, run_survey)
         yield found
 
 
 async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
-    """Look into a share of a survey's pieces; see `Engine.survey`.
+    """Survey a share of the pieces; see `Engine.survey`.
 
     Raises:
-        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+        SourceRewritten, GoneError: an object of the source changed or disappeared.
+        LocationError: a store failed.
     """
     before = bench.usage()
     job = share.job
@@ -179,15 +180,16 @@ async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
         source.kept_bytes_max = 0
         source.rows = source.rows if share.keeps_rows else None
     done = await survey_here(job, source, at_once=READS_MAX)
-    # As one string of bytes: to pickle many small values takes longer than to make them.
+    # As one bytes value: pickling many small values would take longer than making them.
     return msgspec.msgpack.encode(done.found), bench.usage() - before
 
 
 async def run_share(share: Share, bench: Bench) -> TaskResult:
-    """Do a share whole.
+    """Do a share completely.
 
     Raises:
-        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+        SourceRewritten, GoneError: an object of the source changed or disappeared.
+        LocationError: a store failed.
     """
     before = bench.usage()
     if share.job.ranges:
@@ -204,7 +206,8 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
     """Decode a share's pieces, write its bad records, and return its messages.
 
     Raises:
-        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+        SourceRewritten, GoneError: an object of the source changed or disappeared.
+        LocationError: a store failed.
     """
     before = bench.usage()
     shaped = await _shape(share, bench)
@@ -215,7 +218,7 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
 
 
 async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> TaskResult:
-    """Write the output's parts out of messages that came from other tasks.
+    """Write the output's parts from messages of other tasks.
 
     Raises:
         LocationError: the store failed.
@@ -253,7 +256,7 @@ async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> lis
 
 
 async def _write_errors(shaped: Sequence[Shaped], share: Share, bench: Bench) -> list[Part]:
-    """Write a share's bad records: these can be all there are, too many for the driver."""
+    """Write a share's bad records. If all records are bad, they are too many for the driver."""
     errors = pa.concat_tables([s.errors for s in shaped])
     target = share.job.errors
     writer = part_writer(bench.store, bench.clock, target, ERRORS_SCHEMA)
@@ -261,7 +264,7 @@ async def _write_errors(shaped: Sequence[Shaped], share: Share, bench: Bench) ->
 
 
 def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | TidelogError:
-    """Do work at this process's bench; an error of ours is given instead of raised."""
+    """Do work with this process's `Bench`; return a TidelogError instead of raising it."""
     place = os.getpid(), share.location_url
     bench = _benches.get(place)
     try:
@@ -269,15 +272,15 @@ def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | Tidelog
             try:
                 return asyncio.run(_awaited(work(share, bench)))
             except LocationError:
-                # What stayed open may be what failed: a location made anew, a login that is over.
+                # The open connections may be the cause: a new location, or an expired login.
                 del _benches[place]
         bench = _benches[place] = Bench(clock=SystemClock(), location_url=share.location_url)
         return asyncio.run(_awaited(work(share, bench)))
     except TidelogError as error:
         return portable(error)
     except MemoryError:
-        raise  # Elsewhere there may be more.
-    except Exception as error:  # noqa: BLE001 - no other try would end otherwise
+        raise  # Spark retries the task, maybe on an executor with more memory.
+    except Exception as error:  # noqa: BLE001 - a retry would fail in the same way
         return portable(unforeseen(error, "a task of Spark"))
 
 

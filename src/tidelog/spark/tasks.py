@@ -1,8 +1,8 @@
-"""Tasks over plain values: of RDDs, and where a session has none (Spark Connect) of DataFrames.
+"""Tasks over plain values, as RDDs; in Spark Connect, which lacks RDDs, as DataFrames.
 
-A job of RDDs costs about 40 ms, half of what a query with ``mapInArrow`` does; the latter takes
-each value as pickled bytes in a row. Both give each value of a first stage to a task of its own,
-and bring what it makes for a partition to the one task of the second stage that has that number.
+A job of RDDs costs about 40 ms, half as much as a query with ``mapInArrow``, which carries each
+value as pickled bytes in a row. Both run a task for each value of the first stage. Its results for
+a partition go to the one task of the second stage with that number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  As all who use Spark call it.
+from pyspark.sql import functions as F  # noqa: N812  The usual name among users of Spark.
 
 from tidelog.spark.job import live_context
 from tidelog.spark.ship import is_connect, is_elsewhere
@@ -26,13 +26,13 @@ Work = Callable[[Iterable[Any]], Iterator[Any]]
 _SENT: Final = "place int, item binary"
 _COLUMNS: Final[dict[str, pa.DataType]] = {"place": pa.int32(), "item": pa.binary()}
 _SCHEMA: Final = pa.schema(_COLUMNS)
-_ROWS_OF_RANGE: Final = 100_000  # More than there are cores, so that each has some.
+_ROWS_OF_RANGE: Final = 100_000  # More than any cluster's cores, so every partition has rows.
 
 
 class TaskTags(Protocol):
-    """Marks the jobs that a thread starts, so that they can be cancelled by another."""
+    """Tags for the jobs that a thread starts, by which another thread can cancel them."""
 
-    def addJobTag(self, tag: str) -> None: ...  # noqa: N802  As Spark's context calls it.
+    def addJobTag(self, tag: str) -> None: ...  # noqa: N802  The name in SparkContext.
 
     def removeJobTag(self, tag: str) -> None: ...  # noqa: N802
 
@@ -40,34 +40,34 @@ class TaskTags(Protocol):
 
 
 class SparkTasks(Protocol):
-    """How a session runs tasks. Its methods wait, so they are called in threads."""
+    """The port that runs tasks on a session. Its methods block, so callers use threads."""
 
     @property
     def tags(self) -> TaskTags: ...
 
     @property
     def is_elsewhere(self) -> bool:
-        """Say whether tasks run in other processes than this machine's driver."""
+        """Return True if tasks do not run on the driver's machine as its local workers."""
         ...
 
     def cores_count(self) -> int:
-        """Return how many tasks run at once."""
+        """Return the number of tasks that run concurrently."""
         ...
 
     def run(self, work: Work, items: Sequence[Any]) -> list[Any]:
-        """Do work on each item in a task of its own; return what all of them gave."""
+        """Do work on each item in a task of its own; return all results."""
         ...
 
     def meet(self, first: Work, items: Sequence[Any], second: Work, partitions: int) -> list[Any]:
-        """Do ``first`` on each item in a task of its own; return what ``second`` gave.
+        """Do ``first`` on each item in a task of its own; return the results of ``second``.
 
-        The first gives pairs of a partition and a value; the second takes those of its partition.
+        ``first`` yields pairs of a partition and a value; ``second`` takes those of its partition.
         """
         ...
 
 
 def tasks_of(spark: SparkSession) -> SparkTasks:
-    """Return how a session runs tasks.
+    """Return the port that runs tasks on a session.
 
     Raises:
         LocationError: the session was stopped.
@@ -77,7 +77,7 @@ def tasks_of(spark: SparkSession) -> SparkTasks:
 
 @dataclass(frozen=True, slots=True)
 class RddTasks:
-    """Tasks of RDDs."""
+    """Tasks as RDDs."""
 
     tags: SparkContext
 
@@ -98,7 +98,7 @@ class RddTasks:
 
 @dataclass(slots=True)
 class FrameTasks:
-    """Tasks of DataFrames, whose rows are a partition's number and a pickled value."""
+    """Tasks as DataFrames, whose rows are a partition's number and a pickled value."""
 
     spark: SparkSession
     _cores: int = 0
@@ -113,7 +113,7 @@ class FrameTasks:
 
     @property
     def is_elsewhere(self) -> bool:
-        # A server's executors may be its own process, and that is another than this.
+        # The server may be on this machine, but it is another process than this one.
         return True
 
     def cores_count(self) -> int:
@@ -140,7 +140,7 @@ class FrameTasks:
 
 @dataclass(frozen=True, slots=True)
 class SessionTags:
-    """The tags of a session, called as those of a context are."""
+    """The tags of a session, with the method names of a context."""
 
     spark: SparkSession
 

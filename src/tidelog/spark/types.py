@@ -1,7 +1,7 @@
-"""Column types in Spark, and rows in the exact shape that it takes. Pure.
+"""Column types in Spark, and the Arrow schemas that Spark accepts. Pure.
 
-Spark has no unsigned integers: each is read as the next wider signed one, and those of 64 bits as
-``decimal(20, 0)``. All else is read as what it is.
+Spark has no unsigned integers: each is read as the next wider signed type, and those of 64 bits as
+``decimal(20, 0)``. Other types do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN: Final[dict[pa.DataType, type[spark.DataType]]] = {
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:
-    """Return the schema under which Spark reads columns of canonical types; every one may be null.
+    """Return the Spark schema for columns of canonical types; every column is nullable.
 
     Raises:
         UsageError: Spark has no such type; the message names the column.
@@ -44,7 +44,7 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
 
 
 def arrow_schema(schema: spark.StructType) -> pa.Schema:
-    """Return the Arrow schema that batches must have, to the letter, to be taken by Spark."""
+    """Return the exact Arrow schema that Spark requires of batches."""
     return to_arrow_schema(schema, timezone="UTC")
 
 

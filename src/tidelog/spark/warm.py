@@ -1,7 +1,7 @@
-"""Make Spark sessions start in half the time: ``python -m tidelog.spark.warm``.
+"""A faster start of Spark sessions: ``python -m tidelog.spark.warm`` halves the time.
 
-Takes half a minute and 200 MB of the user's cache, so it is done only when asked for. To be
-repeated after an upgrade of Java or PySpark; until then sessions start as if it had not been done.
+It takes half a minute and 200 MB of the user's cache, so it runs only on request. After an upgrade
+of Java or PySpark, sessions start at the old speed until it runs again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ WRITE_SECONDS_MAX = 300
 
 
 def warm() -> Path:
-    """Run what most sessions run, and write the archive of the classes that took; return its path.
+    """Run typical queries, and write the archive of the classes that they loaded; return its path.
 
     Raises:
-        UsageError: no Java was found to run Spark on. NOT_APPLIED.
+        UsageError: no Java that runs Spark was found. NOT_APPLIED.
     """
     launcher = find_launcher(os.environ)
     path = archive_path(launcher)
@@ -38,7 +38,7 @@ def warm() -> Path:
             spark = session(extra={"spark.driver.extraJavaOptions": options})
             _exercise(spark, scratch)
             stop(spark, wait_seconds=WRITE_SECONDS_MAX)
-        # A half-written archive is never seen under its name: others may start meanwhile.
+        # Other sessions may start concurrently, and must not see a partial archive.
         written.replace(path)
     return path
 
@@ -57,7 +57,7 @@ def _exercise(spark: SparkSession, scratch: str) -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    # The JVM tells of each class that it cannot archive: hundreds of lines, on stdout.
+    # The JVM prints hundreds of lines on stdout, about the classes that it cannot archive.
     before = {number: os.dup(number) for number in (1, 2)}
     try:
         with open(os.devnull, "w") as nowhere:

@@ -1,4 +1,4 @@
-"""The start of work in a Python worker of Spark."""
+"""The preparation of a Python worker of Spark for tidelog's tasks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def use_one_core() -> None:
-    """Let libraries use the one core that a task has; on the others, other tasks run.
+    """Limit libraries to the one core of a task, since other tasks use the other cores.
 
-    What the process has loaded by then is not looked through for garbage any more.
+    The objects that the process has loaded so far are frozen, so garbage collection skips them.
     """
     pa.set_cpu_count(1)
     with duck() as connection:
         connection.execute("SET threads = 1")
-    # After each task Spark's worker looks for garbage among all that there is: most of it are
-    # modules, which stay.
+    # After each task, Spark's worker collects garbage among all objects; most of them are modules,
+    # which never become garbage.
     gc.collect()
     gc.freeze()
 
@@ -32,8 +32,8 @@ def use_one_core() -> None:
 def guarded(work: Work) -> Work:
     """Return work for ``mapInArrow`` that names the packages that a worker lacks.
 
-    The work travels as bytes in a function that needs no package: Spark would load the work itself
-    before any of it could explain a failure.
+    The work is sent as bytes in a function that needs no package. Otherwise Spark would unpickle
+    the work itself, and its error would not name a remedy.
     """
     payload: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
     sentence = lacking_text("at {0}", "{1}")
@@ -46,7 +46,7 @@ def guarded(work: Work) -> Work:
         try:
             loaded = pickle.loads(payload)
         except ImportError as error:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # PySpark puts the traceback first otherwise.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Otherwise PySpark prints a traceback first.
             package = str(error.name).partition(".")[0]
             raise ImportError(sentence.format(sys.executable, package)) from None
         yield from loaded(batches)

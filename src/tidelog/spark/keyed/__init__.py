@@ -1,1 +1,1 @@
-"""Keyed logs in Spark: read at once and as a stream, written by batches, compacted by tasks."""
+"""Keyed logs in Spark: batch reads, streams, writes by batches, and compaction by tasks."""

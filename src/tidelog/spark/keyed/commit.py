@@ -1,9 +1,9 @@
-"""Committing a batch: all its records and its mark by one append, unless it is in the log already.
+"""The commit of a batch: one append of all its records and its marker, unless the log has them.
 
-A committer takes the log over first, by an append of its own: from then on nobody who was at it
-before, be it this batch's first try, can append any more. Then it looks for the sink's newest mark,
-in what is loose, newest first, else in the state; and appends only what is not there. So a batch
-that has a name is in the log once, if it was committed once, or twice, or by two at a time.
+A committer first opens the log and appends, which fences every earlier writer, such as a first try
+of the same batch. Then it looks for the sink's newest marker: in the loose records, newest first,
+then in the state. It appends only a batch that is not in the log. So a named batch is in the log
+once, even if it is committed twice, or by two processes concurrently.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ LOADS_AT_ONCE: Final = 4
 async def commit_batch(
     logs: KeyedLogs, log_name: str, staged: Staged, name: tuple[str, int] | None
 ) -> bool:
-    """Append what was staged, in order; False if it was there.
+    """Append the staged records, in order; return False if the log already has them.
 
-    ``name`` is a sink and a number, which rises. Without one, what is large is several appends, of
-    which a failure may leave the first ones.
+    ``name`` is a sink and its batch number, which rises. Without a name, a large batch takes
+    several appends, and a failure may leave the first of them in the log.
 
     Raises:
-        UsageError: what has a name is too much for one append. Fenced: others take the log over
-        again and again. Otherwise see `tidelog.keyed.port.KeyedWrites.append`.
+        UsageError: a batch with a name is too large for one append.
+        Fenced: other writers opened the log at every try.
+        Other errors: see `tidelog.keyed.port.KeyedWrites.append`.
     """
     if not staged.rows:
         return False
@@ -50,21 +51,22 @@ async def commit_batch(
     is_new = await _committed(logs, log_name, staged, name)
     await discard_staged(logs.store, staged)
     with suppress(TidelogError):
-        # Nobody else may compact what is due, where only batches are written.
+        # A log that only batches write has no other process to compact it.
         await Compactor(standing=await logs.standing(log_name)).compact()
     return is_new
 
 
 async def is_committed(standing: KeyedStanding, sink: str, number: int) -> bool:
-    """Say whether a batch of a sink is in the log, or a later one.
+    """Return True if a batch of a sink, or a later one, is in the log.
 
     Raises:
-        NoSuchLog: the log is gone. LocationError: the store failed.
+        NoSuchLog: the log no longer exists.
+        LocationError: the store failed.
     """
     await standing.refresh()
     for piece in reversed(standing.tail.pieces):
         if piece.fragment is not None and piece.fragment.keys == ():
-            continue  # A mark stands with records.
+            continue  # A marker is always in one append with records, and these have keys.
         await standing.tail.records(piece)
         if (mark := piece.marks.get(sink)) is not None:
             return mark.number >= number
@@ -73,7 +75,7 @@ async def is_committed(standing: KeyedStanding, sink: str, number: int) -> bool:
 
 
 async def discard_staged(store: Store, staged: Staged) -> None:
-    """Delete what was staged; what cannot be deleted now is swept."""
+    """Delete the staged objects; a sweep deletes those that this call cannot."""
     if staged.paths:
         with suppress(TidelogError):
             await store.delete(staged.paths)
@@ -125,7 +127,7 @@ async def _append_all(log: KeyedLog, staged: Staged) -> None:
 
 
 def _check_size(staged: Staged) -> None:
-    """Refuse what is too large for one append, before anything is appended."""
+    """Check, before the first append, that a batch fits into one append."""
     if staged.num_bytes > BATCH_BYTES_MAX or staged.rows >= RECORDS_MAX:
         raise UsageError(
             f"a batch that is written once is one append, of at most {BATCH_BYTES_MAX} bytes and "

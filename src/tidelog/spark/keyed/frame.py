@@ -1,8 +1,8 @@
 """DataFrames of a keyed log: ``key``, ``sequence``, ``timestamp_us`` and ``value``.
 
-On a disk, Spark scans runs by itself: Parquet, with the checksum of each page looked at, and its
-own conditions on key and sequence taken to the pages that may fulfil them. Elsewhere tasks read
-parts as every reader does. What is loose is read by tasks in either case.
+On a local disk, Spark itself scans the Parquet files of runs. It checks the checksum of each page,
+and prunes pages by its own conditions on key and sequence. In other stores, tasks read parts like
+every reader. Tasks read the loose records in either case.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ async def keyed_view(
     checkpoint: str | None = None,
     native: bool = True,
 ) -> SparkView:
-    """Return what is durable of a keyed log now, or at a checkpoint, as a DataFrame.
+    """Return the durable records of a keyed log, now or at a checkpoint, as a DataFrame.
 
     Raises:
-        UsageError: that is no key, or no range, or executors do not reach the store.
-        SequenceRetired: records from ``start`` on were let go of. LocationError: the store failed.
+        UsageError: the key or the range is not valid, or executors do not reach the store.
+        SequenceRetired: records from ``start`` were retired.
+        LocationError: the store failed.
     """
     wanted = _checked(key=key, prefix=prefix, first=first, last=last, start=start, limit=limit)
     store = standing.store
     url = url_for_executors(standing.location_url or store.url, store)
-    # What a writer has in memory, executors cannot reach: so this looks what is stored.
+    # Executors cannot read a writer's memory, so this reads the stored state.
     now = KeyedStanding(
         name=standing.name, store=store, consensus=standing.consensus, clock=standing.clock
     )
@@ -115,7 +116,7 @@ def _scanned(spark: SparkSession, pin: KeyedPin, url: str) -> DataFrame:
 
 
 def conditions_of(wanted: KeyedScope, parts: Sequence[RunPart]) -> Iterator[str]:
-    """Yield conditions that choose what is wanted of some parts, as few as will do."""
+    """Yield the conditions that select the wanted rows of some parts, as few as possible."""
     if wanted.keys is not None:
         yield f"key IN ({', '.join(_literal(key) for key in wanted.keys)})"
     elif wanted.first and any(part.first_key < wanted.first for part in parts):
@@ -136,7 +137,7 @@ def _read_by_tasks(spark: SparkSession, shares: Sequence[KeyedShare]) -> DataFra
     if not shares:
         return spark.createDataFrame([], KEYED_SCHEMA)
     encoded = [msgspec.msgpack.encode(share) for share in shares]
-    # As many partitions as there are shares, each of which has one number.
+    # One partition for each share; the row of a partition is the number of its share.
     ship(spark)
     read = guarded(_reader(encoded))
     return spark.range(0, len(encoded), 1, len(encoded)).mapInArrow(read, KEYED_SCHEMA)

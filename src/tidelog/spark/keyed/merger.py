@@ -1,8 +1,9 @@
-"""Merges of runs on Spark: each range of keys is read, merged and written by a task.
+"""Merges of runs on Spark: a task reads, merges and writes each range of keys.
 
-The driver cuts the keys by what directories tell, and names the run by one decision once all tasks
-are done, as of any merge. A task that is tried twice writes parts twice, under names of their own;
-those that no result names lie there until a sweep takes them, by the write epoch in their path.
+The driver cuts the keys by the directories of the runs. After all tasks have ended, it adds the
+merged run to the state by one commit, like any merge. A task that runs twice writes its parts
+twice, under unique names. A sweep deletes the parts that no state names, by the write epoch in
+their path.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from tidelog.spark.worker import use_one_core
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one process.
-TASK_BYTES: Final = 64 * 1024 * 1024  # Of runs as they are stored.
+LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, one process is faster than tasks.
+TASK_BYTES: Final = 64 * 1024 * 1024  # Stored bytes of runs.
 LOOKS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedMergeTask:
-    """What a task has to know: merge the keys ``[first, last)`` of runs into parts of a run."""
+    """The work of a task: merge the keys ``[first, last)`` of runs into parts of a run."""
 
     place: KeyedLogPlace
     runs: tuple[Run, ...]
@@ -56,10 +57,10 @@ KeyedMerged = tuple[int, tuple[RunPart, ...]] | TidelogError
 
 @dataclass(slots=True)
 class SparkRunMerger:
-    """Does large merges in the executors of a Spark session, which must reach the location.
+    """A merger on the executors of a Spark session, which must reach the location.
 
-    Units: those of less than ``least_bytes`` of runs are done in this process. A task merges about
-        ``task_bytes`` of them; no key is cut, so one that has more is a task of its own.
+    Units: this process itself merges less than ``least_bytes`` of runs. A task merges about
+        ``task_bytes``. A key is never cut, so a larger key has a task of its own.
     """
 
     spark: SparkSession
@@ -75,7 +76,8 @@ class SparkRunMerger:
         """Write the parts of a merged run; see `tidelog.keyed.upkeep.compactor.RunMerger`.
 
         Raises:
-            UsageError: executors do not reach the location. LocationError: Spark failed.
+            UsageError: executors do not reach the location.
+            LocationError: Spark failed.
         """
         size = sum(one.bytes for one in job.runs)
         if size < self.least_bytes:
@@ -113,7 +115,7 @@ class SparkRunMerger:
         ]
 
     async def _check(self, tasks: SparkTasks, url: str, standing: KeyedStanding) -> None:
-        """Ask executors that are other processes than this, once, what they have and see."""
+        """Check the executors once per location, if they are not threads of this process."""
         if url in self._checked:
             return
         if tasks.is_elsewhere:
@@ -125,7 +127,7 @@ class SparkRunMerger:
     async def _see(
         self, parts: Sequence[RunPart], tasks: SparkTasks, url: str, standing: KeyedStanding
     ) -> None:
-        """Check that parts are here: an executor that came later may be on another machine yet."""
+        """Check that the driver sees the parts: a new executor may use another machine's disk."""
         if not (url.startswith("file:") and tasks.is_elsewhere):
             return
         work = [partial(standing.store.get, part.path, limit=1) for part in parts]
@@ -139,7 +141,7 @@ class SparkRunMerger:
 
 
 def merge_key_ranges(items: Iterable[KeyedMergeTask]) -> Iterator[KeyedMerged]:
-    """Merge ranges of keys, in an executor; an error of ours is given instead of raised."""
+    """Merge ranges of keys in an executor; yield a TidelogError instead of raising it."""
     use_one_core()
     for item in items:
         try:
@@ -157,10 +159,10 @@ async def _merge(item: KeyedMergeTask) -> tuple[RunPart, ...]:
 
 
 def _gathered(told: Sequence[KeyedMerged]) -> tuple[RunPart, ...]:
-    """Put together what tasks wrote, in the order of keys.
+    """Combine the parts that tasks wrote, in the order of keys.
 
     Raises:
-        TidelogError: a task met it.
+        TidelogError: the first error among the results.
     """
     found: dict[int, tuple[RunPart, ...]] = {}
     for one in told:

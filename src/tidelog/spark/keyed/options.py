@@ -24,10 +24,10 @@ SINK_BYTES_MAX: Final = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedReadSettings:
-    """What is to be read of a keyed log.
+    """The settings of a read of a keyed log.
 
-    Shape: ``from_latest`` wins over the start of what is wanted; ``checkpoint`` is the name of one;
-        ``batch_records_max`` is of streams.
+    Shape: ``from_latest`` overrides the start in ``wanted``. ``checkpoint`` is the name of a
+        checkpoint. ``batch_records_max`` applies to streams.
     """
 
     location_url: str
@@ -41,7 +41,7 @@ class KeyedReadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedWriteSettings:
-    """Where records go; ``sink`` and ``number`` name a batch that is written once."""
+    """The target of a write; ``sink`` and ``number`` name a batch that is written once."""
 
     location_url: str
     name: str
@@ -52,10 +52,10 @@ class KeyedWriteSettings:
 def read_keyed_settings(
     options: Mapping[str, str], environment: Mapping[str, str]
 ) -> KeyedReadSettings:
-    """Read the options of a keyed log, of ``spark.read`` and ``spark.readStream`` alike.
+    """Parse the options of a keyed log, for ``spark.read`` and ``spark.readStream``.
 
     Raises:
-        UnknownOption, OptionMissing, UsageError: what to correct.
+        UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     told = told_options(options, kind="keyed")
     _refuse(told, OF_WRITES, "is one for writing")
@@ -79,10 +79,10 @@ def read_keyed_settings(
 def read_keyed_write_settings(
     options: Mapping[str, str], environment: Mapping[str, str]
 ) -> KeyedWriteSettings:
-    """Read the options of a write, be it of a DataFrame or of a stream.
+    """Parse the options of a write of a DataFrame or a stream.
 
     Raises:
-        UnknownOption, OptionMissing, UsageError: what to correct.
+        UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
     told = told_options(given, kind="keyed")
@@ -106,10 +106,10 @@ def read_keyed_write_settings(
 
 
 def check_keyed_for_batch(settings: KeyedReadSettings) -> None:
-    """Refuse what only a stream can do.
+    """Check that no setting applies only to a stream.
 
     Raises:
-        UsageError: so it is.
+        UsageError: one does.
     """
     if settings.from_latest:
         raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
@@ -118,10 +118,10 @@ def check_keyed_for_batch(settings: KeyedReadSettings) -> None:
 
 
 def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
-    """Refuse what only a batch read can do.
+    """Check that no setting applies only to a batch read.
 
     Raises:
-        UsageError: so it is.
+        UsageError: one does.
     """
     if settings.has_limit:
         raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
@@ -130,7 +130,7 @@ def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
 
 
 def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the key or the prefix that is asked for, if one is."""
+    """Return the requested key or prefix, by its kind; empty if the options name neither."""
     given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
     if len(given) > 1:
         names = ", ".join(f"{kind}{form.capitalize()}" for kind, form in given)

@@ -1,6 +1,6 @@
-"""What a DataFrame of a keyed log stands for: parts and fragments, chosen once.
+"""The contents of a DataFrame of a keyed log: parts and fragments, fixed at ``load``.
 
-What they name stays stored for an hour after it was compacted or retired; see
+Their objects stay stored for an hour after a compaction or retirement; see
 `tidelog.keyed.upkeep.collecting`.
 """
 
@@ -33,10 +33,10 @@ KEYED_SCHEMA: Final = spark_schema(KEYED_RECORDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedPin:
-    """A view of a keyed log, as far as something of it is wanted.
+    """The part of a view of a keyed log that a read needs.
 
-    Shape: of what is loose, records before ``since`` are in runs. All that is wanted below
-        ``next_sequence`` is in it, and no more.
+    Shape: runs hold the loose fragments' records before ``since``. The pin covers exactly the
+        wanted records before ``next_sequence``.
     """
 
     place: KeyedLogPlace
@@ -47,7 +47,7 @@ class KeyedPin:
     next_sequence: int
 
     def narrowed(self, wanted: KeyedScope) -> KeyedPin:
-        """Return it for what is wanted, which is not more than before."""
+        """Return the pin for a scope that selects no more than the present one."""
         is_nothing = wanted.is_nothing
         return KeyedPin(
             place=self.place,
@@ -60,10 +60,10 @@ class KeyedPin:
 
 
 def pin_view(place: KeyedLogPlace, view: KeyedView, wanted: KeyedScope) -> KeyedPin:
-    """Choose what is read of a view, all of whose pieces are stored.
+    """Choose the parts and fragments to read from a view whose pieces are all stored.
 
     Raises:
-        SequenceRetired: records from the start on were let go of.
+        SequenceRetired: records from the start were retired.
     """
     check_readable(view.state, wanted.start)
     limit = min(wanted.limit, view.next)
@@ -83,11 +83,12 @@ def pin_view(place: KeyedLogPlace, view: KeyedView, wanted: KeyedScope) -> Keyed
 async def open_keyed(
     settings: KeyedReadSettings, *, clock: Clock | None = None
 ) -> tuple[KeyedLogPlace, KeyedStanding]:
-    """Open a keyed log, and look at all of it that there is now.
+    """Open a keyed log, and read its state up to the present end.
 
     Raises:
-        NoSuchLocation, NoSuchLog, UsageError: an option is to be corrected.
-        CorruptionError: the log is damaged. LocationError: the store failed.
+        NoSuchLocation, NoSuchLog, UsageError: an option is wrong.
+        CorruptionError: the log is damaged.
+        LocationError: the store failed.
     """
     location = await open_location(settings.location_url, clock=clock)
     standing = await location.keyed_shelf.standing(settings.name)
@@ -98,7 +99,7 @@ async def open_keyed(
 
 
 async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:
-    """Find the log, and choose what is read; see `open_keyed`."""
+    """Open the log, and choose the parts and fragments to read; see `open_keyed`."""
     place, standing = await open_keyed(settings)
     name = settings.checkpoint
     view = standing.view() if name is None else standing.view_at(name)
@@ -107,10 +108,10 @@ async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:
 
 
 def refuse_start_beyond(start: int, following: int) -> None:
-    """Refuse a sequence that the log has not come to.
+    """Check that a sequence is not after the end of the log.
 
     Raises:
-        NoSuchLog: so it is.
+        NoSuchLog: it is.
     """
     if start > following:
         raise NoSuchLog(
@@ -120,19 +121,19 @@ def refuse_start_beyond(start: int, following: int) -> None:
 
 
 async def plan_shares(pin: KeyedPin) -> list[KeyedShare]:
-    """Share out what is read; see `share_parts`."""
+    """Divide the read among tasks; see `share_parts`."""
     store = pin.place.open(SystemClock())
     found = await share_parts(pin.place, pin.parts, pin.wanted, store)
     return found + share_loose(pin.place, pin.loose, pin.wanted, pin.since)
 
 
 class KeyedPartition(InputPartition):
-    """A partition of Spark's: an encoded share."""
+    """A partition for Spark, with its encoded share."""
 
     def __init__(self, value: bytes) -> None:
         super().__init__(value)
 
 
 def keyed_partitions(shares: list[KeyedShare]) -> list[InputPartition]:
-    """Return shares as Spark's partitions."""
+    """Return shares as partitions for Spark."""
     return [KeyedPartition(msgspec.msgpack.encode(share)) for share in shares]

@@ -1,6 +1,6 @@
-"""Shares of a keyed log: which parts and fragments a task reads, and the batches that it gives.
+"""Shares of a keyed log: the parts and fragments that a task reads, and the batches it returns.
 
-Invariants: each record that is wanted is in exactly one share.
+Invariants: each wanted record is in exactly one share.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tidelog.store.wrapping import open_dressed
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.read.head import missing
 
-SHARE_BYTES: Final = 16 * 1024 * 1024  # Of parts and fragments as they are stored.
+SHARE_BYTES: Final = 16 * 1024 * 1024  # Stored bytes of parts and fragments.
 FOOTER_BYTES: Final = 256 * 1024
 FOOTERS_AT_ONCE: Final = 8
 
 
 class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a keyed log lies, as executors find it; ``wal`` is what the log is called below it."""
+    """The place of a keyed log, as executors open it; ``wal`` is the name of its inner log."""
 
     location_url: str
     name: str
@@ -52,7 +52,7 @@ class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
         return open_dressed(self.location_url, clock=clock).whole
 
     async def standing(self, clock: Clock) -> KeyedStanding:
-        """Return the log as it is known after its state and its wal were read."""
+        """Return the log with its state and its wal already read."""
         location = await open_location(self.location_url, clock=clock)
         found: KeyedStanding = await location.keyed_shelf.standing(self.name)
         await found.refresh()
@@ -60,9 +60,9 @@ class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyedShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of some parts and some fragments.
+    """The wanted records of some parts and some fragments.
 
-    Shape: of what is loose, records before ``since`` are in runs.
+    Shape: runs hold the fragments' records before ``since``.
     """
 
     place: KeyedLogPlace
@@ -75,10 +75,11 @@ class KeyedShare(msgspec.Struct, frozen=True, kw_only=True):
 async def share_parts(
     place: KeyedLogPlace, parts: Sequence[RunPart], wanted: KeyedScope, store: Store
 ) -> list[KeyedShare]:
-    """Share parts out: small ones together, large ones by ranges of keys that begin row groups.
+    """Divide parts: small ones together, large ones by keys at which row groups begin.
 
     Raises:
-        LocationError: the store failed. CorruptionError: a part is not what was written.
+        LocationError: the store failed.
+        CorruptionError: the bytes of a part are wrong.
     """
     shares: list[KeyedShare] = []
     held: list[RunPart] = []
@@ -102,7 +103,7 @@ async def share_parts(
 def share_loose(
     place: KeyedLogPlace, fragments: Sequence[Fragment], wanted: KeyedScope, since: int
 ) -> list[KeyedShare]:
-    """Share loose fragments out."""
+    """Divide loose fragments into shares."""
     return [
         KeyedShare(place=place, wanted=wanted, since=since, fragments=tuple(group))
         for group in groups_of(fragments, size_bytes=SHARE_BYTES)
@@ -113,8 +114,9 @@ def read_keyed_share(share: KeyedShare, target: pa.Schema) -> Iterator[pa.Record
     """Read a share, in batches of exactly the schema ``target``.
 
     Raises:
-        ReadOvertaken: what was planned was compacted and deleted since. CorruptionError: an object
-        is missing, or is not what was written. LocationError: the store failed.
+        ReadOvertaken: an object of the share was compacted and deleted since the plan was made.
+        CorruptionError: an object is missing, or its bytes are wrong.
+        LocationError: the store failed.
     """
     with closing(Portal()) as portal:
         try:
@@ -125,7 +127,7 @@ def read_keyed_share(share: KeyedShare, target: pa.Schema) -> Iterator[pa.Record
 
 
 async def why_gone(share: KeyedShare, error: ObjectNotFound) -> TidelogError:
-    """Return what to say of an object that is not there: it is lost, or nobody needs it now."""
+    """Return the error of a missing object: it is lost, or the state no longer names it."""
     state = (await share.place.standing(SystemClock())).state
     named = paths_of(state.runs)
     is_loose = any(fragment.limit > state.compacted for fragment in share.fragments)
@@ -172,7 +174,7 @@ async def _of_part(
 
 
 async def _cuts_of(part: RunPart, store: Store) -> list[bytes]:
-    """Return the keys at which a part is cut. Nothing is proven: it only says where to cut."""
+    """Return the keys at which to cut a part; no checksum is needed to choose them."""
     end = part.num_bytes
     tail = (await store.get(part.path, start=max(0, end - FOOTER_BYTES), limit=end)).data
     length = footer_bytes(tail[-8:])

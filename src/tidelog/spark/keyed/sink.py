@@ -1,9 +1,9 @@
-"""Writing keyed logs: tasks stage what they are given, and the driver appends it, in order.
+"""Writes to keyed logs: tasks stage records, and the driver appends them, in order.
 
-One process writes a log at a time, and the newest wins; so tasks do not. They check their records,
-and hand them on in their answers, where they are few, or in staged objects, whose names these have.
-The driver appends all of a batch by one append, with a mark of it (see `commit`), so that a batch
-that has a name is in the log once, whoever was killed when.
+Only one process writes a log at a time, and the newest one wins, so tasks do not append. They check
+their records. Few records travel in their answers; more go into staged objects, and the answers
+name these. The driver appends a whole batch and its marker by one append (see `commit`). So a named
+batch is in the log once, whichever process was killed at any time.
 Source: PySpark's ``DataSourceArrowWriter``, ``DataSourceStreamArrowWriter``.
 """
 
@@ -40,14 +40,14 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSink:
-    """Where tasks stage: the log, and the write epoch by which what they leave is swept."""
+    """The log to stage for, and the write epoch by which a sweep finds leftovers."""
 
     place: KeyedLogPlace
     write_epoch: int
 
 
 class StagedTask(WriterCommitMessage):
-    """What a task staged, and of which query it was, in a stream."""
+    """The blocks that a task staged; in a stream, also the id of the query."""
 
     def __init__(self, blocks: tuple[StagedBlock, ...], query: str | None) -> None:
         self.blocks = blocks
@@ -55,7 +55,7 @@ class StagedTask(WriterCommitMessage):
 
 
 class KeyedBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame: with ``txnAppId`` and ``txnVersion``, once."""
+    """The writer of a DataFrame; with ``txnAppId`` and ``txnVersion``, it writes once."""
 
     def __init__(self, sink: KeyedSink, settings: KeyedWriteSettings) -> None:
         self._sink = sink
@@ -76,7 +76,7 @@ class KeyedBatchWriter(DataSourceArrowWriter):
 
 
 class KeyedStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream's micro-batches, each once, by the id of the query and its own."""
+    """The writer of micro-batches, each once, by the id of the query and of the batch."""
 
     def __init__(self, sink: KeyedSink) -> None:
         self._sink = sink
@@ -100,10 +100,11 @@ class KeyedStreamWriter(DataSourceStreamArrowWriter):
 
 
 def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool) -> KeyedSink:
-    """Look whether a log is there, and takes such rows.
+    """Check that the log exists, and that it can store such rows.
 
     Raises:
-        UsageError: it does not. NoSuchLocation, NoSuchLog: there is none.
+        UsageError: it cannot store them.
+        NoSuchLocation, NoSuchLog: the location or the log does not exist.
     """
     _check_schema(schema)
     if overwrite:
@@ -153,7 +154,7 @@ def _commit(sink: KeyedSink, messages: list[Any], name: tuple[str, int] | None) 
 
 
 def _abort(sink: KeyedSink, messages: list[Any]) -> None:
-    # It may be called after a commit that was durable: only what was staged goes.
+    # Spark may call this after a durable commit, so it deletes only the staged objects.
     asyncio.run(discard_staged(sink.place.open(SystemClock()), _all_of(messages)))
 
 

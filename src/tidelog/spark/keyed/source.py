@@ -1,8 +1,8 @@
-"""``option("kind", "keyed")`` in a batch: the records that a keyed log has when it is loaded.
+"""``option("kind", "keyed")`` in a batch read: the records that a keyed log has at ``load``.
 
-What is read is chosen at load, and stays, whatever is appended, sealed or compacted meanwhile. The
-driver reads the log's state, and what is loose by links; tasks get parts and fragments, and check
-what they read as every reader does.
+The parts and fragments are chosen at ``load``, and stay the same, whatever is appended, sealed or
+compacted concurrently. The driver reads the log's state, and finds the loose fragments by links.
+Tasks get parts and fragments, and check the bytes like every reader.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidelog.spark.worker import use_one_core
 
 
 class KeyedSourceReader(DataSourceReader):
-    """Plans on the driver, and reads in executors."""
+    """The reader, which plans on the driver and reads in executors."""
 
     def __init__(self, pin: KeyedPin) -> None:
         self._pin = pin
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # Tasks find all that they need in their partitions.
+        return {}  # A partition holds all that its task needs.
 
     def partitions(self) -> list[InputPartition]:
         with told_as_spark_tells():
@@ -40,17 +40,17 @@ class KeyedSourceReader(DataSourceReader):
 
 
 class FilteringKeyedReader(KeyedSourceReader):
-    """A reader that is told which keys and sequences Spark will choose, and leaves out others."""
+    """A reader that gets Spark's filters on keys and sequences, and skips other records."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
         self._pin = self._pin.narrowed(self._pin.wanted.narrowed(filters))
-        # Spark computes all of them itself: bounds may be wider than a condition.
+        # Spark evaluates all filters again, since bounds may match more rows than a filter.
         yield from filters
 
 
 def read_keyed_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition, in an executor."""
-    if partition.value is None:  # Spark makes such a partition where there are none.
+    if partition.value is None:  # Spark makes one empty partition if a plan has none.
         return
     use_one_core()
     with told_as_spark_tells():

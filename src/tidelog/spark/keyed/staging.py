@@ -1,7 +1,7 @@
-"""Records on their way from the tasks that have them to the driver that appends them.
+"""Staged records: on their way from the tasks that have them to the driver that appends them.
 
-Few go in the task's answer; more lie in objects, beside runs that are being written, and so under
-the same rule: what nothing names is swept two collections later.
+A few records travel in the task's answer. More are stored as objects among the parts of unfinished
+runs. The same rule applies to both: the second collection deletes objects that no state names.
 Shape: Arrow streams of ``key`` and ``value``, both binary, compressed.
 """
 
@@ -48,9 +48,9 @@ class StagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All records of a batch, in their order.
+    """All records of a batch, in order.
 
-    Units: ``num_bytes`` in memory.
+    Units: ``num_bytes``: bytes in memory.
     """
 
     blocks: tuple[StagedBlock, ...]
@@ -65,17 +65,18 @@ class Staged:
 
     @property
     def paths(self) -> list[str]:
-        """Return the objects in which they lie."""
+        """Return the paths of the staged objects."""
         return [block.path for block in self.blocks if block.path is not None]
 
 
 def stage_records(
     place: KeyedLogPlace, write_epoch: int, batches: Iterator[pa.RecordBatch]
 ) -> tuple[StagedBlock, ...]:
-    """Check records, and stage them; in a task.
+    """Check records and stage them, in a task.
 
     Raises:
-        UsageError: one is no record. LocationError: the store failed.
+        UsageError: a record is not valid.
+        LocationError: the store failed.
     """
     clock = SystemClock()
     blocks: list[StagedBlock] = []
@@ -107,7 +108,8 @@ async def load_block(store: Store, block: StagedBlock) -> pa.Table:
     """Return the records of a block.
 
     Raises:
-        ReadOvertaken: it was swept. CorruptionError: it is not what was staged.
+        ReadOvertaken: a sweep deleted the object.
+        CorruptionError: its bytes are wrong.
     """
     data = block.data
     if data is None:
@@ -135,7 +137,7 @@ def _checked(batch: pa.RecordBatch) -> pa.Table:
 
 
 def packed_records(table: pa.Table) -> bytes:
-    """Return records as what is sent, or stored."""
+    """Return records as an Arrow stream, to be sent or stored."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SENT, options=_OPTIONS) as stream:
         stream.write_table(table)

@@ -1,9 +1,9 @@
-"""``option("kind", "keyed")`` in a stream: records as they come, each once, by their sequences.
+"""``option("kind", "keyed")`` in a stream: new records, each once, by their sequences.
 
-An offset is a sequence: all before it was given. Spark writes down where a micro-batch ends before
-it is read, and reads the same sequences again after a failure; a sequence's record never changes,
-be it loose or in a run by then. So a sink that Spark can commit to once has each record once. Of
-one key, the offset moves on with what other keys get.
+An offset is the next sequence. Spark stores the end of a micro-batch before it reads the batch, and
+reads the same sequences again after a failure. A sequence's record never changes, also when
+compaction moves it to a run. So a sink that commits each micro-batch once gets each record once. In
+a stream of one key, the offset also advances with the records of other keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEQUENCE: Final = "sequence"
 
 
 class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStanding]):
-    """Says on the driver what there is, and reads in executors."""
+    """The reader of a stream: it finds offsets on the driver, and reads in executors."""
 
     FIELD = SEQUENCE
 

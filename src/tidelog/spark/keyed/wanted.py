@@ -1,7 +1,6 @@
-"""What is wanted of a keyed log: which keys, which sequences; and what need not be read. Pure.
+"""The scope of a read of a keyed log: its keys and sequences, and the pruning by them. Pure.
 
-Bounds only say what need not be read: where they come from Spark's conditions, Spark computes each
-condition itself as well.
+A scope may select more than Spark's conditions, since Spark evaluates each condition again.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from tidelog.keyed.values import SEQUENCE_MAX, prefix_limit
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.stream_set import may_hold
 
-KEYS_MAX: Final = 64  # More keys than so many are read as a range.
+KEYS_MAX: Final = 64  # More keys are read as a range.
 
 
 class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys, one by one or (None) all of ``[first, last)``, and sequences ``[start, limit)``."""
+    """Some keys, or (None) all keys of ``[first, last)``; and the sequences ``[start, limit)``."""
 
     keys: tuple[bytes, ...] | None = None
     first: bytes = b""
@@ -34,7 +33,7 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_nothing(self) -> bool:
-        """Say whether no record can be wanted."""
+        """Return True if the scope can select no record."""
         return (
             self.keys == ()
             or self.start >= self.limit
@@ -42,19 +41,19 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def keys_within(self, least: bytes, most: bytes) -> bool:
-        """Say whether keys from ``least`` to ``most``, both included, may be wanted."""
+        """Return True if the scope may select keys from ``least`` to ``most`` (inclusive)."""
         if self.keys is not None:
             return any(least <= key <= most for key in self.keys)
         return most >= self.first and (self.last is None or least < self.last)
 
     def may_be_in(self, part: RunPart) -> bool:
-        """Say whether anything that is wanted may be in a part."""
+        """Return True if a part may hold a selected record."""
         if part.max_sequence < self.start or part.min_sequence >= self.limit:
             return False
         return self.keys_within(part.first_key, part.last_key)
 
     def may_be_loose_in(self, fragment: Fragment) -> bool:
-        """Say whether anything that is wanted may be in a fragment of the wal."""
+        """Return True if a fragment of the wal may hold a selected record."""
         if fragment.limit <= self.start or fragment.start >= self.limit:
             return False
         if fragment.keys == ():
@@ -66,7 +65,7 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
     def rows_of(self, records: pa.Table) -> pa.Table:
-        """Return what is wanted of records that are in the order of sequences."""
+        """Return the selected rows of records in the order of sequences."""
         found = in_range(records, self.start, self.limit)
         if self.keys is None:
             return with_keys(found, self.first, self.last)
@@ -74,20 +73,20 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         return found.filter(chosen)
 
     def between(self, start: int, limit: int) -> KeyedScope:
-        """Return what of it has the sequences ``[start, limit)``."""
+        """Return this scope, limited to the sequences ``[start, limit)``."""
         return msgspec.structs.replace(
             self, start=max(self.start, start), limit=min(self.limit, limit)
         )
 
     def of_keys(self, keys: Iterable[bytes]) -> KeyedScope:
-        """Return what of it has one of some keys."""
+        """Return this scope, limited to some keys."""
         chosen = tuple(sorted(k for k in set(keys) if self.keys_within(k, k)))
         if len(chosen) <= KEYS_MAX:
             return msgspec.structs.replace(self, keys=chosen)
         return self.of_range(chosen[0], chosen[-1] + b"\0")
 
     def of_range(self, first: bytes, last: bytes | None) -> KeyedScope:
-        """Return what of it has the keys ``[first, last)``."""
+        """Return this scope, limited to the keys ``[first, last)``."""
         if self.keys is not None:
             kept = [k for k in self.keys if k >= first and (last is None or k < last)]
             return msgspec.structs.replace(self, keys=tuple(kept))
@@ -96,7 +95,7 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, first=max(self.first, first), last=last)
 
     def narrowed(self, filters: Iterable[Any]) -> KeyedScope:
-        """Return what of it may fulfil all of Spark's conditions; more than does, perhaps."""
+        """Return this scope, limited by Spark's filters; it may select more than they do."""
         found = self
         for each in filters:
             name, *inner = getattr(each, "attribute", None) or [""]
@@ -120,7 +119,7 @@ def wanted_of(
     start: int = 0,
     limit: int | None = None,
 ) -> KeyedScope:
-    """Return what is wanted by a key, by a prefix or by a range; all of them were checked."""
+    """Return the scope of a key, a prefix or a range, which the caller has checked."""
     if prefix is not None:
         first, last = prefix, prefix_limit(prefix)
     return KeyedScope(
