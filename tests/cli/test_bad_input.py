@@ -426,7 +426,7 @@ def test_a_location_that_is_a_file(cli: Cli) -> None:
     files = cli.write_lines("events/1.jsonl", *EVENTS)
     (cli.folder / "lake").write_text("a file in the way")
 
-    refused(cli("source", "create", "events", "--files", files), MISUSED, "name a directory")
+    refused(cli("source", "create", "events", "--files", files), MISUSED, "give a directory")
     assert (cli.folder / "lake").read_text() == "a file in the way"
 
 

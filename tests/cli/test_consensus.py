@@ -34,7 +34,7 @@ def test_a_location_knows_where_its_consensus_is(
     assert len(cli.done("read", "s", "--format", "json").objects) == 10
     monkeypatch.setenv(ENVIRONMENT, "store")
     said = cli("read", "s")
-    assert (said.status, "was made with consensus" in said.complaint) == (2, True)
+    assert (said.status, "was created with consensus" in said.complaint) == (2, True)
     assert "secret" not in said.complaint
 
 
@@ -136,7 +136,7 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
         other = ("--location", str(cli.folder / "other"), "--consensus", place)
         assert cli.run(*other, "shard", "create", "t", "--schema", "n int").status == 0
         said = cli("shard", "snapshot", "s")
-        assert (said.status, "knows nothing of this location" in said.complaint) == (1, True)
+        assert (said.status, "has no entry for this location" in said.complaint) == (1, True)
         shutil.rmtree(kept)
         away.rename(kept)
     else:

@@ -238,7 +238,7 @@ def test_a_location_that_is_a_link_to_nowhere_is_told_as_one(cli: Cli, below: st
     for arguments in (("log", "create", "a"), ("log", "list")):
         said = cli.run("--location", f"{link}{below}", *arguments)
         assert said.status == 2
-        assert f"{link} is a symbolic link that leads nowhere" in said.complaint
+        assert f"{link} is a broken symbolic link" in said.complaint
 
 
 def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
@@ -459,7 +459,7 @@ def test_a_location_that_is_a_file_is_a_mistake(cli: Cli) -> None:
     path.write_text("")
 
     said = cli.run("--location", str(path), "log", "create", "a")
-    assert (said.status, said.complaint) == (2, f"{path} is a file: name a directory")
+    assert (said.status, said.complaint) == (2, f"{path} is a file: give a directory")
 
 
 def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["copy", "a", "a"], "the target already has a log"),
         (["destroy", "a", "--yes", "--grace", "-1"], "no time"),
         (["adopt", "memory://x", "b"], "ends with the command"),
-        (["adopt", "ftp://host/x", "b"], "not known here"),
+        (["adopt", "ftp://host/x", "b"], "not a known scheme"),
         (["adopt", "/", "b/c"], "cannot be the name of a log"),
         (["adopt", "/"], "write one after it"),
         (["adopt", "somewhere", ""], "cannot be the name of a log"),

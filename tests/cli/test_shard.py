@@ -207,7 +207,7 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
         (("snapshot", "t"), "there is no shard 't'"),
         (("listen", "s", "--follow", "--until", "3"), "exclude each other"),
         (("listen", "s", "--since", "x"), "--since 'x' is not a time"),
-        (("state", "s", "--seqno", "9"), "no state of seqno 9"),
+        (("state", "s", "--seqno", "9"), "no state has the seqno 9"),
         (("state", "s", "--seqno", "0"), "less than"),
         (("parts", "t"), "there is no shard"),
         (("usage", "t"), "there is no shard"),

@@ -15,7 +15,7 @@ from tidelog.errors import CorruptionError, NoSuchCollection
 from tidelog.location import Location, open_location
 
 SCHEMA = pa.schema([("n", pa.int64())])
-LOST = r"the state of '{}' is gone, though it was written: restore the object consensus/{}"
+LOST = r"the state of '{}' is missing, though it was written: restore the object consensus/{}"
 
 
 async def fed(folder: Path, *, runs: int) -> Location:
@@ -77,7 +77,7 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
     newest = place.read_bytes()
     place.write_bytes(older)
 
-    message = f"the state of '{shards[which]}' is older than what was written after it"
+    message = f"the state of '{shards[which]}' is older than a later write"
     with pytest.raises(CorruptionError, match=message):
         await ingested(tmp_path)
     with pytest.raises(CorruptionError, match=message):

@@ -107,7 +107,7 @@ async def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.Monke
 
     async def before(op: str, key: str) -> None:
         if op == "put" and key == MANIFEST:
-            raise ObjectChanged("somebody else replaced the object", key=key)
+            raise ObjectChanged("another process replaced or deleted the object", key=key)
         if op == "put" and key.startswith("epoch/"):
             await opener_on(inner, "other").open(lanes=1, alpha=1)
 

@@ -27,7 +27,7 @@ CLOCK = SystemClock()
     [
         (IgnoresIfAbsent(), "ignores If-None-Match"),
         (IgnoresIfMatch(), "ignores If-Match"),
-        (ReadsStale(), "does not see what was just written"),
+        (ReadsStale(), "does not return the bytes just written"),
         (ListsNothing(), "listing does not show"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, MemoryStore) else "",

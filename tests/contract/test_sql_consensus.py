@@ -129,9 +129,9 @@ async def test_an_answer_that_is_lost_for_good_is_unknown(tmp_path: Path) -> Non
 async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     """Damaged, or not to be used: two different sentences, and no traceback."""
     (tmp_path / "c.db").write_bytes(b"something else" * 100)
-    with pytest.raises(CorruptionError, match="damaged, or is something else"):
+    with pytest.raises(CorruptionError, match="damaged, or is not a SQLite database"):
         await consensus(on_file(tmp_path / "c.db")).head("k")
-    with pytest.raises(LocationError, match="folder is there"):
+    with pytest.raises(LocationError, match="folder exists"):
         await consensus(on_file(tmp_path / "none" / "c.db"), attempts=2).head("k")
 
 
@@ -199,7 +199,7 @@ async def test_who_is_refused_is_told_what_to_do(server: PostgresServer) -> None
             await consensus(database, attempts=2).head("k")
     server.kill()
     database = postgres_database(server.url(), told="it", clock=CLOCK)
-    with pytest.raises(LocationError, match="see that it runs"):
+    with pytest.raises(LocationError, match="check that it runs"):
         await consensus(database, attempts=2).head("k")
 
 
@@ -239,7 +239,7 @@ def test_places_are_told_without_secrets(text: str, kind: str, told: str) -> Non
 @pytest.mark.parametrize("text", ["", "sqlite", "sqlite:", "sqlite://", "mysql://h/d", "x"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     """Before anything is made there."""
-    with pytest.raises(UsageError, match="consensus is 'store'"):
+    with pytest.raises(UsageError, match="consensus must be 'store'"):
         parse_consensus(text)
     assert "p4ss" not in without_password("mysql://u:p4ss@h/d")
 

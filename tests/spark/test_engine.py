@@ -324,7 +324,7 @@ def test_a_store_that_fails_in_executors_is_a_location_error(
         blocked.write_text("a file where there should be a directory")
         await ingest(location, "c", engine=engine_for(spark, location, settings), bytes_max=10**6)
 
-    with pytest.raises(LocationError, match="a file stands where"):
+    with pytest.raises(LocationError, match="a file is in place of"):
         asyncio.run(run())
 
 

@@ -97,7 +97,7 @@ def test_what_a_task_meets_is_told(spark: SparkSession, tmp_path: Path) -> None:
     for path in tmp_path.glob("keyed/log/run/*/*.parquet"):
         if "keys" not in path.name:
             path.unlink()
-    with pytest.raises(TidelogError, match="there is no such object"):
+    with pytest.raises(TidelogError, match="no object has that key"):
         on_keyed(tmp_path, "log", lambda log: compacted(log, spark, task_bytes=1))
 
 

@@ -41,7 +41,7 @@ APART = Path("/proc/self/cwd")
 SAMPLE = ReachSample(url="file:///in", told="file:///in", path="a.json", size_bytes=3, digest=b"")
 ASKED = ReachAsked(fingerprint="ours", location_url="file:///lake", key="probe/1", sample=SAMPLE)
 SEEN = ReachSeen(host="worker-1", fingerprint="ours", answer="probe/1-2")
-GONE = ObjectNotFound("there is no such object")
+GONE = ObjectNotFound("no object has that key")
 
 
 @pytest.mark.parametrize(

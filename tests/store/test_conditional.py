@@ -291,7 +291,7 @@ def busy() -> ContentionError:
 
 
 def short() -> CorruptionError:
-    return CorruptionError("the store gave another number of bytes than it announced")
+    return CorruptionError("the store sent a different number of bytes than it announced")
 
 
 @pytest.mark.parametrize(

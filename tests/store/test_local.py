@@ -199,7 +199,7 @@ async def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "not permit")],
+    [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "denies access")],
 )
 async def test_a_full_or_closed_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
@@ -481,7 +481,7 @@ async def test_a_file_that_changes_under_its_reader(
     monkeypatch.setattr(local_files, "read_range", read_and_grow)
     assert (await store.get("growing")).data == b"111"
     changes = 100
-    with pytest.raises(LocationError, match="changed in place"):
+    with pytest.raises(LocationError, match="changing the file in place"):
         await store.get("growing")
 
 

@@ -89,7 +89,7 @@ async def test_a_directory_that_cannot_be_read_is_an_error(
         raise PermissionError(errno.EACCES, "denied", path)
 
     monkeypatch.setattr("tidelog.store.local.walk.os.scandir", refuse)
-    with pytest.raises(LocationError, match="not permit"):
+    with pytest.raises(LocationError, match="denies access"):
         await keys_of(LocalStore(tmp_path, clock=CLOCK))
 
 

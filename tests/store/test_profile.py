@@ -97,7 +97,7 @@ async def test_who_was_logged_out_meanwhile_is_told_so(home: Path, seaweed: Seaw
         "endpoint_url = http://127.0.0.1:1\nregion = us-east-1\n"
     )
     write_profile(home, "lake")
-    with pytest.raises(StoreRefused, match="profile gives no credentials") as refused:
+    with pytest.raises(StoreRefused, match="profile has no credentials") as refused:
         await place(seaweed, "&profile=far").get("x")
     assert "127.0.0.1:1" in str(refused.value)
 
@@ -134,7 +134,7 @@ def test_who_prevails(told: dict[str, str], environ: dict[str, str], chosen: str
 
 def test_a_profile_and_keys_contradict_each_other() -> None:
     """Whichever was taken, somebody would have meant the other."""
-    with pytest.raises(UsageError, match="leave out one of them"):
+    with pytest.raises(UsageError, match="remove one of them"):
         open_store("s3://b/x?profile=a&access_key_id=k&secret_access_key=s", clock=CLOCK)
 
 

@@ -62,12 +62,12 @@ def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("s3://b?cache=", "256MiB or 2GiB, the absolute path"),
-        ("s3://b?cache=0MiB", "256MiB or 2GiB, the absolute path"),
-        ("s3://b?cache=256", "256MiB or 2GiB, the absolute path"),
-        ("s3://b?cache=some/folder", "256MiB or 2GiB, the absolute path"),
+        ("s3://b?cache=", "the absolute path of a folder"),
+        ("s3://b?cache=0MiB", "the absolute path of a folder"),
+        ("s3://b?cache=256", "the absolute path of a folder"),
+        ("s3://b?cache=some/folder", "the absolute path of a folder"),
         ("s3://b?cache=1MiB&cache=2MiB", "twice"),
-        ("gs://b?hedge=yes", "hedge is on or off, not 'yes'"),
+        ("gs://b?hedge=yes", "hedge must be on or off, not 'yes'"),
         ("s3://b?hedge=on&cash=1MiB", "does not know 'cash'"),
         ("file:///some/lake?cache=1MiB", "TIDELOG_CACHE"),
         ("/some/lake?hedge=on", "TIDELOG_HEDGE"),
@@ -89,10 +89,10 @@ async def test_arguments_and_the_environment_are_refused_too(
     for cache in ("much", str(file), 7):
         with pytest.raises(UsageError, match="cache"):
             await open_location(place, create=True, cache=cache)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="hedge is True or False"):
+    with pytest.raises(UsageError, match="hedge must be True or False"):
         await open_location(place, create=True, hedge="on")  # type: ignore[arg-type]
     monkeypatch.setenv("TIDELOG_HEDGE", "1")
-    with pytest.raises(UsageError, match="hedge is on or off"):
+    with pytest.raises(UsageError, match="hedge must be on or off"):
         await open_location(place, create=True)
     assert not place.exists()
 

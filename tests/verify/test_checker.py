@@ -121,7 +121,7 @@ def replace(bodies: list[bytes], one: int, _: int) -> tuple[list[bytes], int]:
     ("harm", "why"),
     [
         (lose, "is missing"),
-        (double, "comes again"),
+        (double, "is repeated"),
         (reorder, "is missing"),
         (change, "was changed"),
         (cut_short, "was changed"),
@@ -160,7 +160,7 @@ def test_what_was_acknowledged_must_have_been_read() -> None:
     reached = {n: int(number) - 1 for n, number in enumerate(checker.next) if number > 1}
     checker.check_reached(reached, 51)
     stream = max(reached)
-    with pytest.raises(LogDiffers, match="acknowledged, and the log ends") as caught:
+    with pytest.raises(LogDiffers, match="acknowledged, but the log ends") as caught:
         checker.check_reached({**reached, stream: reached[stream] + 2}, 51)
     assert (caught.value.mismatch.stream, caught.value.mismatch.sequence) == (
         stream,
@@ -173,7 +173,7 @@ def test_what_was_acknowledged_must_have_been_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"seed":1,"position":2,"next":[-1]}'])
 def test_what_is_no_cut_is_refused(data: bytes) -> None:
     """A later run must not begin at a place that nobody stored."""
-    with pytest.raises(CorruptionError, match="no cut"):
+    with pytest.raises(CorruptionError, match="not a cut"):
         decode_cut(data)
 
 

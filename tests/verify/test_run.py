@@ -130,7 +130,7 @@ class Harmed(Verification):
     ("harm", "victim", "why"),
     [
         ("lose", "writer-0", "is missing"),
-        ("double", "writer-1", "comes again"),
+        ("double", "writer-1", "is repeated"),
         ("misplace", "writer-0", "acknowledged at this position"),
         ("change", "reader-1", "was changed"),
         ("change", "late reader", "was changed"),

@@ -247,7 +247,9 @@ async def test_a_body_cut_short_is_read_again(times: int) -> None:
         async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
             if self.left:
                 self.left -= 1
-                raise CorruptionError("the store gave another number of bytes than it announced")
+                raise CorruptionError(
+                    "the store sent a different number of bytes than it announced"
+                )
             return await MemoryStore.get(self, key)
 
     store = Cut()

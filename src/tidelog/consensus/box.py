@@ -185,7 +185,7 @@ def _unseal(data: bytes, *, where: str) -> bytes:
         raise CorruptionError("a consensus object cannot be read", where=where) from error
     if isinstance(form, int) and form > FORMAT:
         raise UsageError(
-            "a newer tidelog wrote this: upgrade tidelog to read it", where=where, format=form
+            "a newer tidelog wrote this object: update tidelog to read it", where=where, format=form
         )
     body = sealed[-1] if sealed else None
     if not isinstance(body, bytes) or [form, *sealed] != [
@@ -194,6 +194,6 @@ def _unseal(data: bytes, *, where: str) -> bytes:
         body,
     ]:
         raise CorruptionError(
-            "a consensus object's bytes are not those that were written: restore it", where=where
+            "a consensus object's bytes do not match its checksum: restore it", where=where
         )
     return body

@@ -50,7 +50,7 @@ def parse_consensus(text: str) -> ConsensusPlace:
     if scheme in ("postgres", "postgresql") and rest.startswith("//"):
         return ConsensusPlace(POSTGRES, text, without_password(text))
     raise UsageError(
-        "consensus is 'store', 'sqlite:PATH' or 'postgresql://USER@HOST/DATABASE'",
+        "consensus must be 'store', 'sqlite:PATH' or 'postgresql://USER@HOST/DATABASE'",
         given=without_password(text),
     )
 
@@ -76,8 +76,8 @@ def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
     """
     if asked.kind != kind:
         raise UsageError(
-            f"the location was made with consensus {told or kind!r}: leave --consensus and "
-            f"{ENVIRONMENT} out, or give that one",
+            f"the location was created with consensus {told or kind!r}: omit --consensus and "
+            f"{ENVIRONMENT}, or give that value",
             asked=asked.told or asked.kind,
         )
 

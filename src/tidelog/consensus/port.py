@@ -95,7 +95,7 @@ def check_seqno(seqno: int) -> SeqNo:
         UsageError: ``seqno`` is not in 1 to 2^63-1.
     """
     if not 1 <= seqno <= SEQNO_MAX:
-        raise UsageError("a seqno is a whole number from 1 to 2^63-1", given=seqno)
+        raise UsageError("a seqno must be a whole number from 1 to 2^63-1", given=seqno)
     return SeqNo(seqno)
 
 

@@ -74,13 +74,13 @@ def _told(database: str, error: Exception) -> TidelogError | None:
     why = " ".join(str(error).split())
     if state.startswith(_REFUSED) or any(sign in why for sign in _REFUSED_SO):
         return StoreRefused(
-            "PostgreSQL refuses: check the user, the database and its rights; a password goes "
-            "into PGPASSWORD, a .pgpass file or TIDELOG_CONSENSUS",
+            "PostgreSQL refuses the connection or the statement: check the user, the database "
+            "and its rights; give a password in PGPASSWORD, a .pgpass file or TIDELOG_CONSENSUS",
             database=database,
             why=why,
         )
     return LocationError(
-        "PostgreSQL does not answer: see that it runs, and can be reached from here",
+        "PostgreSQL does not answer: check that it runs, and that this machine can connect to it",
         outcome=Outcome.UNKNOWN,
         database=database,
         why=why or type(error).__name__,
@@ -92,6 +92,6 @@ def _driver() -> Any:
         import psycopg
     except ImportError as error:
         raise UsageError(
-            "PostgreSQL is spoken by psycopg: pip install 'tidelog[postgres]'"
+            "consensus in PostgreSQL needs psycopg: pip install 'tidelog[postgres]'"
         ) from error
     return psycopg

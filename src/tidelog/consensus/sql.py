@@ -118,7 +118,8 @@ class SqlConsensus:
                 failed = error
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError(
-            "the consensus database does not answer: whether a write landed is not known",
+            "the consensus database does not answer, so the write may be stored: read back "
+            "before a retry",
             outcome=Outcome.UNKNOWN,
             key=key,
             why=failed,
@@ -173,16 +174,16 @@ class SqlConsensus:
                 if attempt + 1 == self.attempts:
                     raise
                 await self.clock.sleep(backoff_us(attempt, self.clock))
-        raise LocationError("no try to read was allowed")
+        raise LocationError("no read was tried, because attempts is 0")
 
     async def _run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         if self.founded:
             if not await self.database.run(KNOWN, {"location": self.location}):
                 await self.database.close()
                 raise ConsensusGone(
-                    "the database of consensus knows nothing of this location: it is another one, "
-                    "or was emptied; put the one back that was used (from a backup), or say with "
-                    f"--consensus or {ENVIRONMENT} where it is",
+                    "the consensus database has no entry for this location, so it is another "
+                    "database or was emptied: restore it from a backup, or give the right one "
+                    f"with --consensus or {ENVIRONMENT}",
                     location=self.location,
                 )
             # Checked once: if the rows vanish later, the states' own checks detect it.

@@ -40,8 +40,8 @@ def sqlite_database(path: Path, *, clock: Clock, make: bool = True) -> OneConnec
 def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
     if not make and not path.exists():
         raise ConsensusGone(
-            "the consensus file is not there: put it back, or say with --consensus or "
-            f"{ENVIRONMENT} where it is; nothing is made in its place",
+            "the consensus file does not exist: restore it, or give its path with --consensus or "
+            f"{ENVIRONMENT}; no new file was created",
             path=path,
         )
     mode = "rwc" if make else "rw"
@@ -87,11 +87,11 @@ def _told(path: Path, error: Exception) -> TidelogError | None:
     why = str(error)
     if any(sign in why for sign in _DAMAGED):
         return CorruptionError(
-            "the consensus file is damaged, or is something else: restore it", path=path
+            "the consensus file is damaged, or is not a SQLite database: restore it", path=path
         )
     return LocationError(
-        "the consensus file cannot be used: see that its folder is there and can be written, "
-        "that there is room, and that no other program holds it",
+        "the consensus file cannot be used: check that its folder exists and is writable, that "
+        "the disk has space, and that no other program locks the file",
         outcome=Outcome.UNKNOWN,
         path=path,
         why=why,

@@ -89,7 +89,8 @@ class StoreConsensus:
             if held.box.head_seqno == seqno - 1:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError(
-            "the store moves or fails at every try: try again later",
+            f"gave up after {self.attempts} tries: the store failed, or other processes kept "
+            "replacing the consensus object; read back before a retry",
             outcome=Outcome.UNKNOWN,
             key=key,
         )
@@ -104,13 +105,17 @@ class StoreConsensus:
                 # is lost. If the box is unchanged, it is lost.
                 if await self._refresh(key) is held:
                     raise CorruptionError(
-                        "spilled consensus records are missing", key=key
+                        "spilled consensus records are missing: restore them", key=key
                     ) from error
                 continue
             entries = [*older, *held.box.records]
             found = [Versioned(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
             return found[:limit]
-        raise LocationError("the consensus object changes at every try", key=key)
+        raise LocationError(
+            f"gave up after {self.attempts} tries: other processes kept replacing the consensus "
+            "object; try again",
+            key=key,
+        )
 
     async def truncate(self, key: str, before: SeqNo) -> int:
         stamp = self.clock.unique()
@@ -137,7 +142,11 @@ class StoreConsensus:
             # The replacement landed: no box names these spills, and no later box can.
             await self.store.delete(dropped)
             return kept.first_seqno - first
-        raise LocationError("the consensus object changes at every try", key=key)
+        raise LocationError(
+            f"gave up after {self.attempts} tries: other processes kept replacing the consensus "
+            "object; try again",
+            key=key,
+        )
 
     async def sweep(self, key: str) -> int:
         """Delete the spills that no box names or can name; see `Consensus.sweep`.
@@ -218,15 +227,17 @@ class StoreConsensus:
                 found = newer
         except ObjectNotFound:
             if held is not None and held.e_tag is not None:
-                raise CorruptionError("a consensus object has vanished", key=key) from None
+                raise CorruptionError(
+                    "a consensus object was deleted during its use: restore it", key=key
+                ) from None
             return _Held(EMPTY, None)
         box = boxes.decode_box(found.data, key=key)
         # Compare with the box known before this request was sent: a concurrent call of this process
         # may have stored a newer box since.
         if held is not None and not boxes.follows(box, held.box):
             raise CorruptionError(
-                f"a consensus object was set back to an older state while it was used: put the "
-                f"newest version of {self._path(key)} back, and write nothing before",
+                "a consensus object was set back to an older state during its use: restore the "
+                f"newest version of {self._path(key)} before any write",
                 seqno=box.head_seqno,
                 known=held.box.head_seqno,
             )
@@ -248,7 +259,7 @@ class StoreConsensus:
                 error.outcome = Outcome.UNKNOWN  # The outcome of the put, not that of this read.
                 raise
         raise LocationError(
-            "a write was sent and cannot be read back: the store does not answer",
+            "the store does not answer, so the write may be stored: read back before a retry",
             outcome=Outcome.UNKNOWN,
             key=key,
         )

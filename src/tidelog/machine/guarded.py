@@ -165,7 +165,7 @@ class GuardedConsensus:
     def _leave(self, moved_to: str) -> None:
         self._gone = moved_to
         raise ConsensusMoved(
-            "the location's consensus was moved since it was opened: open the location again, or "
-            "begin the command anew",
+            "another process moved the location's consensus after this one opened the location: "
+            "open it again, or run the command again",
             consensus=moved_to,
         )

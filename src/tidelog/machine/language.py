@@ -53,7 +53,7 @@ def check_storable(language: Language[S, D], diff: D) -> None:
         language.decode_diff(language.encode_diff(diff))
     except Exception as error:
         raise UsageError(
-            "something that was given cannot be stored: names are texts, times and numbers whole "
-            "(int), and parts those of this shard",
+            "an argument cannot be stored: names must be text, times and numbers must be int, "
+            "and parts must be of this shard",
             why=error.__cause__ or error,
         ) from error

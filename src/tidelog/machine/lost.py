@@ -20,23 +20,22 @@ async def was_written(store: Store, prefix: str) -> bool:
 def state_lost(key: str) -> CorruptionError:
     """Return the error for a state that is missing although other objects of its key exist."""
     return CorruptionError(
-        f"the state of {key!r} is gone, though it was written: restore the object "
-        f"consensus/{key} (from a backup, or an older version of it), and write nothing before"
+        f"the state of {key!r} is missing, though it was written: restore the object "
+        f"consensus/{key} (from a backup or an older version) before any write"
     )
 
 
 def state_set_back(key: str) -> CorruptionError:
     """Return the error for a state that is older than an object written after it."""
     return CorruptionError(
-        f"the state of {key!r} is older than what was written after it: put the newest version of "
-        f"consensus/{key} back (from a backup, or an older version of the object), and write "
-        "nothing before"
+        f"the state of {key!r} is older than a later write: restore the newest version of "
+        f"consensus/{key} (from a backup or an older version) before any write"
     )
 
 
 def state_of_another(key: str) -> CorruptionError:
     """Return the error for a state that names objects of another key."""
     return CorruptionError(
-        f"the object consensus/{key} is the state of another shard: put the one back that is its "
-        "own (from a backup, or an older version of it), and write nothing before"
+        f"the object consensus/{key} is the state of another shard: restore the right object "
+        "(from a backup or an older version) before any write"
     )

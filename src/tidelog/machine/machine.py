@@ -199,7 +199,11 @@ class Machine(Generic[S, D]):
                 await self.upkeep.after_commit()
             self._tell(decided, attempt)
             return
-        raise ContentionError("others were first at every try: try again", key=self.key)
+        raise ContentionError(
+            f"gave up after {self.commits_max} tries: other processes kept committing first; try "
+            "again",
+            key=self.key,
+        )
 
     def _decide(self, jobs: list[_Job]) -> _Decided[S, D]:
         """Decide commands one after the other, each on the state after those before it."""
@@ -285,7 +289,9 @@ class Machine(Generic[S, D]):
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 continue
             return
-        raise CorruptionError("the rollup that the newest record names is missing", key=self.key)
+        raise CorruptionError(
+            "the rollup that the newest record names is missing: restore it", key=self.key
+        )
 
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
         """Load the state from the newest record's rollup; return the records after it."""
@@ -293,7 +299,9 @@ class Machine(Generic[S, D]):
         rollup = self._decode(newest).rollup
         if rollup is None or found[0].seqno > rollup.seqno + 1:
             raise CorruptionError(
-                "records are missing, and no rollup covers them", key=self.key, seqno=newest.seqno
+                "records are missing, and no rollup covers them: restore them",
+                key=self.key,
+                seqno=newest.seqno,
             )
         self.state, held = await self.load_rollup(rollup)
         self.seqno = SeqNo(rollup.seqno)
@@ -314,7 +322,9 @@ class Machine(Generic[S, D]):
         state, seqno, history = self.state, self.seqno, self.history
         for version in found:
             if version.seqno != seqno + 1:
-                raise CorruptionError("a record is missing", key=self.key, seqno=seqno + 1)
+                raise CorruptionError(
+                    "a record is missing: restore it", key=self.key, seqno=seqno + 1
+                )
             record = self._decode(version)
             diffs = tuple(self.language.decode_diff(data) for data in record.diffs)
             for diff in diffs:

@@ -54,7 +54,7 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
     oldest = first if first == 1 else next((r.seqno for r in machine.history.rollups), first)
     if not oldest <= seqno <= machine.seqno:
         raise UsageError(
-            f"no state of seqno {seqno} is there: those from {oldest} to {machine.seqno} are kept"
+            f"no state has the seqno {seqno}: the states from {oldest} to {machine.seqno} exist"
         )
     state, at = machine.language.initial(), 0
     if rollups and (first > 1 or rollups[-1].seqno >= first):
@@ -63,7 +63,7 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
         except ObjectNotFound:
             # A collection deleted the rollup while we read the records.
             raise UsageError(
-                f"the state of seqno {seqno} has just been collected: ask for a newer one"
+                f"a collector has just deleted the state of seqno {seqno}: read a newer one"
             ) from None
         at = rollups[-1].seqno
     for one in kept:

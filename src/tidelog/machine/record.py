@@ -88,7 +88,9 @@ def decode_rollup(rollup: Rollup, data: bytes) -> RolledUp:
         CorruptionError: the bytes differ, or cannot be read. UsageError: a newer tidelog wrote it.
     """
     if len(data) != rollup.size_bytes or xxhash.xxh3_128_digest(data) != rollup.xxh3:
-        raise CorruptionError("a rollup's bytes are not those that were written", path=rollup.path)
+        raise CorruptionError(
+            "a rollup's bytes do not match its checksum: restore it", path=rollup.path
+        )
     return _decode(RolledUp, data, what="a rollup", path=rollup.path)
 
 
@@ -114,14 +116,14 @@ def _decode(kind: type[_T], data: bytes, *, what: str, **where: Any) -> _T:
         found: dict[str, Any] = msgspec.msgpack.decode(data, type=dict[str, Any])
         if found["v"] > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote this state: upgrade tidelog to use it",
+                "a newer tidelog wrote this state: update tidelog to use it",
                 format=found["v"],
                 **where,
             )
         if found["v"] < FORMAT:
             raise UsageError(
-                "a tidelog of before the first release wrote this state, in a form that is read no "
-                "more: make the location anew",
+                "a tidelog from before the first release wrote this state, in a format that is "
+                "no longer read: create the location again",
                 format=found["v"],
                 **where,
             )

@@ -54,8 +54,8 @@ class Resend:
     heard: Callable[[TidelogError], None] = field(default=lambda _: None, compare=False)
 
     def __post_init__(self) -> None:
-        require(self.attempts >= 1, "a put is sent at least once", attempts=self.attempts)
-        require(0 < self.first_us <= self.most_us, "waits begin above zero, and grow")
+        require(self.attempts >= 1, "attempts must be at least 1", attempts=self.attempts)
+        require(0 < self.first_us <= self.most_us, "first_us must be above 0 and at most most_us")
 
 
 DEFAULT_RESEND = Resend()
@@ -108,9 +108,9 @@ async def create_or_read(
 class Occupied(enum.Enum):
     """The owner of a key after an attempt to create it."""
 
-    CREATED = "the put was answered as done"
-    OURS = "our body is there, of a try whose answer was lost"
-    OTHERS = "somebody else's object is there, or nobody could read whose it is"
+    CREATED = "the store acknowledged the put"
+    OURS = "the object has this writer's body, from a try whose answer was lost"
+    OTHERS = "the object is another process's, or could not be read"
 
 
 async def occupy(
@@ -170,10 +170,10 @@ async def replace(
 class _Found(enum.Enum):
     """The result of a read of the key."""
 
-    BEFORE = "what the condition asks for: ours has not landed yet"
-    OURS = "our body"
-    OTHERS = "somebody else's body, or none where there was one"
-    UNSEEN = "no answer: what is there is not known"
+    BEFORE = "the version that the condition requires: the put is not stored yet"
+    OURS = "this writer's body"
+    OTHERS = "another process's body, or no object in place of one"
+    UNSEEN = "the store did not answer, so the object is unknown"
 
 
 class _Write:
@@ -306,22 +306,22 @@ class _Write:
         """Return the error of a write that was not stored, given the object found instead."""
         if self._may_have_landed and replaceable:
             return OutcomeUnknown(
-                "an attempt was left in doubt, and somebody else's object is there now, "
-                "perhaps in place of ours: look into it for traces of ours"
+                "the store did not answer a put, and another process's object has the key now: "
+                "read that object to find out whether the put was stored first"
                 if found is not None
-                else "an attempt was left in doubt, and no object is there now: ours may have "
-                "been, and was deleted",
+                else "the store did not answer a put, and no object has the key now: "
+                "the object may have been stored, then deleted",
                 key=self._key,
             )
         if self._old is None:
-            return ObjectExists("somebody else created the object", key=self._key)
-        return ObjectChanged("somebody else replaced the object, or deleted it", key=self._key)
+            return ObjectExists("another process created the object", key=self._key)
+        return ObjectChanged("another process replaced or deleted the object", key=self._key)
 
     def _given_up(self) -> TidelogError:
         if self._may_be_there or self._last is None:
             return LocationError(
-                "the store does not answer, and whether the put landed is not known: "
-                "read back before deciding again",
+                "the store does not answer, so the put may be stored: read the object back "
+                "before a retry",
                 outcome=Outcome.UNKNOWN,
                 key=self._key,
                 store=self._store.url,
@@ -329,13 +329,13 @@ class _Write:
             )
         if isinstance(self._last, ObjectExists):
             return ObjectExists(
-                "somebody else had created the object, and it was gone when it was looked for: "
-                "read again, decide again",
+                "another process created the object, and it was deleted before it could be read: "
+                "read again, and decide again",
                 key=self._key,
             )
         kind = ContentionError if isinstance(self._last, ContentionError) else LocationError
         return kind(
-            "the store did not take the object at any try: nothing was written",
+            "the store refused the put at every try: nothing was written",
             key=self._key,
             store=self._store.url,
             reason=self._last,

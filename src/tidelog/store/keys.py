@@ -48,11 +48,11 @@ def _fault(key: str) -> str | None:
     if not key:
         return "it is empty"
     if "\0" in key:
-        return "it holds a NUL character"
+        return "it has a NUL character"
     try:
         key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        return "it holds half a character (a lone surrogate)"
+        return "it has a lone surrogate (half of a UTF-16 pair)"
     if any(_bad_part(part) for part in key.split("/")):
         return f"no part between '/' may be empty, '.', '..' or {PRIVATE!r}"
     return None

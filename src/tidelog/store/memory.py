@@ -38,9 +38,9 @@ class MemoryStore:
         check_key(key)
         present = self.objects.get(key)
         if if_absent and present is not None:
-            raise ObjectExists("the object exists", key=key)
+            raise ObjectExists("the object already exists", key=key)
         if if_match is not None and (present is None or present.e_tag != if_match):
-            raise ObjectChanged("the object is another by now", key=key)
+            raise ObjectChanged("another process replaced or deleted the object", key=key)
         self.puts_count += 1
         e_tag = f"m{self.puts_count}"
         self.objects[key] = Object(bytes(data), e_tag, self.puts_count)
@@ -59,5 +59,5 @@ class MemoryStore:
     def _find(self, key: str) -> Object:
         found = self.objects.get(key)
         if found is None:
-            raise ObjectNotFound("there is no such object", key=key)
+            raise ObjectNotFound("no object has that key", key=key)
         return found

@@ -23,7 +23,7 @@ def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     for at, one in enumerate(found):
         if one in found[:at]:
             raise UsageError(
-                f"{without_secrets(places[at])} is named twice: name each place of a source once"
+                f"{without_secrets(places[at])} occurs twice: give each location of a source once"
             )
     if len(found) == 1:
         return found[0][0], (found[0][1],)
@@ -32,8 +32,8 @@ def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     for place, own in zip(places, roots, strict=True):
         if own[:2] != (root, query):
             raise UsageError(
-                f"{without_secrets(places[0])} and {without_secrets(place)} lie in different "
-                "stores: make a source for each, or copy the files to one store"
+                f"{without_secrets(places[0])} and {without_secrets(place)} are in different "
+                "stores: create a source for each, or copy the files to one store"
             )
     depth = _common([folders for *_, folders in roots])
     base = root + "/".join(first[:depth])

@@ -65,7 +65,7 @@ async def _probe(store: Store, key: str, *, clock: Clock) -> None:
         latest = await replace(store, key, latest_body, e_tag=first, clock=clock)
     except ContentionError as error:
         raise _broken(
-            store, "it does not replace an object whose e_tag is right (If-Match)"
+            store, "it refuses to replace an object with the right e_tag (If-Match)"
         ) from error
     # Before the stale put: its refusal is checked by a read, which must not be stale itself.
     await _must_read_latest(store, key, latest, latest_body)
@@ -90,20 +90,22 @@ async def _must_not_replace(store: Store, key: str, *, stale: str, clock: Clock)
     except (ObjectChanged, OutcomeUnknown):
         return  # An answer was lost, and the object is the one before: no other process writes it.
     raise _broken(
-        store, "it replaces an object by a writer with a stale e_tag (it ignores If-Match)"
+        store, "it lets a writer with a stale e_tag replace an object (it ignores If-Match)"
     )
 
 
 async def _must_read_latest(store: Store, key: str, e_tag: str, body: bytes) -> None:
     found = await store.get(key)
     if found.data != body:
-        raise _broken(store, "a read does not see what was just written")
+        raise _broken(store, "a read does not return the bytes just written")
     if found.e_tag != e_tag:
-        raise _broken(store, "a read and a write name one version of an object by two e_tags")
+        raise _broken(
+            store, "a read and a write return different e_tags for the same version of an object"
+        )
     if (await store.get(key, start=1, limit=3)).data != body[1:3]:
-        raise _broken(store, "a read of a range gives something else than that range")
+        raise _broken(store, "a read of a byte range returns other bytes")
     if await store.refresh(key, e_tag) is not None:
-        raise _broken(store, "it takes an object for changed that was not (refresh)")
+        raise _broken(store, "it reports an unchanged object as changed (refresh)")
 
 
 async def _must_delete(store: Store, key: str) -> None:
@@ -112,7 +114,7 @@ async def _must_delete(store: Store, key: str) -> None:
         await store.get(key)
     except ObjectNotFound:
         return
-    raise _broken(store, "a read still finds an object that was deleted")
+    raise _broken(store, "a read still returns a deleted object")
 
 
 def _broken(store: Store, promise: str) -> StoreRefused:

@@ -31,13 +31,14 @@ def url_text(url: str | os.PathLike[str]) -> str:
     """
     given: object = url
     found: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
-    check_kind(found, str, "a place is named by a URL or a path (str or pathlib.Path)")
+    check_kind(found, str, "a location must be a URL or a path (str or pathlib.Path)")
     try:
         # Arguments from a shell may be bytes that are not text; these can be encoded.
         os.fsencode(str(found))
     except UnicodeEncodeError as error:
         raise UsageError(
-            "the name of a place has half of a surrogate pair in it, which nothing can store",
+            "a location's URL or path has a lone surrogate (half of a UTF-16 pair), which no "
+            "store can hold",
             url=quoted(str(found)),
         ) from error
     return str(found)
@@ -73,7 +74,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = Fals
         return open_cloud(url, clock=clock)
     path = _path_of(url)
     if os.path.isfile(path):
-        raise UsageError(f"{path} is a file: name a directory")
+        raise UsageError(f"{path} is a file: give a directory")
     _refuse_dangling(path)
     return LocalStore(Path(path), clock=clock, create=create)
 
@@ -85,8 +86,7 @@ def _refuse_dangling(path: str) -> None:
     for link in (Path(path), *Path(path).parents):
         if os.path.islink(link) and not os.path.exists(link):
             raise UsageError(
-                f"{link} is a symbolic link that leads nowhere: make what it points to, or remove "
-                "the link"
+                f"{link} is a broken symbolic link: create its target, or remove the link"
             )
 
 
@@ -145,7 +145,7 @@ def split_glob(url_or_path: str) -> tuple[str, str]:
     """
     scheme = _scheme_of(url_or_path)
     if scheme == "memory":
-        raise UsageError("memory:// holds no files: name a path, or an s3://, gs:// or az:// URL")
+        raise UsageError("memory:// has no files: give a path, or an s3://, gs:// or az:// URL")
     if scheme in CLOUD_SCHEMES:
         return _split_cloud(url_or_path)
     return _split_local(_path_of(url_or_path))
@@ -154,19 +154,20 @@ def split_glob(url_or_path: str) -> tuple[str, str]:
 def _scheme_of(url: str) -> str | None:
     """Return the scheme, or None for a path."""
     if not url:
-        raise UsageError(f"an empty URL names no place: use a path or {_known()}")
+        raise UsageError(f"the URL is empty: use a path or {_known()}")
     found = _SCHEME.match(url)
     if found is None:
         scheme = url.partition(":")[0].lower()
         if scheme != url and scheme in SCHEMES:
             raise UsageError(
-                f"write {scheme}:// with two slashes, or ./ before a path that begins so",
+                f"a URL needs two slashes: write {scheme}://, or ./{scheme}: for a path that "
+                f"begins with {scheme}:",
                 url=without_secrets(url),
             )
         return None
     scheme = found.group(1).lower()
     if scheme not in SCHEMES:
-        raise UsageError(f"{scheme}:// is not known here: use a path or {_known()}")
+        raise UsageError(f"{scheme}:// is not a known scheme: use a path or {_known()}")
     # Hadoop and Spark write file:/path.
     if scheme != "file" and not url[found.end() :].startswith("/"):
         raise UsageError(f"write {scheme}:// with two slashes", url=url.partition("?")[0])
@@ -193,7 +194,7 @@ def _path_of(url: str) -> str:
             path = "/" + rest
         path = unquote(path)
     if "\0" in path:
-        raise UsageError("a path cannot hold a NUL character", url=quoted(url))
+        raise UsageError("a path must not have a NUL character", url=quoted(url))
     path = os.path.expanduser(path)
     # Python preserves two leading slashes, which have no meaning here.
     absolute = "/" + os.path.abspath(path).lstrip("/")
@@ -220,7 +221,7 @@ def _split_cloud(url: str) -> tuple[str, str]:
     scheme, _, rest = place.partition("://")
     bucket, _, path = rest.partition("/")
     if GLOB.search(bucket):
-        raise UsageError("the bucket's name cannot be a pattern: name one bucket", url=place)
+        raise UsageError("a bucket's name must not be a pattern: give one bucket", url=place)
     base, pattern = path.rstrip("/"), "**"
     if GLOB.search(path):
         base, pattern = _cut(path)

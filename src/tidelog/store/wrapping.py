@@ -40,7 +40,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,6})(MiB|GiB)")
 _SHIFTS: Final = {"MiB": 20, "GiB": 30}
 _ON_DISK: Final = re.compile(rf"\?(?:.*&)?({'|'.join(OPTIONS)})=[^/]*$")
 _CACHE_TOLD: Final = (
-    "a cache is a size in memory, such as 256MiB or 2GiB, the absolute path of a folder, or 'off'"
+    "a cache must be a size in memory (256MiB, 2GiB), the absolute path of a folder, or 'off'"
 )
 
 
@@ -103,8 +103,8 @@ def split_wrapping(url: str) -> tuple[str, Wrapping]:
         found = _ON_DISK.search(url)
         if found is not None and not os.path.exists(url):
             raise UsageError(
-                f"a place on disk takes no {found[1]}= by its name: set {CACHE_VARIABLE} or "
-                f"{HEDGE_VARIABLE}, or in Python connect(url, cache=..., hedge=...)",
+                f"a path on disk cannot have the parameter {found[1]}=: set {CACHE_VARIABLE} or "
+                f"{HEDGE_VARIABLE}, or in Python call connect(url, cache=..., hedge=...)",
                 url=quoted(url),
             )
         return url, NOTHING_TOLD
@@ -115,7 +115,7 @@ def split_wrapping(url: str) -> tuple[str, Wrapping]:
         return url, NOTHING_TOLD
     found_in = parse_qsl("&".join(told).replace("+", "%2B"), keep_blank_values=True)
     if len(dict(found_in)) < len(found_in):
-        raise UsageError("the URL says cache or hedge twice: leave one out", url=place)
+        raise UsageError("the URL has cache or hedge twice: remove one", url=place)
     left = [piece for piece in pieces if piece not in told]
     return place + ("?" + "&".join(left) if left else ""), _wrapping_of(dict(found_in))
 
@@ -144,7 +144,7 @@ def told_wrapping(
         UsageError: a setting is invalid.
     """
     if hedge is not None:
-        check_kind(hedge, bool, "hedge is True or False")
+        check_kind(hedge, bool, "hedge must be True or False")
     if cache is not None:
         check_kind(cache, str | os.PathLike, _CACHE_TOLD)  # type: ignore[arg-type]
     names = {"cache": CACHE_VARIABLE, "hedge": HEDGE_VARIABLE}
@@ -190,7 +190,7 @@ def _wrapping_of(told: Mapping[str, str]) -> Wrapping:
     if hedge is None:
         return wrapping
     if hedge not in ("on", OFF):
-        raise UsageError(f"hedge is on or off, not {quoted(hedge)}")
+        raise UsageError(f"hedge must be on or off, not {quoted(hedge)}")
     return replace(wrapping, hedge=hedge == "on")
 
 
@@ -200,4 +200,4 @@ def _check_cache(told: str) -> None:
     if told != OFF and not is_folder and (size is None or not int(size[1])):
         raise UsageError(f"{_CACHE_TOLD}, not {quoted(told)}")
     if is_folder and os.path.exists(told) and not os.path.isdir(told):
-        raise UsageError(f"the cache {quoted(told)} is no folder: name another")
+        raise UsageError(f"the cache {quoted(told)} is not a folder: give another path")

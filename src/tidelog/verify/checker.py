@@ -29,7 +29,7 @@ class LogDiffers(CorruptionError):
     """The records read from a log differ from the records appended to it."""
 
     def __init__(self, mismatch: Mismatch) -> None:
-        super().__init__(f"the log differs from what was appended to it: {mismatch.why}")
+        super().__init__(f"the log differs from the appended records: {mismatch.why}")
         self.mismatch = mismatch
 
 
@@ -105,8 +105,8 @@ class Checker:
             if (reached := int(self.next[stream])) <= number:
                 key = keys_of(*(np.array([n], dtype=np.uint64) for n in (stream, reached)))
                 raise self._differs(
-                    f"records {reached} to {number} of the stream were acknowledged, and the log "
-                    "ends without them",
+                    f"the records {reached} to {number} of the stream were acknowledged, but the "
+                    "log ends without them",
                     position=None,
                     stream=stream,
                     sequence=reached,
@@ -114,7 +114,7 @@ class Checker:
                 )
         if self.position < acknowledged_to:
             raise self._differs(
-                f"position {acknowledged_to - 1} was acknowledged, and the log ends before it",
+                f"position {acknowledged_to - 1} was acknowledged, but the log ends before it",
                 position=self.position,
             )
 
@@ -131,8 +131,8 @@ class Checker:
             if told != found:
                 streams, numbers = split_keys(np.array([told, found], dtype=np.uint64))
                 raise self._differs(
-                    f"an append was acknowledged at this position, where record {numbers[1]} of "
-                    f"stream {streams[1]} stands",
+                    f"an append was acknowledged at this position, but it has record {numbers[1]} "
+                    f"of stream {streams[1]}",
                     position=position,
                     stream=int(streams[0]),
                     sequence=int(numbers[0]),
@@ -141,14 +141,14 @@ class Checker:
     def refuse_collected(self, oldest: object) -> LogDiffers:
         """Return the error of a log that was collected past its cursor."""
         return self._differs(
-            f"the log begins at {oldest}, and its cursor stood where this is or before",
+            f"the log begins at {oldest}, though a cursor holds the records since this position",
             position=self.position,
         )
 
     def refuse_end(self, following: int) -> LogDiffers:
         """Return the error of a log that ends before an earlier read did."""
         return self._differs(
-            f"the log ends before position {following}, and had more when this was stored",
+            f"the log ends before position {following}, though an earlier read went further",
             position=following,
         )
 
@@ -179,7 +179,8 @@ class Checker:
             found = body.as_py()
             if not known[place]:
                 raise self._differs(
-                    "a record is none of the sequences: it was changed, or comes from elsewhere",
+                    "a record is not in the sequences: it was changed, or another process "
+                    "appended it",
                     position=self.position,
                     found=found,
                 )
@@ -225,10 +226,10 @@ class Checker:
 
 def _why(number: int, wanted: int) -> str:
     if number > wanted:
-        return f"record {wanted} of the stream is missing, or comes later: {number} comes first"
+        return f"record {wanted} of the stream is missing or late: {number} comes first"
     if number < wanted:
-        return f"record {number} of the stream comes again, or late: {wanted} must come next"
-    return "the record is not what was appended: it was changed"
+        return f"record {number} of the stream is repeated or late: {wanted} must come next"
+    return "the record differs from the appended one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +267,4 @@ def decode_cut(data: bytes) -> SequenceCut:
         numbers = np.array(found["next"], dtype=np.uint64)
         return SequenceCut(int(found["seed"]), int(found["position"]), numbers)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise CorruptionError(f"a record is no cut of the sequences ({error})") from error
+        raise CorruptionError(f"a record is not a cut of the sequences ({error})") from error

@@ -84,14 +84,16 @@ class Settings:
         limits = {"writers": 64, "readers": 64, "streams": STREAMS_MAX, "batch_max": 10_000}
         for name, most in limits.items():
             if not 1 <= getattr(self, name) <= most:
-                raise UsageError(f"{name} are from 1 to {most:,}, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be from 1 to {most:,}, not {getattr(self, name)}")
         if not 0 < self.seconds <= 366 * 86_400:
-            raise UsageError(f"a run takes more than 0 s, and a year at most, not {self.seconds:g}")
+            raise UsageError(
+                f"a run must take more than 0 s and a year at most, not {self.seconds:g} s"
+            )
         if not 0 <= self.seed < 2**63:
-            raise UsageError(f"a seed is from 0 to 2^63 - 1, not {self.seed}")
+            raise UsageError(f"a seed must be from 0 to 2^63 - 1, not {self.seed}")
         if self.protocol not in PROTOCOLS:
             raise UsageError(
-                f"there is no protocol {self.protocol!r}: it is one of {', '.join(PROTOCOLS)}"
+                f"the protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}"
             )
 
     @property
@@ -216,7 +218,8 @@ class Verification:
             log = await shelf.create(name, protocol=protocol)
         if log.protocol != protocol:
             raise UsageError(
-                f"the log {name!r} is there, and of the protocol {log.protocol}: verify it as such"
+                f"the log {name!r} exists with the protocol {log.protocol}: verify it with that "
+                "protocol"
             )
         return log
 
@@ -281,13 +284,13 @@ class Verification:
                 async for table in log.follow(checker.position):
                     self._take(checker, table)
                     attempt = 0
-                raise UsageError(f"another has sealed the log {self.settings.log!r}")
+                raise UsageError(f"another process sealed the log {self.settings.log!r}")
             except PositionCollected as error:
                 raise checker.refuse_collected(error.facts.get("oldest")) from error
             except LocationError:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 attempt += 1
-        raise LocationError("the store fails a reader, try after try")
+        raise LocationError(f"gave up after {RETRIES_MAX} tries: the store failed at every read")
 
     async def _catch_up(self) -> None:
         """Wait until all readers have reached the end."""

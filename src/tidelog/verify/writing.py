@@ -174,9 +174,7 @@ class Writer:
             while self.witness.position < limit:
                 await self.clock.sleep(LOOK_US)
             return bool(self.witness.next[int(streams[0])] > numbers[0])
-        raise OutcomeUnknown(
-            "the store cannot be reached, and what became of an append is not known"
-        )
+        raise OutcomeUnknown("cannot connect to the store, so an append may be in the log")
 
     def _goes_on(self) -> bool:
         overlap_us = int(self.turn_us * OVERLAP)

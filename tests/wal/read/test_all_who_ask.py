@@ -44,7 +44,7 @@ OF_FRAGMENTS: dict[str, Callable[[list[Json]], None]] = {
     "a gap between fragments": lambda found: move(found[1], "start", 1),
     "a fragment turned round": lambda found: turn_round(found[3]),
     "a fragment of nothing": lambda found: found[3].update(limit=found[3]["start"]),
-    "another number": lambda found: found[3].update(seq_no=2**40),
+    "a different number": lambda found: found[3].update(seq_no=2**40),
     "another size": lambda found: found[3].update(num_bytes=2**40),
     "one fragment less": lose,
     "one fragment twice": lambda found: found.insert(3, found[3]),

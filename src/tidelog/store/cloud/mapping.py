@@ -47,18 +47,18 @@ _CONFLICT = ("ConditionalRequestConflict", "OperationAborted")
 _REFUSALS = {
     "InvalidAccessKeyId": "the store does not know the access key: "
     "check access_key_id in the URL, or AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "the secret does not fit the access key: "
+    "SignatureDoesNotMatch": "the secret does not match the access key: "
     "check secret_access_key in the URL, or AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "the session token has expired: get new credentials",
     "InvalidToken": "the session token is wrong: check session_token, or AWS_SESSION_TOKEN",
-    "RequestTimeTooSkewed": "this machine's clock is wrong: set it right",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: correct it",
     "AuthorizationHeaderMalformed": "the region is wrong: set region in the URL, or AWS_REGION",
     "PermanentRedirect": "the bucket is in another region: set region in the URL, or AWS_REGION",
     "NotImplemented": "the store lacks a request that tidelog needs: use another store",
 }
 _DENIED = (
-    "the store denies this: check the credentials, and that they may list, read, write and "
-    "delete in this bucket"
+    "the store denies the request: check the credentials, and their rights to list, read, write "
+    "and delete in this bucket"
 )
 _NO_CREDENTIALS = {
     "s3": "no credentials were found: give access_key_id and secret_access_key in the URL, "
@@ -100,8 +100,8 @@ def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
     missing = isinstance(error, FileNotFoundError)
     if code in _NO_BUCKET or (missing and asked.verb in ("put", "list")):
         return LocationError(
-            f"there is no bucket {asked.bucket!r} at this store: create it, or check its name "
-            "and the endpoint",
+            f"no bucket named {asked.bucket!r} at this store: create it, or check its name and "
+            "the endpoint",
             store=asked.store,
         )
     exists = isinstance(error, foreign.AlreadyExistsError)
@@ -110,11 +110,11 @@ def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
     if code in _REFUSALS:
         return StoreRefused(_REFUSALS[code], **facts, code=code)
     if missing:
-        return ObjectNotFound("there is no such object", **facts)
+        return ObjectNotFound("no object has that key", **facts)
     if exists:
-        return ObjectExists("the object exists", **facts)
+        return ObjectExists("the object already exists", **facts)
     if isinstance(error, foreign.PreconditionError):
-        return ObjectChanged("the object is another by now", **facts)
+        return ObjectChanged("another process replaced or deleted the object", **facts)
     return _refused(error, text, asked) or _failed(error, text, asked)
 
 
@@ -135,7 +135,7 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
     told = _first(_PROVIDER, text)
     if told is not None:
         return StoreRefused(
-            "the profile gives no credentials: check ~/.aws/config, and log in again",
+            "the profile has no credentials: check ~/.aws/config, and log in again",
             store=asked.store,
             reason=told.strip()[:_REASON_CHARACTERS],
         )
@@ -148,20 +148,22 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
     if status == "501" or isinstance(error, foreign.NotSupportedError | NotImplementedError):
         return StoreRefused(_REFUSALS["NotImplemented"], **facts)
     if "non-partial response" in text:
-        return StoreRefused("the store ignores ranges: use another store", **facts)
+        return StoreRefused("the store ignores byte ranges in reads: use another store", **facts)
     if "Received redirect" in text or status == "301":
         return StoreRefused(_REFUSALS["PermanentRedirect"], **facts)
     odd = _first(_INVALID_PATH, text)
     if odd is not None:
         # obstore drops the whole page of the listing, so the keys near it are unknown.
         return StoreRefused(
-            "the listing holds a key with an empty part, '.', '..' or a control character, which "
-            "no request can name: rename or delete that object, or list a place without it",
+            "the listing has a key with an empty part, '.', '..' or a control character, which "
+            "requests cannot name: rename or delete that object, or list another prefix",
             key=odd.encode("unicode_escape").decode(),
             store=asked.store,
         )
     if "Could not parse path" in text or _first(_CODE, text) == "KeyTooLongError":
-        return UsageError("this store cannot have an object of that key", **facts)
+        return UsageError(
+            "this store cannot store an object with that key: use another key", **facts
+        )
     if status is not None and status.startswith("4"):
         return LocationError("the store rejects the request", **facts)
     return None
@@ -176,10 +178,10 @@ def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
     unreachable = _NO_CONNECTION.search(str(error)) is not None
     # Only a request that is sent once can be known never to have left.
     never_left = unreachable and asked.condition != "none"
-    sentence = "the store did not answer, or failed: try again"
+    sentence = "the store failed or did not answer: try again"
     if unreachable:
-        sentence = "the store cannot be reached: check its endpoint and the network, then try again"
-        text = _first(_SYSTEM_MESSAGE, str(error)) or "no connection in time"
+        sentence = "cannot connect to the store: check its endpoint and the network, then try again"
+        text = _first(_SYSTEM_MESSAGE, str(error)) or "the connection timed out"
     changes = asked.verb in ("put", "delete")
     return LocationError(
         sentence,

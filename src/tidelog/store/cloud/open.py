@@ -74,15 +74,15 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
     """
     if _first_process() != os.getpid():
         raise UsageError(
-            "this process was forked from one that uses a cloud store, whose threads are not here: "
-            "start it by spawn, as multiprocessing.get_context('spawn') does"
+            "this process was forked from one that uses a cloud store, and lacks its threads: "
+            "start it with spawn, as multiprocessing.get_context('spawn') does"
         )
     place, _, query = url.partition("?")
     scheme, _, path = place.partition("://")
     name, _, prefix = path.partition("/")
     prefix = prefix.rstrip("/")
     if not name:
-        raise UsageError(f"the URL names no bucket: write {scheme}://bucket/prefix", url=place)
+        raise UsageError(f"the URL has no bucket: write {scheme}://bucket/prefix", url=place)
     if prefix:
         check_key(prefix)
     told = _parameters(scheme, query)
@@ -218,16 +218,18 @@ def _parameters(scheme: str, query: str) -> dict[str, str]:
     for name in told:
         if name not in known:
             allowed = ", ".join(known) or "none; credentials come from the environment"
-            raise UsageError(f"{scheme}:// does not know {name!r}; it knows {allowed}")
+            raise UsageError(
+                f"{name!r} is not a parameter of {scheme}:// URLs: the parameters are {allowed}"
+            )
     if "endpoint" in told and not re.match(r"https?://[^/@]+/?", told["endpoint"]):
-        raise UsageError("an endpoint is written http://host:port or https://host, without a user")
+        raise UsageError("an endpoint must be http://host:port or https://host, without a user")
     return told
 
 
 def _flag(told: dict[str, str], name: str) -> bool:
     value = told.get(name, "false").lower()
     if value not in ("true", "false", "1", "0"):
-        raise UsageError(f"{name} is true or false, not {value!r}")
+        raise UsageError(f"{name} must be true or false, not {value!r}")
     return value in ("true", "1")
 
 

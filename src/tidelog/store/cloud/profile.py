@@ -43,7 +43,7 @@ def chosen_profile(told: Mapping[str, str], environ: Mapping[str, str]) -> str |
     named = told.get("profile")
     if "access_key_id" in told or "secret_access_key" in told:
         if named is not None:
-            raise UsageError("the URL gives a profile and keys: leave out one of them")
+            raise UsageError("the URL has a profile and keys: remove one of them")
         return None
     if named is not None:
         return named
@@ -87,10 +87,10 @@ def profile_credentials(
         return Boto3CredentialProvider(boto3.Session(profile_name=name))
     except (BotoCoreError, OSError) as error:  # A missing command is an OSError.
         raise UsageError(
-            f"the profile {name or DEFAULT!r} cannot be used: {error}; see ~/.aws/config, "
-            "AWS_PROFILE and the URL's profile"
+            f"the profile {name or DEFAULT!r} cannot be used: {error}; check ~/.aws/config, "
+            "AWS_PROFILE and the profile in the URL"
         ) from error
     except ValueError as error:
         if name is None:
             return None
-        raise UsageError(f"the profile {name!r} has no credentials: see ~/.aws/config") from error
+        raise UsageError(f"the profile {name!r} has no credentials: check ~/.aws/config") from error

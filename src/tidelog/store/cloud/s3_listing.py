@@ -73,6 +73,6 @@ def _load(store: S3Store) -> bytes:
             data: bytes = answer.read()
     except OSError as error:
         raise LocationError(
-            "the store did not answer, or failed: try again", reason=str(error)
+            "the store failed or did not answer: try again", reason=str(error)
         ) from error
     return data

@@ -115,7 +115,7 @@ class CloudStore:
             LocationError: no answer, or a failure; UNKNOWN, or NOT_APPLIED if the put never left.
         """
         if if_absent and if_match is not None:
-            raise UsageError("a put has one condition at the most: leave one out", key=key)
+            raise UsageError("a put takes one condition at most: remove one", key=key)
         check_key(key)
         mode: PutMode = "create" if if_absent else "overwrite"
         condition: Condition = "absent" if if_absent else "none"
@@ -204,8 +204,8 @@ class CloudStore:
         data = bytes(await result.bytes_async())
         if len(data) != limit - start:
             raise CorruptionError(
-                "the store gave another number of bytes than it announced: read again, "
-                "and if that helps not, compare the object with its copies",
+                "the store sent a different number of bytes than it announced: read again; if "
+                "the error remains, compare the object with its copies",
                 key=key,
                 store=self.url,
                 announced_bytes=limit - start,
@@ -239,8 +239,8 @@ class CloudStore:
         e_tag = of["e_tag"]
         if e_tag is None:
             raise StoreRefused(
-                "the store gives objects no e_tag, so that nothing can be replaced safely: "
-                "use another store",
+                "the store returns no e_tags, so objects cannot be replaced safely: use another "
+                "store",
                 store=self.url,
             )
         if not e_tag.endswith('"'):
@@ -273,7 +273,11 @@ class CloudStore:
     def _mapped(self, error: Exception, verb: Verb, key: str) -> TidelogError:
         mapped = self._failure(error, verb, key)
         if isinstance(mapped, WriteConflict):
-            return ContentionError("the store is busy with other writes", key=key, store=self.url)
+            return ContentionError(
+                "the store is busy with other writes of this object: try again later",
+                key=key,
+                store=self.url,
+            )
         return mapped
 
 

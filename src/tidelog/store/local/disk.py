@@ -95,12 +95,13 @@ class Disk:
                     return found
         except (FileNotFoundError, NotADirectoryError) as error:
             self._refuse_gone(reads=True)
-            raise ObjectNotFound("there is no such object", key=key, store=self.url) from error
+            raise ObjectNotFound("no object has that key", key=key, store=self.url) from error
         except OSError as error:
             raise files.location_error(error, key=key, store=self.url) from error
         # Only files of a source, which tidelog did not write, change in place.
         raise LocationError(
-            "the file is being changed in place while it is read: read it when it is at rest",
+            "another process kept changing the file in place during the read: read it after its "
+            "writer has finished",
             key=key,
             store=self.url,
         )
@@ -136,7 +137,7 @@ class Disk:
         except FileExistsError as error:
             if os.path.isdir(path):
                 raise self._conflict(wanted.key) from error
-            raise ObjectExists("the object exists", key=wanted.key) from error
+            raise ObjectExists("the object already exists", key=wanted.key) from error
         except OSError as error:
             self._durable.clear()  # Another process may have removed a directory.
             if isinstance(error, FileNotFoundError):
@@ -170,8 +171,8 @@ class Disk:
             gone = gone or ("" if os.path.isdir(path) else path)
         if gone:
             raise StoreRefused(
-                "the directory of the location is gone, as after an unmount or a move: bring it "
-                "back, then retry or open the location again",
+                "the location's directory no longer exists, perhaps after an unmount or a move: "
+                "restore it, then retry or open the location again",
                 outcome=outcome,
                 path=gone,
             )
@@ -241,11 +242,11 @@ class Disk:
         if present is not None and not files.is_object(present):
             raise self._conflict(wanted.key)
         if wanted.if_absent and present is not None:
-            raise ObjectExists("the object exists", key=wanted.key)
+            raise ObjectExists("the object already exists", key=wanted.key)
         if wanted.if_match is not None and (
             present is None or files.tag_of(present) != wanted.if_match
         ):
-            raise ObjectChanged("the object is another by now", key=wanted.key)
+            raise ObjectChanged("another process replaced or deleted the object", key=wanted.key)
         return present
 
     def _land(self, wanted: Put, path: str) -> str | None:
@@ -342,7 +343,7 @@ class Disk:
 
     def _conflict(self, key: str) -> StoreRefused:
         return StoreRefused(
-            "something that is no file has the name of this object: use another key",
+            "the path of this object is not a regular file: use another key",
             key=key,
             store=self.url,
         )

@@ -18,12 +18,12 @@ from tidelog.errors import CorruptionError, LocationError, Outcome, StoreRefused
 _SENTENCES = {
     errno.ENOSPC: "the disk is full: free some space, then try again",
     errno.EDQUOT: "the disk quota is used up: free some space, then try again",
-    errno.EACCES: "the file system does not permit it: check the owner and the mode",
-    errno.EPERM: "the file system does not permit it: check owner, mode and hard link support",
-    errno.EROFS: "the file system is mounted read-only: mount it writable, or use another place",
+    errno.EACCES: "the file system denies access: check the owner and the mode",
+    errno.EPERM: "the file system denies access: check owner, mode and hard link support",
+    errno.EROFS: "the file system is mounted read-only: mount it writable, or use another location",
     errno.ENAMETOOLONG: "the name is too long for this file system: use a shorter one",
-    errno.EXDEV: "the directory lies on another file system than the root: use it as the root",
-    errno.ENOTDIR: "a file stands where a directory is needed: use another key, or remove the file",
+    errno.EXDEV: "the directory is on another file system than the root: use it as the root",
+    errno.ENOTDIR: "a file is in place of a directory: use another key, or remove the file",
     errno.EISDIR: "a directory has the name of this object: use another key",
     errno.ELOOP: "a symbolic link leads to itself: remove it, or use another key",
     errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n)",
@@ -204,9 +204,7 @@ def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) 
         limit - start >= HOLES_MAX_BYTES
         and _holes_bytes(descriptor, start, limit) >= HOLES_MAX_BYTES
     ):
-        raise CorruptionError(
-            "a file has holes where its bytes should be: restore it, or move it away"
-        )
+        raise CorruptionError("a file has holes in place of its bytes: restore it, or move it away")
     pieces = []
     while start < limit:
         piece = os.pread(descriptor, limit - start, start)

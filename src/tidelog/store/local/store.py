@@ -53,7 +53,7 @@ class LocalStore:
         read = partial(self._disk.read, key, start=start, limit=limit)
         found = await self._clock.offload(read)
         if found is None:
-            raise InvariantError("a read without a condition gave nothing", key=key)
+            raise InvariantError("a read without a condition returned no object", key=key)
         return found
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
@@ -76,7 +76,7 @@ class LocalStore:
             UsageError: the key is invalid, or there are two conditions.
         """
         if if_absent and if_match is not None:
-            raise UsageError("a put has one condition at the most: leave one out", key=key)
+            raise UsageError("a put takes one condition at most: remove one", key=key)
         patience = _Patience(check_key(key), self.url, self._clock)
         while True:
             wanted = Put(
@@ -143,8 +143,8 @@ class _Patience:
     async def wait(self) -> None:
         if self._clock.monotonic_us() - self._since_us > _LOCK_WAIT_US:
             raise LocationError(
-                "another process has held the lock of this object for 30 s: "
-                "look for one that is stopped",
+                "another process has held this object's lock for 30 s: find and end a suspended "
+                "process",
                 key=self._key,
                 store=self._store,
             )

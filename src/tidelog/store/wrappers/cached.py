@@ -48,8 +48,10 @@ class CacheSize:
     directory_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        require(self.memory_bytes >= 0, "a bound is not negative", bytes=self.memory_bytes)
-        require(self.directory_bytes >= 0, "a bound is not negative", bytes=self.directory_bytes)
+        require(self.memory_bytes >= 0, "a bound must not be negative", bytes=self.memory_bytes)
+        require(
+            self.directory_bytes >= 0, "a bound must not be negative", bytes=self.directory_bytes
+        )
 
 
 DEFAULT_BOUNDS = CacheSize()

@@ -161,8 +161,8 @@ class Hedged:
             found = await self.get(key)
         except (LocationError, ObjectNotFound) as error:
             raise LocationError(
-                "a put was sent twice and refused once, perhaps because of itself, and what is "
-                "there could not be read: read back before deciding again",
+                "a put was sent twice and refused once, perhaps because the other try was "
+                "stored, and the object could not be read: read it back before a retry",
                 outcome=Outcome.UNKNOWN,
                 key=key,
                 store=self.url,

@@ -44,12 +44,12 @@ class Hedging:
     burst: int = 20
 
     def __post_init__(self) -> None:
-        require(0 < self.quantile < 1, "a quantile lies between 0 and 1", quantile=self.quantile)
-        require(self.factor >= 1, "the delay is no less than the quantile", factor=self.factor)
-        require(0 <= self.least_us <= self.most_us, "the bounds of the delay are in order")
-        require(1 <= self.samples_min <= self.window, "the window holds the samples needed")
-        require(0 <= self.extra_permille <= 1_000, "a request is sent twice at the most")
-        require(self.burst >= 1, "less than one request cannot be sent", burst=self.burst)
+        require(0 < self.quantile < 1, "quantile must be between 0 and 1", quantile=self.quantile)
+        require(self.factor >= 1, "factor must be at least 1", factor=self.factor)
+        require(0 <= self.least_us <= self.most_us, "least_us must be from 0 to most_us")
+        require(1 <= self.samples_min <= self.window, "samples_min must be from 1 to window")
+        require(0 <= self.extra_permille <= 1_000, "extra_permille must be from 0 to 1,000")
+        require(self.burst >= 1, "burst must be at least 1", burst=self.burst)
 
 
 DEFAULT_HEDGING = Hedging()
