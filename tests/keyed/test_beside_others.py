@@ -1,4 +1,4 @@
-"""Two who do the same to a keyed log at once, or one after the other."""
+"""Keyed logs under two processes that act concurrently, or one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tidelog.wal.admin.fork import Fork
 
 
 async def test_who_comes_second_to_a_fork_leaves_what_holds_it(tmp_path: Path) -> None:
-    """Whoever meets NameTaken does not let go of the runs that the winner's fork reads."""
+    """The loser of a race to fork gets NameTaken.
+
+    It must not release the runs that the winner reads.
+    """
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     source = await one.create_keyed("source")
@@ -37,7 +40,7 @@ async def test_who_comes_second_to_a_fork_leaves_what_holds_it(tmp_path: Path) -
 
 
 async def test_what_is_ordered_is_read_after_another_has_appended(tmp_path: Path) -> None:
-    """A handle that takes over shows what it has ordered, and what came before it."""
+    """A handle that takes over reads the other writer's earlier records, then its own."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     first = await one.create_keyed("orders")
@@ -50,7 +53,10 @@ async def test_what_is_ordered_is_read_after_another_has_appended(tmp_path: Path
 
 
 async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -> None:
-    """One who died over it leaves them; the source's collection, and the drop, take them away."""
+    """A dead forker leaves a checkpoint in the source.
+
+    A collection of the source, or the drop of the fork, deletes it.
+    """
     url = f"file://{tmp_path}/lake"
     lake = await aio.connect(url, create=True)
     source = await lake.create_keyed("source")
@@ -79,7 +85,7 @@ async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -
 
 
 async def test_a_fork_that_failed_is_made_by_the_next_call(tmp_path: Path) -> None:
-    """What the one that failed held is let go of at once."""
+    """A failed attempt to fork releases its hold on the source at once."""
     url = f"file://{tmp_path}/lake"
     lake = await aio.connect(url, create=True)
     source = await lake.create_keyed("source")
@@ -94,7 +100,7 @@ async def test_a_fork_that_failed_is_made_by_the_next_call(tmp_path: Path) -> No
 
 
 async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> None:
-    """With how many of its rows were taken: the rest is to be appended later."""
+    """The error states how many rows the log accepted. The caller appends the rest later."""
     lake = await aio.connect(f"file://{tmp_path}/lake", create=True)
     await (await lake.create_keyed("log")).close()
     small = aio.Batching(pending_bytes=1_000, interval_us=300_000)
@@ -112,7 +118,10 @@ async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> 
 
 
 async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: Path) -> None:
-    """Checkpoints, segments and settings are the log's, and not the handle's."""
+    """Checkpoints, segments and settings belong to the log.
+
+    Each handle shows those of other processes.
+    """
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     log = await one.create_keyed("log")
@@ -130,7 +139,7 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
 
 
 async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
-    """A retirement decides by the settings as they are when it is written."""
+    """A retirement applies the settings at the time of its commit."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     log = await one.create_keyed("log", retention=aio.Retention(segments=1))

@@ -1,4 +1,4 @@
-"""What is told before it is durable, and what becomes of it when another process takes over."""
+"""Undurable appends: visibility before they are durable, and loss in a takeover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.store.port import Store
 
 
 class Gate:
-    """Holds up the puts of records, once it is closed."""
+    """A gate that delays puts of records while it is closed."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -36,7 +36,7 @@ def shared() -> tuple[Store, MemoryConsensus]:
 
 
 def logs_by(shared: tuple[Store, MemoryConsensus], before: Gate | None = None) -> KeyedLogs:
-    """Return the keyed logs as a process of its own has them."""
+    """Return the keyed logs as another process opens them."""
     store, consensus = shared
     logs = keyed_logs(store if before is None else Interposed(store, before=before))
     return KeyedLogs(store=logs.store, consensus=consensus, clock=logs.clock, writer="one of many")
@@ -45,7 +45,10 @@ def logs_by(shared: tuple[Store, MemoryConsensus], before: Gate | None = None) -
 async def test_a_sequence_that_was_not_durable_is_given_again(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """Whoever took over gives it to other records; a flush of the one before says so."""
+    """After a takeover, the new writer assigns the lost sequence again.
+
+    The old writer's flush raises Fenced.
+    """
     gate = Gate()
     await logs_by(shared).create("log")
     old = await logs_by(shared, gate).open("log", batching=FAST)
@@ -61,14 +64,17 @@ async def test_a_sequence_that_was_not_durable_is_given_again(
         await old.flush()
     for log in (old, new):
         assert [row[3] for row in await rows_of(log.scan(b"k"))] == [b"sure", b"another"]
-    assert await old.flush() == 3  # It was told.
+    assert await old.flush() == 3  # The loss was reported by the first flush.
     await new.close()
 
 
 async def test_nothing_that_was_only_ordered_outlives_its_process(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """A reader elsewhere never sees it; who ordered it does, as long as it lives."""
+    """Only the handle that appended a record reads it before it is durable.
+
+    No other reader does.
+    """
     gate = Gate()
     await logs_by(shared).create("log")
     log = await logs_by(shared, gate).open("log", batching=FAST)
@@ -87,7 +93,7 @@ async def test_nothing_that_was_only_ordered_outlives_its_process(
 async def test_a_durable_append_that_is_taken_over_is_told_so(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """It is not in the log, and the error says that."""
+    """The error states that the append is not in the log."""
     gate = Gate()
     await logs_by(shared).create("log")
     old = await logs_by(shared, gate).open("log", batching=FAST)
@@ -123,7 +129,7 @@ async def test_a_durable_append_that_is_taken_over_is_told_so(
 async def test_a_handle_that_was_closed_says_so(
     shared: tuple[Store, MemoryConsensus], call: Callable[..., Awaitable[object]]
 ) -> None:
-    """Whatever is asked of it."""
+    """Every call of a closed handle raises HandleError."""
     log = await logs_by(shared).create("log")
     await log.append([(b"k", b"v")])
     await log.close()
@@ -136,7 +142,7 @@ async def test_a_handle_that_was_closed_says_so(
 async def test_what_was_ordered_is_durable_once_the_handle_is_closed(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """Closing waits for it."""
+    """Closing a handle waits until all its appends are durable."""
     log = await logs_by(shared).create("log")
     for number in range(5):
         await log.append([(b"k", b"%d" % number)], durable=False)
@@ -149,7 +155,7 @@ async def test_what_was_ordered_is_durable_once_the_handle_is_closed(
 async def test_upkeep_that_fails_is_no_matter_of_appends(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """It is tried again later, and nothing is lost by it."""
+    """Appends continue while maintenance fails. A later attempt succeeds, and no record is lost."""
     failing = [True]
 
     class Down(TidelogError):

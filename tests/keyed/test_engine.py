@@ -14,7 +14,7 @@ STEPS = 60
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_the_engine_shows_what_the_oracle_has(seed: int) -> None:
-    """Each step is checked by all kinds of reads; what a handle kept in memory makes no odds."""
+    """After each step, every kind of read agrees with the oracle, whatever the handle caches."""
     game = KeyedGame(keyed_logs(), random.Random(f"keyed {seed}"))
     with small_keyed():
         await game.begin()
@@ -26,6 +26,6 @@ async def test_the_engine_shows_what_the_oracle_has(seed: int) -> None:
 
 
 def test_a_game_does_everything() -> None:
-    """Else the test above shows less than it says."""
+    """Each seed gives a different sequence of random choices."""
     games = [random.Random(f"keyed {seed}") for seed in range(SEEDS)]
     assert len({dice.random() for dice in games}) == SEEDS

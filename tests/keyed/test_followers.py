@@ -1,4 +1,4 @@
-"""Followers share what they ask the store, whatever they follow, and however many they are."""
+"""Followers share their requests to the store, whatever their number and keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLLOWERS = 300
 
 
 async def _asked(keys: int) -> tuple[int, int]:
-    """Return how many requests it takes to begin, and how many objects an append costs."""
+    """Return the number of requests to start following, and of objects that an append costs."""
     seen = Recorded(MemoryStore())
     logs = keyed_logs(seen)
     await logs.create("log")
@@ -40,7 +40,8 @@ async def _asked(keys: int) -> tuple[int, int]:
         await _until(lambda: min(got.values()) == 2)
     found = [one for one in theirs.records if one.result != "ObjectNotFound"]
     before = {one.key for one in theirs.records[:begun] if one in found}
-    # Who began last may still be reading what was there: that is no cost of the append.
+    # The follower that began last may still read old objects. The append does not cause these
+    # reads.
     objects = {one.key for one in theirs.records[begun:] if one in found} - before
     for task in tasks:
         task.cancel()
@@ -62,7 +63,7 @@ async def _until(holds: Any) -> None:
 
 
 async def test_what_followers_ask_for_does_not_depend_on_how_many_keys_there_are() -> None:
-    """Ten times the keys are ten times the fragments to begin with, and no more after that."""
+    """The number of keys increases only the fragments read at the start, and no later request."""
     few, costs_few = await _asked(500)
     many, costs_many = await _asked(5_000)
 
@@ -71,7 +72,7 @@ async def test_what_followers_ask_for_does_not_depend_on_how_many_keys_there_are
 
 
 async def test_many_who_look_at_once_share_a_look() -> None:
-    """What is read must have begun after they asked, and one such read is enough for all."""
+    """Concurrent refreshes share one look at the store, which begins after their calls."""
     clock = SystemClock()
     seen = Recorded(Delayed(MemoryStore(), clock=clock, delay_us=lambda *_: 2_000))
     logs = keyed_logs(seen)

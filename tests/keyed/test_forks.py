@@ -1,4 +1,4 @@
-"""Forks that were never finished, or came too late; and what is held for those that there are."""
+"""Forks: unfinished and late attempts, and the holds of finished forks."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ KEY = b"k"
 
 
 class Died(Exception):
-    """A process that ended in the middle: nothing of it runs any more."""
+    """The end of a process in the middle of its work."""
 
 
 @contextmanager
 def dying(place: Any, name: str) -> Iterator[None]:
-    """Have a process die when it comes to something."""
+    """Let a process die when it calls ``name``."""
     with patch.object(place, name, side_effect=Died), pytest.raises(Died):
         yield
 
 
-# Before it forks the wal, when that holds the source's, and before the fork's state is written.
+# Before the wal is forked, after the fork holds the source's wal, and before the fork's state is
+# written.
 STEPS = [(Forks, "_fork_wal"), (Fork, "_prepared"), (forks_module, "decide_forked")]
 
 
 async def filled(logs: KeyedLogs, name: str, count: int = 4) -> KeyedLog:
-    """Return a log with some records in a run, and two that are loose."""
+    """Return a log with some records in a run, and two loose ones."""
     log = await logs.create(name)
     for n in range(count):
         await log.append([(KEY, f"{name}{n}".encode())])
@@ -65,7 +66,7 @@ async def values(log: KeyedLog) -> list[bytes]:
 
 
 def left_of_forks(store: MemoryStore) -> set[str]:
-    """Return the wals of forks that were not destroyed, or for which something is pinned."""
+    """Return the wals of forks that still exist or hold a pin."""
     wals = {key.split("/")[1] for key in store.objects if key.startswith("keylog/fork_")}
     pinned = {key.split("/")[3].split(".")[0] for key in store.objects if "/pin/fork_" in key}
     return pinned | {
@@ -77,7 +78,7 @@ def left_of_forks(store: MemoryStore) -> set[str]:
 
 
 async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
-    """Its checkpoint is refused to be dropped, as long as the fork begins with it."""
+    """A user cannot drop the checkpoint that a fork begins with."""
     logs = keyed_logs(MemoryStore())
     log = await filled(logs, "x")
     fork = await logs.fork("x", "f")
@@ -94,7 +95,7 @@ async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
 
 @pytest.mark.parametrize(("place", "step"), STEPS)
 async def test_a_fork_that_was_not_finished_is_in_nobody_s_way(place: Any, step: str) -> None:
-    """Another begins from what there is now, of whichever log, or a log is made of that name."""
+    """After an unfinished attempt, a fork of any log or a new log can take the name."""
     for then in ("again", "other", "made", "dropped"):
         store = MemoryStore()
         logs = keyed_logs(store)
@@ -127,7 +128,10 @@ async def test_a_fork_that_was_not_finished_is_in_nobody_s_way(place: Any, step:
 
 
 async def test_whoever_is_late_finds_the_fork_given_up() -> None:
-    """He is told to fork again, and leaves nothing; nor does the source wait for him."""
+    """A forker that is too late gets ContentionError and leaves nothing.
+
+    The source does not wait for it.
+    """
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -143,7 +147,7 @@ async def test_whoever_is_late_finds_the_fork_given_up() -> None:
         late = asyncio.create_task(logs.fork("x", "f"))
         await here.wait()
     await log.collect(after_us=0)
-    assert len(await log.checkpoints()) == 1  # He may live.
+    assert len(await log.checkpoints()) == 1  # The forker may still be alive.
     with patch.object(forks_module, "wall_us", lambda clock: wall_us(clock) + GIVE_UP_US):
         await log.collect(after_us=0)
     assert not await log.checkpoints()
@@ -158,7 +162,10 @@ async def test_whoever_is_late_finds_the_fork_given_up() -> None:
 
 
 async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
-    """His pin has no checkpoint any more: the next collection deletes what it was for."""
+    """A pin without a checkpoint remains from a dead forker.
+
+    The next collections delete its objects.
+    """
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -179,7 +186,7 @@ async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
         with pytest.raises(Died):
             await late
     assert left_of_forks(store)
-    for _ in range(2):  # The pin is let go of by the first; its object goes with the second.
+    for _ in range(2):  # The first collection releases the pin, and the second deletes its object.
         await log.collect(after_us=0)
     assert not left_of_forks(store)
     await log.close()
@@ -187,7 +194,10 @@ async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
 
 
 async def test_a_fork_that_comes_while_its_source_is_dropped_wins_or_is_none() -> None:
-    """If its checkpoint is there, the log is not dropped, and goes on; else there is no log."""
+    """If the fork's checkpoint exists, the drop is refused and the source continues.
+
+    Otherwise the fork fails.
+    """
     logs = keyed_logs(MemoryStore())
     log = await filled(logs, "x")
     await log.close()
@@ -213,7 +223,10 @@ async def test_a_fork_that_comes_while_its_source_is_dropped_wins_or_is_none() -
 
 
 async def test_a_log_whose_dropper_died_is_gone_and_is_dropped_by_the_next() -> None:
-    """It is gone for everybody at one moment; what is left of it goes when it is dropped again."""
+    """The log disappears for all processes in one commit.
+
+    The next drop deletes the remaining objects.
+    """
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -230,7 +243,7 @@ async def test_a_log_whose_dropper_died_is_gone_and_is_dropped_by_the_next() -> 
 
 
 async def test_an_answer_that_was_lost_makes_no_second_fork() -> None:
-    """Whether the fork has begun is read back, and then it is given out as one that was made."""
+    """After a lost answer, the forker reads the state back and returns the fork that it made."""
     logs = keyed_logs(MemoryStore())
     await filled(logs, "x")
     commits = 0
@@ -250,7 +263,10 @@ async def test_an_answer_that_was_lost_makes_no_second_fork() -> None:
 
 
 async def test_forks_of_forks_hold_what_they_share_with_the_first() -> None:
-    """Each lets go once nothing of the one before is named; then all can be dropped, in order."""
+    """A fork releases the runs of its source once it no longer names them.
+
+    Then all logs can be dropped in order.
+    """
     store = MemoryStore()
     logs = keyed_logs(store)
     x = await filled(logs, "x")
@@ -279,7 +295,7 @@ async def test_forks_of_forks_hold_what_they_share_with_the_first() -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "a-b"])
 async def test_forks_are_called_as_logs_are(name: str) -> None:
-    """But not as the logs that feed forks are."""
+    """A fork can have any valid name, except those reserved for the wals of forks."""
     logs = keyed_logs(MemoryStore())
     await filled(logs, "x")
     assert (await logs.fork("x", name)).name == name

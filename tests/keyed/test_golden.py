@@ -1,8 +1,8 @@
-"""What was stored of keyed logs by an earlier tidelog is read for ever, checked, and written on.
+"""Keyed logs stored by an earlier version can be read, checked and written.
 
-tests/golden/keyed_location.zip was made by `kit.golden_keyed`: segments sealed and retired, runs
-merged and not, loose records, a checkpoint, marks of a sink, a fork, one that was given up and one
-that nobody finished, and a log that was dropped.
+tests/golden/keyed_location.zip was made by `kit.golden_keyed`. It has sealed and retired segments,
+merged and unmerged runs, loose records, a checkpoint, marks of a sink, a fork, a voided and an
+unfinished attempt, and a dropped log.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ async def golden(tmp_path: Path) -> Location:
 
 
 async def values(log: KeyedLog | KeyedReader, key: bytes) -> list[bytes]:
-    """Return a key's values, without the key that ends each."""
+    """Return the values of a key, without the key at the end of each."""
     found = (await log.scan(key).to_arrow()).column("value").to_pylist()
     return [(one or b"").removesuffix(key) for one in found]
 
 
 async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
-    """What is left of it, at its checkpoint and now, with all that is known of it."""
+    """The records, checkpoint, settings, segments and sinks of an old log are readable."""
     log = await golden.keyed(LOG, upkeep=False)
     kept = await golden.keyed_reader(LOG, checkpoint="month")
     for key in KEYS:
@@ -61,7 +61,10 @@ async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
 
 
 async def test_forks_of_then_go_on(golden: Location) -> None:
-    """Each reads what it shares, and is written; and what was not finished holds nothing long."""
+    """An old fork reads the shared records and accepts appends.
+
+    Dropping the fork releases its source.
+    """
     fork = await golden.keyed(FORK, upkeep=False)
     assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6"]
     await fork.append([(b"a", b"8a")])
@@ -77,7 +80,7 @@ async def test_forks_of_then_go_on(golden: Location) -> None:
 
 
 async def test_it_is_scrubbed_tended_and_written_on(golden: Location) -> None:
-    """As if it had been made today."""
+    """The old log can be scrubbed, sealed, compacted, collected and appended to."""
     log = await golden.keyed(LOG, upkeep=False)
     assert (await log.scrub()).is_clean
     await log.append([(b"a", b"8a")])
@@ -91,5 +94,8 @@ async def test_it_is_scrubbed_tended_and_written_on(golden: Location) -> None:
 
 
 async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
-    """Byte for byte, but for Parquet: whoever changes a form by accident is told here."""
+    """Stored forms stay equal byte for byte, except Parquet.
+
+    An accidental change of a form fails here.
+    """
     await check_stored_as_then(tmp_path, ARCHIVE, make)

@@ -1,4 +1,4 @@
-"""Storage keys of OpenData's log: the bytes that others wrote, and their order."""
+"""Storage keys of OpenData's log: the same bytes as other implementations, and the same order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUMBERS = st.one_of(
         lambda n: st.sampled_from([2 ** (4 + 8 * (n // 2)) - n % 2, 2 ** (8 * (n // 2))])
     ),
 ).filter(lambda number: number < 2**64)
-# Bytes about those that are escaped, and all others.
+# Bytes next to the escaped ones, and all others.
 KEYS = st.one_of(
     st.binary(max_size=12), st.lists(st.sampled_from([0, 1, 2, 0x61, 0xFE, 0xFF])).map(bytes)
 )
@@ -54,7 +54,7 @@ GOLDEN = [
 def test_entries_are_spelled_as_opendata_spells_them(
     segment: int, key: bytes, relative: int, spelled: str
 ) -> None:
-    """Whoever brings such data has these very bytes."""
+    """The encoder produces the bytes of OpenData's examples."""
     data = bytes.fromhex(spelled)
 
     assert encode_entry(segment, key, relative) == data
@@ -75,13 +75,13 @@ def test_entries_are_spelled_as_opendata_spells_them(
     ],
 )
 def test_numbers_are_spelled_as_opendata_spells_them(number: int, spelled: str) -> None:
-    """Each limit of a length lies between two of these."""
+    """The examples include both sides of each change of length."""
     assert encode_number(number) == bytes.fromhex(spelled)
     assert decode_number(bytes.fromhex(spelled)) == (number, len(bytes.fromhex(spelled)))
 
 
 def test_what_is_no_entry_is_spelled_as_well() -> None:
-    """The seed's draft, the keys that a segment has, segments, and the block of sequences."""
+    """Drafts, listings, segments and sequence blocks also have OpenData's bytes."""
     assert encode_draft(b"a", 1) == bytes.fromhex("01 01 61 00 00 00 00 00 00 00 01")
     assert encode_listing(7, b"a\0b") == bytes.fromhex("0301 00000007 40 610062")
     assert encode_segment(7) == bytes.fromhex("0301 00000000 30 00000007")
@@ -92,7 +92,7 @@ def test_what_is_no_entry_is_spelled_as_well() -> None:
 def test_entries_sort_as_what_they_say(
     one: tuple[int, bytes, int], other: tuple[int, bytes, int]
 ) -> None:
-    """A store that sorts bytes has each key's records together, in order: all of a scan."""
+    """A store sorts bytes, so the records of a key must be adjacent and in order for a scan."""
     spelled, others = encode_entry(*one), encode_entry(*other)
 
     assert (spelled < others) == (one < other)
@@ -102,14 +102,14 @@ def test_entries_sort_as_what_they_say(
 
 @given(one=KEYS, other=KEYS)
 def test_escaped_keys_sort_as_keys_and_none_begins_another(one: bytes, other: bytes) -> None:
-    """By an end alone, "a" would be before "a" with a zero, and the first of its range."""
+    """A terminator without escapes would put "a" before "a" with a zero byte."""
     assert (escape_key(one) < escape_key(other)) == (one < other)
     assert one == other or not escape_key(one).startswith(escape_key(other))
     assert unescape_key(b"x" + escape_key(one) + b"y", 1) == (one, len(escape_key(one)) + 1)
 
 
 def test_escaping_ff_would_break_the_order() -> None:
-    """This is why it is not done, though a text of the RFC says so."""
+    """An escape for ff, as a text of the RFC has it, would break the order."""
 
     def escaped(key: bytes) -> bytes:
         return escape_key(key).replace(b"\xff", b"\x01\x03")
@@ -124,7 +124,7 @@ def test_escaping_ff_would_break_the_order() -> None:
 def test_ranges_hold_what_they_are_of_and_no_more(
     segment: int, key: bytes, other: bytes, relative: int
 ) -> None:
-    """The end of a range is its prefix with one added, also where that ends in ff."""
+    """The end of a range is the next prefix, also if the prefix ends in ff."""
     spelled = encode_entry(segment, other, relative)
     first, limit = entry_range(segment, key)
     prefix_first, prefix_end = entry_prefix_range(segment, key)
@@ -137,7 +137,10 @@ def test_ranges_hold_what_they_are_of_and_no_more(
 def test_drafts_and_listings_come_back(
     one: tuple[bytes, int], other: int, listed: tuple[int, bytes]
 ) -> None:
-    """Of one key, drafts sort by sequence; of several they need not: nothing ends a key there."""
+    """Drafts of one key sort by sequence.
+
+    Drafts of several keys need not, because a key has no terminator.
+    """
     assert decode_draft(encode_draft(*one)) == one
     assert (encode_draft(*one) < encode_draft(one[0], other)) == (one[1] < other)
     assert decode_listing(encode_listing(*listed)) == listed
@@ -145,7 +148,7 @@ def test_drafts_and_listings_come_back(
 
 @given(data=st.one_of(st.binary(max_size=20), st.binary(max_size=12).map(GOLDEN_HEAD.__add__)))
 def test_other_bytes_are_refused_or_are_the_only_ones_of_their_kind(data: bytes) -> None:
-    """Two spellings of one key would be two records."""
+    """Each entry has only one encoding, so equal keys cannot be two records."""
     try:
         found = decode_entry(data)
     except UsageError:
@@ -170,13 +173,13 @@ def test_other_bytes_are_refused_or_are_the_only_ones_of_their_kind(data: bytes)
     ],
 )
 def test_what_is_cut_off_or_spelled_otherwise_is_refused(spelled: str) -> None:
-    """Without a number, of no such escape, longer than it must be: each says so."""
+    """A missing number, an unknown escape or an overlong encoding raises UsageError."""
     with pytest.raises(UsageError, match="no storage key"):
         decode_entry(bytes.fromhex(spelled))
 
 
 @pytest.mark.parametrize(("segment", "relative"), [(-1, 0), (2**32, 0), (0, -1), (0, 2**64)])
 def test_numbers_that_do_not_fit_are_refused(segment: int, relative: int) -> None:
-    """They would be spelled as others."""
+    """A number that does not fit would have the encoding of another number."""
     with pytest.raises(UsageError, match="a number here"):
         encode_entry(segment, b"a", relative)

@@ -1,4 +1,4 @@
-"""An index of keys in columns, against a dict; and what followers and lookups take by it."""
+"""An index of keys in columns, compared with a dict, and its use by followers and lookups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.keyed.reader import KeyedReader
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_finds_what_a_dict_finds(seed: int) -> None:
-    """Keys of all kinds, in chunks, with those asked for that are not there."""
+    """The index agrees with a dict for keys of all kinds, in chunks, and for absent keys."""
     dice = random.Random(f"places {seed}")
     pool = [dice.randbytes(dice.randrange(3)) for _ in range(12)] + [b"", b"\xff" * 9]
     chunks = [[dice.choice(pool) for _ in range(dice.randrange(9))] for _ in range(3)]
@@ -38,7 +38,10 @@ def test_the_index_finds_what_a_dict_finds(seed: int) -> None:
 async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It gets what comes from there on, and others what comes to them, each told once."""
+    """A follower that starts past the end gets later records.
+
+    Other followers get theirs once, without repeated requests.
+    """
     logs = keyed_logs()
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
@@ -77,7 +80,7 @@ async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_agai
 async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A hundred ranges cost a few keys each, of a thousand that come."""
+    """With a hundred followed ranges, the feed inspects few of a thousand arriving keys."""
     logs = keyed_logs()
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)

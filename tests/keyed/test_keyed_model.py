@@ -1,4 +1,4 @@
-"""The model of keyed logs keeps what the port says, before anything is compared with it."""
+"""The model of keyed logs follows the port. Other tests compare engines with this model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def listed(pages: AsyncIterator[pa.Table]) -> list[dict[str, object]]:
 
 @pytest.fixture
 async def log() -> MemoryKeyed:
-    """Sequences 1 to 4: a, b, a, and the empty key."""
+    """A log with sequences 1 to 4: the keys a, b, a, and the empty key."""
     log = MemoryKeyed()
     await log.append([(b"a", b"1"), (b"b", b"2")])
     await log.append([(b"a", b"3"), (b"", b"4")])
@@ -43,7 +43,7 @@ async def log() -> MemoryKeyed:
 
 
 async def test_keys_are_logs_of_their_own(log: MemoryKeyed) -> None:
-    """Each in the order of sequences, and a drained scan says how far it is complete."""
+    """Scans follow the order of sequences. A drained scan states how far it is complete."""
     scan = log.scan(b"a")
     assert (await scan.to_arrow())["sequence"].to_pylist() == [1, 3]
     assert scan.next_sequence == 5
@@ -61,7 +61,10 @@ async def test_keys_are_logs_of_their_own(log: MemoryKeyed) -> None:
 
 
 async def test_what_was_not_durable_may_be_given_again() -> None:
-    """The sequence belongs to other records after a crash, and no reader has seen the first."""
+    """After a crash, the log assigns an undurable sequence again.
+
+    No reader saw the first record.
+    """
     lake = MemoryLake()
     log = await lake.create_keyed("x")
     reader = await lake.keyed_reader("x")
@@ -84,7 +87,10 @@ async def test_what_was_not_durable_may_be_given_again() -> None:
 
 
 async def test_segments_are_sealed_and_retired_whole() -> None:
-    """By size here; the active one never goes, and what went cannot be started from."""
+    """Segments are sealed by size here.
+
+    The active one is never retired, and a scan cannot start in a retired one.
+    """
     clock = StuckClock()
     log = MemoryKeyed(clock=clock)
     await log.configure(sealing=Sealing(bytes=4))
@@ -114,7 +120,7 @@ async def test_segments_are_sealed_and_retired_whole() -> None:
 
 
 async def test_followers_wait_without_looking_again(log: MemoryKeyed) -> None:
-    """Their cursor moves on with what others' keys get, too."""
+    """The cursor of a follower also advances past records of other keys."""
     following = log.follow(b"a", start=2)
     tables = aiter(following)
     assert (await anext(tables))["value"].to_pylist() == [b"3"]
@@ -129,7 +135,7 @@ async def test_followers_wait_without_looking_again(log: MemoryKeyed) -> None:
 
 
 async def test_a_full_log_hands_back_what_it_was_given(log: MemoryKeyed) -> None:
-    """So that nobody has to keep it twice."""
+    """LogFull carries the refused records, so that the caller need not keep a copy."""
     log.weather.is_full = True
     with pytest.raises(LogFull) as found:
         await log.try_append([(b"a", b"5")])
@@ -144,7 +150,7 @@ async def test_a_full_log_hands_back_what_it_was_given(log: MemoryKeyed) -> None
 
 
 async def test_names_of_checkpoints_and_forks() -> None:
-    """A fork goes its own way, and a name that is taken is told."""
+    """A fork diverges from its source, and a name in use raises NameTaken."""
     lake = MemoryLake()
     log = await lake.create_keyed("x")
     await log.append([(b"a", b"1")])
@@ -169,7 +175,7 @@ async def test_names_of_checkpoints_and_forks() -> None:
 
 
 async def test_bad_input_is_refused_before_anything_is_done(log: MemoryKeyed) -> None:
-    """As the engine must refuse it."""
+    """The model refuses the same arguments as the engine."""
     for records in ([], b"ab", [("a", b"1")], [(b"a", "1")], [(b"x" * 16_385, b"1")], [(b"a",)]):
         with pytest.raises(UsageError):
             await log.append(records)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Upkeep that is overtaken: what others seal, retire, drop and collect while it is under way."""
+"""Overtaken maintenance: other processes seal, retire, drop or collect concurrently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE = Retention(segments=1)
 
 
 async def _two() -> tuple[KeyedLog, KeyedLog]:
-    """Return two handles of a log of five records, each of which may be another process's."""
+    """Return two handles of a log with five records, as two processes have them."""
     logs = keyed_logs()
     await logs.create("log")
     log = await _handle(logs)
@@ -38,7 +38,7 @@ async def _handle(logs: KeyedLogs) -> KeyedLog:
 def _after_commit(
     monkeypatch: pytest.MonkeyPatch, log: KeyedLog, work: Callable[[], Awaitable[object]]
 ) -> None:
-    """Have something done, once, between a handle's next change and its look at what it made."""
+    """Run ``work`` once, between the handle's next commit and its read of the result."""
     real = Machine.commit
 
     async def commit(self: Machine[Any, Any], decide: Any) -> Any:
@@ -55,7 +55,7 @@ def _after_commit(
 async def test_a_segment_that_is_retired_as_soon_as_it_is_sealed_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the handle knows of it a moment later is that there is none."""
+    """The seal returns the segment that it made, although another process has retired it."""
     log, other = await _two()
 
     async def retire() -> None:
@@ -75,7 +75,7 @@ async def test_a_segment_that_is_retired_as_soon_as_it_is_sealed_is_told(
 async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever made it is told what it kept."""
+    """The call returns the checkpoint that it made, although another process has dropped it."""
     log, other = await _two()
     await log.compact(everything=True)
     _after_commit(monkeypatch, log, lambda: other.drop_checkpoint("c"))
@@ -88,7 +88,10 @@ async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
 def _slow(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]], times: int
 ) -> list[int]:
-    """Have others do something while a part is written, so many times; return the times."""
+    """Run ``work`` after each part that the compactor writes, at most ``times``.
+
+    Return the runs so far.
+    """
     real, done = compactor.__dict__["_store"], list[int]()
 
     async def store(*given: Any) -> Any:
@@ -105,7 +108,7 @@ def _slow(
 async def test_whoever_compacts_slowly_is_not_thrown_back_by_each_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many may collect at once, and often: what is being written has its while all the same."""
+    """Frequent collections by other processes must not delete the parts of a slow compaction."""
     log, other = await _two()
 
     async def collect() -> None:
@@ -120,7 +123,10 @@ async def test_whoever_compacts_slowly_is_not_thrown_back_by_each_collection(
 
 
 async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the while is over; who was slower than that writes it again, and says how often."""
+    """Collections delete unnamed parts after the delay.
+
+    A slower compactor retries, and finally raises ContentionError.
+    """
     log, other = await _two()
 
     async def collect() -> None:
@@ -145,11 +151,14 @@ async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPat
 async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that reaches over the end of a segment is not taken: it is written again as two."""
+    """A run across the end of a segment is not committed.
+
+    The compactor writes it again as two runs.
+    """
     log, other = await _two()
 
     async def seal() -> None:
-        # By somebody who had looked when there were three records.
+        # The sealer had seen only three records.
         assert await other.standing.machine.commit(partial(decide_sealed, limit=4, at_us=1))
 
     done = _slow(monkeypatch, seal, 1)
@@ -160,7 +169,10 @@ async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
 
 
 async def test_what_many_append_who_each_append_little_is_compacted() -> None:
-    """As by a command that runs each minute; nobody else compacts, and reads would take longer."""
+    """Short commands append a few records each.
+
+    They must also compact, or scans would become slow.
+    """
     logs = keyed_logs()
     await logs.create("log")
     most = 0
@@ -178,7 +190,7 @@ async def test_what_many_append_who_each_append_little_is_compacted() -> None:
 
 
 async def test_whoever_wants_no_upkeep_ends_without() -> None:
-    """A process that is to be quick leaves it to others."""
+    """A handle opened with `upkeep=False` never compacts, so that a process can end quickly."""
     logs = keyed_logs()
     await logs.create("log")
     for number in range(40):

@@ -1,7 +1,6 @@
-"""What was ordered and is not in the log is told, by whichever call comes next: no loss is silent.
+"""Lost appends: the next call of the handle reports each accepted record that is not in the log.
 
-Another process takes over while puts are held up: so all that this one has ordered comes to
-nothing.
+Another process takes over while puts are delayed, so none of this handle's appends lands.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ FIRST = b"sure"
 
 @dataclass
 class Takeover:
-    """A log, the handle that is taken over, and the gate at which its puts stand."""
+    """A log, the handle that loses it, and the gate that delays the handle's puts."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     store: MemoryStore = field(default_factory=MemoryStore)
 
     async def open(self, pending_bytes: int = 64 * 1024 * 1024) -> KeyedLog:
-        """Return the handle; what it appends from now on waits at the gate."""
+        """Return the handle. Its later appends wait at the gate."""
         self.there = keyed_logs(self.store)
         await (await self.there.create("log")).close()
         logs = KeyedLogs(
@@ -49,7 +48,7 @@ class Takeover:
         return log
 
     async def take_over(self) -> None:
-        """Have another append; and then the puts of the first go on."""
+        """Let another process append, then open the gate."""
         other = await self.there.open("log", upkeep=False)
         await other.append([(b"k", b"another")])
         await other.close()
@@ -70,7 +69,10 @@ def taken() -> Takeover:
 
 
 async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeover) -> None:
-    """At the end of a ``with`` nobody else would say so; and it is said once."""
+    """At the end of a ``with`` block, `close` is the last call that can report a loss.
+
+    It reports it once.
+    """
     log = await taken.open()
     await log.append([(b"k", b"lost")], durable=False)
     await taken.take_over()
@@ -86,7 +88,10 @@ async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeov
 async def test_what_nobody_waits_for_any_more_is_told(
     taken: Takeover, tell: Callable[[KeyedLog], Awaitable[object]]
 ) -> None:
-    """An append that is cancelled may be written all the same; if it is not, somebody hears."""
+    """A cancelled append may still land.
+
+    If it does not, the next flush or close reports the loss.
+    """
     log = await taken.open()
     late = asyncio.create_task(log.append([(b"k", b"lost")]))
     while await log.next_sequence() < 3:  # noqa: ASYNC110 - nothing else tells
@@ -104,7 +109,7 @@ async def test_what_nobody_waits_for_any_more_is_told(
 async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
     taken: Takeover, durable: bool
 ) -> None:
-    """Whoever appends the rest of the table later misses none of them."""
+    """A caller that appends the rest of a table later relies on the rows reported as accepted."""
     log = await taken.open(pending_bytes=9 << 20)
     large = pa.array([b"v" * (4 << 20)] * 6, pa.binary())
     table = pa.table({"key": pa.array([b"k"] * 6, pa.binary()), "value": large})
@@ -115,7 +120,7 @@ async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
         with pytest.raises(LogFull) as full:
             await appending
         assert full.value.facts == {"rows_taken": 2}
-    await asyncio.sleep(0.06)  # Until there was no room for so long.
+    await asyncio.sleep(0.06)  # Longer than the append waits for room.
     await taken.take_over()
 
     with pytest.raises(Fenced):
@@ -124,7 +129,10 @@ async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
 
 
 async def test_each_flush_tells_of_what_it_waited_for(taken: Takeover) -> None:
-    """Two at once are both told; and what was ordered meanwhile is told by the one after."""
+    """Concurrent flushes both report the loss.
+
+    A later flush reports appends made after they began.
+    """
     log = await taken.open()
     await log.append([(b"k", b"lost")], durable=False)
     flushes = [asyncio.create_task(log.flush()) for _ in range(2)]
@@ -137,6 +145,6 @@ async def test_each_flush_tells_of_what_it_waited_for(taken: Takeover) -> None:
             await one
     with pytest.raises(Fenced):
         await log.flush()
-    assert await log.flush() == 3  # All was told.
+    assert await log.flush() == 3  # Every loss was reported.
     await log.close()
     assert await taken.values() == [FIRST, b"another"]

@@ -1,4 +1,4 @@
-"""Marks of batches: what they say, and that compaction carries them into the state."""
+"""Marks of batches: their meaning, and their way into the state by compaction."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def wal_records(rows: list[tuple[bytes | None, bytes, int]]) -> pa.Table:
 
 @given(st.text(max_size=30), st.integers(0, 2**62))
 def test_a_mark_is_read_back(sink: str, number: int) -> None:
-    """Whatever the sink is called."""
+    """A mark with any sink name decodes to the same name and number."""
     found = marks_in(wal_records([(None, encode_mark(sink, number), 7)]))
     assert found == {sink: SinkMark(number=number, at_us=7)}
 
 
 def test_only_marks_are_marks() -> None:
-    """Neither what has a key, nor what only begins as one, nor what stands for no batch."""
+    """A record with a key, a similar prefix or a mark without a batch does not count."""
     rows = [
         (b"k", encode_mark("a", 1), 1),
         (None, b"tidelog", 2),
@@ -55,7 +55,7 @@ def test_only_marks_are_marks() -> None:
 
 
 def test_of_too_many_sinks_those_that_wrote_last_are_kept() -> None:
-    """A state does not grow for ever with queries that are over."""
+    """The state keeps the sinks that wrote last, so it does not grow with finished queries."""
     many = {f"s{n}": SinkMark(number=1, at_us=n) for n in range(SINKS_MAX + 5)}
     kept = newest_of({}, many)
 
@@ -65,7 +65,7 @@ def test_of_too_many_sinks_those_that_wrote_last_are_kept() -> None:
 
 
 def test_a_state_keeps_the_newest_of_each_sink_over_its_bytes() -> None:
-    """Compaction brings marks by the change that names the run; older ones change nothing."""
+    """Compaction commits marks with the run. An older mark changes nothing."""
     language = KeyedLanguage("log")
     state = KeyedState(is_made=True)
     for number, lower in ((4, 1), (9, 11), (6, 21)):
@@ -81,7 +81,7 @@ def test_a_state_keeps_the_newest_of_each_sink_over_its_bytes() -> None:
 
 
 async def test_marks_go_into_the_state_and_are_no_records() -> None:
-    """Of a batch that came by the wal: its records are read, its mark is not."""
+    """A scan returns the records of a batch without its mark."""
     log = await keyed_logs().create("log")
     values: Any = pa.array([b"v", encode_mark("q", 3)], pa.binary())
     keys: Any = pa.array([b"k", None], pa.binary())
@@ -96,7 +96,7 @@ async def test_marks_go_into_the_state_and_are_no_records() -> None:
 
 
 async def test_a_fork_knows_the_batches_that_it_begins_with() -> None:
-    """Those that were compacted, and those that were not: none is taken a second time."""
+    """A fork knows compacted and uncompacted marks, so a sink cannot write a batch twice."""
     logs = keyed_logs()
     source = await logs.create("log")
     keys: Any = pa.array([b"k", None], pa.binary())

@@ -1,6 +1,6 @@
-"""What goes on while somebody reads, writes, compacts, forks or drops, and was once forgotten.
+"""Reads, appends, compactions, forks and drops with concurrent changes.
 
-Each of these was found by the simulator (`sim.workloads.keyed`), and is here by itself.
+The simulator (`sim.workloads.keyed`) found each of these cases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _standing(store: MemoryStore) -> KeyedStanding:
 
 
 class _Past:
-    """A scan of what is past: records up to some sequence."""
+    """A scan of past records up to a sequence."""
 
     def __init__(self, start: int, limit: int) -> None:
         self.next_sequence = self.seen = limit
@@ -67,7 +67,7 @@ class _Past:
         yield self._records
 
     async def aclose(self) -> None:
-        """It has ended."""
+        """Do nothing, because the scan has ended."""
 
 
 def _feed(*, window_bytes: int = 1) -> KeyedFeed:
@@ -79,7 +79,10 @@ def _feed(*, window_bytes: int = 1) -> KeyedFeed:
 
 
 async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read() -> None:
-    """While the past was read, the feed's window went further than that: nothing is passed over."""
+    """The feed's window may move on during the scan of past records.
+
+    The follower then scans again.
+    """
     feed = _feed()
     for start in (1, 3, 5, 7):
         feed.push(_piece(start, start + 2))
@@ -103,7 +106,7 @@ async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read(
 
 
 async def test_a_follower_has_not_passed_what_woke_it() -> None:
-    """Between the news and the follower's turn, its cursor stands before what it is to be given."""
+    """The cursor moves only after the follower has returned the records."""
     feed = _feed(window_bytes=1_000)
 
     async def begin() -> int:
@@ -125,7 +128,7 @@ def _never(reached: int) -> ViewScan:
 
 
 async def test_followers_may_come_again_once_the_poll_has_failed() -> None:
-    """Who waited is told, and who comes next begins another poll."""
+    """After a failed poll, the next follower starts a new poll."""
     feed = _feed()
     feed._fail(LocationError("the store is away"))
     polls: list[int] = []
@@ -145,7 +148,10 @@ async def test_followers_may_come_again_once_the_poll_has_failed() -> None:
 
 
 async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
-    """All before the poll's end was passed; what comes after is compacted, and read by a scan."""
+    """The wal before the poll's end is collected.
+
+    The follower reads later records by a scan of runs.
+    """
     feed = _feed()
     feed.end = 5
 
@@ -174,7 +180,7 @@ async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
 
 
 def test_what_memory_lets_go_of_is_no_gap() -> None:
-    """The tail ends before it, so that neither a view nor a run takes it for nothing."""
+    """The tail ends before released records, so no view or run treats them as absent."""
     tail = LooseTail(store=MemoryStore(), clock=SwiftClock(), memory_bytes=100)
     tail.is_behind = False
     for start in range(1, 9, 2):
@@ -190,11 +196,11 @@ def test_what_memory_lets_go_of_is_no_gap() -> None:
 async def test_what_is_added_while_the_tail_is_refreshed_is_known_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A refresh that had read less far does not hide it."""
+    """A refresh that read less must not hide records added concurrently."""
     tail = LooseTail(store=MemoryStore(), clock=SwiftClock())
 
     async def late(*_: object) -> None:
-        tail.add(_piece(3, 5))  # Others' records before it are not known yet.
+        tail.add(_piece(3, 5))  # Earlier records of other writers are still unknown.
         tail.pieces.append(_piece(1, 3))
         tail.next = 3
 
@@ -206,7 +212,10 @@ async def test_what_is_added_while_the_tail_is_refreshed_is_known_after(
 
 
 def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
-    """What the store has already, and its writer was not told of, hides nothing after it."""
+    """The store may have part of the pending records without an acknowledgement.
+
+    The view shows all of them.
+    """
     standing = _standing(MemoryStore())
     standing.tail.pieces, standing.tail.next = [_piece(1, 5)], 5
 
@@ -216,7 +225,10 @@ def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
 
 
 async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they collected is looked at again; what stays missing is damage, and told."""
+    """The compactor looks again for objects that another process collected.
+
+    Objects still missing are damage.
+    """
     logs = keyed_logs(MemoryStore())
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
@@ -240,7 +252,7 @@ async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.Mo
 
 
 async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next who drops finds it dropped, and leaves nothing, nor anything held in the source."""
+    """The next drop completes that of a dead process, and releases the holds in the source."""
     store = MemoryStore()
     logs = keyed_logs(store)
     await logs.create("log")
@@ -269,7 +281,7 @@ async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they pinned is let go of once they are taken for dead, and the fork is made."""
+    """The next fork makes the target, and leaves only its own checkpoint in the source."""
     logs = replace(keyed_logs(MemoryStore()), clock=SwiftClock())
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
@@ -292,7 +304,7 @@ async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the look began before it, and so did not find it in the store."""
+    """The scan looks again, because its first look began before the append."""
     logs = keyed_logs(MemoryStore())
     await (await logs.create("log")).close()
     log = await logs.open("log", batching=FAST, upkeep=False)
@@ -316,7 +328,7 @@ async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.Monk
 
 
 async def test_where_a_scan_goes_on_is_not_moved_by_a_collection() -> None:
-    """Newest first, it is where the scan began, though what is older was looked for again."""
+    """With `newest_first`, a second look does not move the resume position of a scan."""
     missing = [1]
 
     async def fetch(piece: LoosePiece) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Pages, made byte by byte: what is not a page of ours is refused before it is believed."""
+"""Pages built byte by byte: the decoder refuses other bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=20)
 
 
 def page(values: list[bytes], *, own: Fields | None = None, **changed: int | None) -> bytes:
-    """Make a page of values, of whose header some fields may be others, or left out."""
+    """Return a page of values, with some header fields changed or left out."""
     body = pa.compress(plain(values), codec="zstd", asbytes=True)
     crc = zlib.crc32(body)
     told: dict[str, int | None] = {
@@ -38,7 +38,7 @@ def page(values: list[bytes], *, own: Fields | None = None, **changed: int | Non
 
 @given(values=VALUES, data=st.data())
 def test_values_of_a_page_come_back(values: list[bytes], data: st.DataObject) -> None:
-    """Any of them, from any to any: also those without a byte."""
+    """Any range of the values decodes, including empty values."""
     start = data.draw(st.integers(0, len(values)))
     limit = data.draw(st.integers(start, len(values)))
     decoded = decode_page(page(values), len(values))
@@ -65,13 +65,13 @@ def test_values_of_a_page_come_back(values: list[bytes], data: st.DataObject) ->
     ],
 )
 def test_a_page_whose_header_is_another_is_refused(changed: dict[str, object], why: str) -> None:
-    """Its checksum is of what follows the header, not of the header itself."""
+    """The checksum covers the body only, so the decoder checks each header field."""
     with pytest.raises(ValueError, match=why):
         decode_page(page([b"one", b"two"], **changed), 2)  # type: ignore[arg-type]
 
 
 def test_a_page_that_is_cut_off_is_refused() -> None:
-    """Wherever it ends."""
+    """A page truncated at any byte raises ValueError."""
     whole = page([b"one", b"two"])
     for cut in range(len(whole)):
         with pytest.raises(ValueError, match=r"\w"):
@@ -80,13 +80,13 @@ def test_a_page_that_is_cut_off_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\1\0", b"\2\0\0\0a", plain([b"a"])])
 def test_values_that_are_fewer_than_told_are_refused(data: bytes) -> None:
-    """Two were told, and there is none, a part of one, or one."""
+    """Two values are expected, and the data has none, part of one, or one."""
     with pytest.raises(ValueError, match="values"):
         values_of(data, 0, 2)
 
 
 def test_numbers_that_are_fewer_or_more_than_told_are_refused() -> None:
-    """They are read all at once."""
+    """The decoder reads all numbers at once, so their count must match the data."""
     assert integers_of(bytes(7) + b"\x80" + bytes(8), 2).tolist() == [-(2**63), 0]
     with pytest.raises(ValueError, match="numbers"):
         integers_of(bytes(16), 3)

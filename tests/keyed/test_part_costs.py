@@ -1,4 +1,4 @@
-"""What reading a part costs: requests, and bytes."""
+"""Costs of reading a part: requests and bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_US = 1_700_000_000_000_000
 
 @cache
 def shuffled(keys: int = KEYS, each: int = EACH) -> EncodedPart:
-    """Make a part of keys that were written in turns, with 200 bytes of text in each record."""
+    """Return a part with shuffled keys and 200 bytes of text in each record."""
     rng = np.random.default_rng(1)
     rows = keys * each
     chosen = rng.permutation(np.repeat(np.arange(keys), each))
@@ -48,7 +48,7 @@ def shuffled(keys: int = KEYS, each: int = EACH) -> EncodedPart:
 
 
 async def test_a_key_of_a_hundred_records_takes_two_requests_and_64_kilobytes() -> None:
-    """So it is at any key, wherever its records lie in row groups and pages."""
+    """The limits hold for each key, wherever its records are in row groups and pages."""
     parts = Parts()
     part = await parts.put(shuffled())
     await parts.reader.find(part, b"key-00000000")
@@ -63,7 +63,7 @@ async def test_a_key_of_a_hundred_records_takes_two_requests_and_64_kilobytes() 
 
 
 async def test_a_key_costs_the_directory_besides_when_nothing_was_read() -> None:
-    """The directory has where pages are: the part's own footer is not read."""
+    """The directory stores the places of pages, so a cold read skips the part's footer."""
     parts = Parts()
     part = await parts.put(shuffled())
     await parts.reader.read_key(part, b"key-00000777", 0, EVER)
@@ -75,7 +75,10 @@ async def test_a_key_costs_the_directory_besides_when_nothing_was_read() -> None
 
 
 async def test_an_absent_key_and_counts_of_whole_keys_cost_nothing() -> None:
-    """Existence and counts are the directory's; outside of first and last key not even that."""
+    """The directory answers existence and counts.
+
+    Keys beyond the part's bounds need no request at all.
+    """
     parts = Parts()
     part = await parts.put(shuffled())
     assert await parts.reader.find(part, b"zebra") is None
@@ -94,7 +97,7 @@ async def test_an_absent_key_and_counts_of_whole_keys_cost_nothing() -> None:
 
 
 async def test_a_count_of_some_costs_a_page_of_sequences_at_each_end() -> None:
-    """Of a key with many records, the first sequence of each page is known."""
+    """The directory knows the first sequence of each page of a large key."""
     parts = Parts()
     part = await parts.put(hot())
     await parts.reader.find(part, b"hot")
@@ -112,7 +115,7 @@ async def test_a_count_of_some_costs_a_page_of_sequences_at_each_end() -> None:
 
 
 async def test_the_newest_records_of_a_large_key_cost_no_more_than_those_of_a_small_one() -> None:
-    """Whoever looks at the tail of a key does not read all of it."""
+    """A read of the newest records of a large key does not read the others."""
     parts = Parts()
     part = await parts.put(hot())
     await parts.reader.find(part, b"hot")
@@ -130,17 +133,17 @@ async def test_the_newest_records_of_a_large_key_cost_no_more_than_those_of_a_sm
 
 @cache
 def hot() -> EncodedPart:
-    """Make a part of a key with 50,000 records, with a few of others about."""
+    """Return a part with one key of 50,000 records, and two keys of one record."""
     records = [(b"hot", 2 * n + 1, FIRST_US + n, b"value %d" % n) for n in range(50_000)]
     records += [(key, 2 * n, FIRST_US + n, b"") for n, key in enumerate((b"a", b"z"), start=1)]
     return encode_part(sort_records(table_of(records)), path="run/hot.parquet")
 
 
 async def test_many_who_ask_for_a_directory_at_once_send_one_request() -> None:
-    """A thousand followers that begin together would send a thousand."""
+    """A thousand followers that start together must not send a thousand requests."""
     parts = Parts()
     part = await parts.put(shuffled())
-    # A store that answers later: else the first one has all before the second one asks.
+    # The store answers late, so that all callers ask before the first answer.
     slow = Recorded(Delayed(parts.inner, clock=OneThread(), delay_us=lambda op, key: 1_000))
     reader = RunPartReader(slow, OneThread(), DirectoryCache())
     found = await asyncio.gather(*(reader.find(part, b"key-%08d" % n) for n in range(50)))
@@ -151,13 +154,16 @@ async def test_many_who_ask_for_a_directory_at_once_send_one_request() -> None:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read all directories in pieces, as those of more than a megabyte are."""
+    """Read every directory in pieces, like one of more than a megabyte."""
     monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 0)
 
 
 @pytest.mark.usefixtures("large")
 async def test_a_large_directory_is_read_by_its_footer_and_a_piece() -> None:
-    """Ten million keys are a hundred megabytes, of which one key needs some kilobytes."""
+    """Ten million keys need a directory of a hundred megabytes.
+
+    One lookup reads some kilobytes of it.
+    """
     parts = Parts()
     part = await parts.put(many_keys())
     await parts.reader.find(part, b"key-00012345")
@@ -172,7 +178,7 @@ async def test_a_large_directory_is_read_by_its_footer_and_a_piece() -> None:
 
 @pytest.mark.usefixtures("large")
 async def test_what_is_kept_of_directories_is_bounded() -> None:
-    """What was not used for longest goes, and is read again when it is asked for."""
+    """The cache evicts the least recently used piece, and reads it again on demand."""
     parts = Parts()
     part = await parts.put(many_keys())
     cache = DirectoryCache(700_000)
@@ -197,7 +203,7 @@ def many_keys() -> EncodedPart:
 
 
 async def test_a_scan_of_all_reads_row_groups_together() -> None:
-    """A request for each row group would take as long as what it brings."""
+    """One request per row group would take as long as the transfer of its data."""
     parts = Parts()
     part = await parts.put(shuffled())
     tables = [t async for t in parts.reader.scan_keys(part, b"", None, 0, EVER)]
@@ -211,7 +217,7 @@ async def test_a_scan_of_all_reads_row_groups_together() -> None:
 
 
 async def test_a_time_outside_of_a_part_costs_nothing() -> None:
-    """The state has the least and the greatest."""
+    """The state stores the least and the greatest time of a part."""
     parts = Parts()
     part: RunPart = await parts.put(shuffled())
 

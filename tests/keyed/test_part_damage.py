@@ -1,4 +1,4 @@
-"""Stored bytes of parts that are wrong: told as such, or of no effect, and never other rows."""
+"""Damaged parts: a read raises CorruptionError or returns the right rows, never other rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def made(path: str = "run/a.parquet") -> EncodedPart:
 
 
 async def seen(data: bytes, directory: bytes, part: RunPart, look: Look) -> Any:
-    """Return what is seen of a part whose objects are these, or the error."""
+    """Return the result of a read of these objects, or its CorruptionError."""
     parts = Parts()
     await parts.put(EncodedPart(part=part, data=data, directory=directory))
     try:
@@ -71,7 +71,7 @@ async def seen(data: bytes, directory: bytes, part: RunPart, look: Look) -> Any:
 async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_read(
     look: Look,
 ) -> None:
-    """Arrow alone checks pages, not their headers, and reads other rows by some of these."""
+    """Arrow checks the pages but not their headers, so it can return wrong rows."""
     whole = made()
     expected = await seen(whole.data, whole.directory, whole.part, look)
     found = [
@@ -84,14 +84,14 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_rea
     if look in OF_DATA:
         assert len(found) - len(wrong) > 100
     else:
-        assert len(found) - len(wrong) < 200  # Of the column of sequences alone, or none.
+        assert len(found) - len(wrong) < 200  # In the sequence column only, or nowhere.
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it is under a checksum that the state has, directly, or by way of its footer."""
+    """The state stores a checksum of the directory, or of its footer with the other checksums."""
     monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     looks: list[Look] = [by_pages, listed]
@@ -103,7 +103,7 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
         ]
         errors = [one for one in found if isinstance(one, CorruptionError)]
 
-        # Of one that is read in pieces, the four bytes at its beginning are not asked for.
+        # A read in pieces does not fetch the first four bytes.
         assert len(errors) == len(found) - (0 if is_whole else 4)
         assert all(one == expected for one in found if not isinstance(one, CorruptionError))
         assert all("run/a.keys.parquet" in str(one) for one in errors)
@@ -113,7 +113,7 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
 async def test_objects_that_are_cut_off_are_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that ended early has fewer bytes than were asked for, or none."""
+    """A truncated copy returns fewer bytes than the reader asked for, or none."""
     monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     for cut in (0, 1, 7, len(whole.data) // 2, len(whole.data) - 1):
@@ -130,10 +130,10 @@ async def test_objects_that_are_cut_off_are_told(
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
 async def test_a_directory_of_another_part_is_told(look: Look) -> None:
-    """Objects that were swapped are whole, each for itself: only their names tell."""
+    """Swapped objects are intact, so only the names inside reveal the swap."""
     whole, other = made(), made("run/b.parquet")
     swapped = await seen(whole.data, other.directory, whole.part, look)
-    # Even where a state was made to believe it.
+    # The directory is refused even if the state has its checksum.
     believed = replace(other.part, path=whole.part.path, directory=whole.part.directory)
     told = await seen(whole.data, other.directory, believed, look)
 
@@ -143,7 +143,10 @@ async def test_a_directory_of_another_part_is_told(look: Look) -> None:
 
 
 async def test_another_part_of_the_same_shape_is_told() -> None:
-    """Its pages are whole, and where those of the first one are; its footer and groups differ."""
+    """The other part's pages are intact and at the same places.
+
+    Its footer and row groups differ.
+    """
     whole = made()
     others = [(key, sequence, us, value[::-1]) for key, sequence, us, value in RECORDS]
     other = encoded(others, page_rows=8)
@@ -153,7 +156,7 @@ async def test_another_part_of_the_same_shape_is_told() -> None:
 
 
 async def test_an_object_that_is_not_there_is_told_as_that() -> None:
-    """A run may be replaced while it is read: who reads looks at a newer state then."""
+    """A merge may replace a run during a read, so the reader then looks at a newer state."""
     whole = made()
     for gone in (whole.part.path, whole.part.directory):
         parts = Parts()
@@ -164,7 +167,7 @@ async def test_an_object_that_is_not_there_is_told_as_that() -> None:
 
 
 async def test_what_was_damaged_and_is_mended_is_read() -> None:
-    """An error is not kept: the next one who asks reads again."""
+    """The cache keeps no error, so a read after the repair succeeds."""
     whole = made()
     parts = Parts()
     await parts.put(replace(whole, directory=flip(whole.directory, 40)))

@@ -1,4 +1,4 @@
-"""Parts as files: what others read in them, how they are cut, and written in pieces."""
+"""Parts as files: their contents for other readers, their layout, and writing in pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MANY: list[Record] = [
 
 
 def test_parquet_readers_see_the_records_and_a_page_index(tmp_path: Path) -> None:
-    """Spark reads runs natively, and skips pages by the index; anybody else may look as well."""
+    """Spark and other Parquet readers see the records, and can skip pages by the index."""
     made = encoded(MANY)
     (tmp_path / "a.parquet").write_bytes(made.data)
     (tmp_path / "a.keys.parquet").write_bytes(made.directory)
@@ -75,7 +75,7 @@ def asked(query: str) -> list[tuple[object, ...]]:
 
 
 def test_pages_are_where_the_directory_says() -> None:
-    """The page index is read by few lines of ours: here by walking from page to page instead."""
+    """A walk from page to page finds the places that the directory states."""
     made = encoded(MANY)
     head, _ = decode_directory(made.directory)
     layout, footer = head.layout, read_footer(made.data)
@@ -98,7 +98,7 @@ def test_pages_are_where_the_directory_says() -> None:
 
 
 def test_row_groups_end_where_keys_do() -> None:
-    """A key that lies in two row groups takes two requests more."""
+    """A key in two row groups would cost two more requests."""
     made = encoded(MANY)
     head, keys = decode_directory(made.directory)
     borders = head.layout.group_rows[1:-1].tolist()
@@ -109,7 +109,7 @@ def test_row_groups_end_where_keys_do() -> None:
 
 
 def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
-    """Else one large key would make row groups of any size, or very small ones before it."""
+    """Otherwise a large key would force very large row groups, or a very small one before it."""
     records = [(b"a", n, 0, b"") for n in range(1, 101)]
     records += [(b"b", n, 0, b"") for n in range(101, 30_101)]
     made = encoded(records)
@@ -119,7 +119,7 @@ def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
 
 
 async def test_large_values_make_small_row_groups_and_pages() -> None:
-    """A page of 1,024 values of a mebibyte would be a gigabyte, to read one of them."""
+    """A page of 1,024 values of a mebibyte would be a gigabyte."""
     big = bytes(range(256)) * 4_096
     records = [(b"k%d" % (n % 2), n, n, big if n % 3 else b"") for n in range(1, 41)]
     parts = Parts()
@@ -134,7 +134,7 @@ async def test_large_values_make_small_row_groups_and_pages() -> None:
 
 
 async def test_large_keys_are_kept_whole() -> None:
-    """A key of 16 KiB is more than Parquet's statistics take; nothing here rests on them."""
+    """A key of 16 KiB exceeds Parquet's statistics, so the reader does not use them."""
     records = [(b"x" * 16_383 + bytes([n % 5]), n, n, b"v") for n in range(1, 2_001)]
     parts = Parts()
     part = await parts.put(encoded(records))
@@ -151,7 +151,7 @@ async def test_large_keys_are_kept_whole() -> None:
     ("size", "rows"), [(0, 1_024), (10, 1_024), (100, 512), (200, 256), (5_000, 8), (10**6, 8)]
 )
 def test_pages_have_about_64_kibibytes_of_values(size: int, rows: int) -> None:
-    """To read one record of many takes a page: which is to be small, and not one of millions."""
+    """A read of one record decodes a page, so pages are small."""
     records = [(b"k", n, 0, b"v" * size) for n in range(1, 11)]
 
     assert page_rows_for(table_of(records)) == rows
@@ -159,7 +159,10 @@ def test_pages_have_about_64_kibibytes_of_values(size: int, rows: int) -> None:
 
 @pytest.mark.parametrize("piece", [1, 7, 97, 5_000, 70_000])
 def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
-    """Spark's tasks and large merges write as records come, wherever a piece ends."""
+    """Spark tasks and large merges write records in pieces.
+
+    The division does not change the part.
+    """
     table = sort_records(table_of(MANY if piece > 50 else MANY[:700]))
     whole = encode_part(table, path="run/a.parquet")
     writer = RunPartWriter("run/a.parquet", page_rows=1_024)
@@ -174,7 +177,7 @@ def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
 
 
 def test_a_writer_holds_little_more_than_its_bytes() -> None:
-    """A part of gigabytes of records is written by a task that has not as much memory."""
+    """A task may write a part with more bytes of records than its memory holds."""
     value = b"the same text in each record, so that the part itself is small" * 16
     writer = RunPartWriter("run/a.parquet")
     before = pa.total_allocated_bytes()
@@ -202,7 +205,7 @@ def test_a_writer_holds_little_more_than_its_bytes() -> None:
     ],
 )
 def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) -> None:
-    """A part that is not sorted answers wrongly for ever after."""
+    """An unsorted part would give wrong answers, so the writer refuses it."""
     writer = RunPartWriter("run/a.parquet")
 
     def write() -> None:
@@ -215,7 +218,7 @@ def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) ->
 
 
 def test_what_a_state_knows_of_a_part_is_plain() -> None:
-    """The state stores it as msgpack."""
+    """The state stores the descriptor as msgpack."""
     part = encoded(MANY[:10]).part
     told = msgspec.msgpack.encode(part)
 
@@ -226,7 +229,7 @@ def test_what_a_state_knows_of_a_part_is_plain() -> None:
 
 
 def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever writes is told in time to begin another part."""
+    """The writer reports that a part is full before its row groups exceed the limit."""
     monkeypatch.setattr(part_file, "GROUPS_MAX", 20)
     monkeypatch.setattr(part_file, "PIECE_ROWS", 80)
     monkeypatch.setattr(part_file, "GROUP_ROWS", 8)
@@ -242,9 +245,9 @@ def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.Monkey
 async def test_keys_are_listed_by_bytes_where_they_are_large(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of 8,192 keys of 16 KiB is 128 MiB, and a merge holds some of each run.
+    """Pages of the key listing are limited by bytes: 8,192 keys of 16 KiB would be 128 MiB.
 
-    Nor is a directory held whole that is small in the store because its keys compress well.
+    A small directory whose keys compress well is not held whole either.
     """
     keys = [b"%05d" % number + bytes(16_379) for number in range(100)]
     records: list[Record] = [(key, number + 1, 1, b"v") for number, key in enumerate(keys)]
@@ -268,7 +271,10 @@ async def test_keys_are_listed_by_bytes_where_they_are_large(
 async def test_what_would_be_too_many_row_groups_is_another_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a run of large records could never be merged: it has few bytes, and few rows."""
+    """A run of large records has few rows and stored bytes.
+
+    It must still be split into several parts.
+    """
     for name, value in (("GROUPS_MAX", 40), ("GROUP_ROWS", 4), ("PIECE_ROWS", 8)):
         monkeypatch.setattr(part_file, name, value)
     logs = keyed_logs()
@@ -293,7 +299,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "keyed"
 
 
 async def test_a_part_that_an_older_version_wrote_is_read() -> None:
-    """Its bytes are those of Arrow 26: what they say must stay, however new ones look."""
+    """A part written with Arrow 26 stays readable with the same contents."""
     told = msgspec.json.decode((GOLDEN / "part.json").read_bytes(), type=RunPart)
     parts = Parts()
     await parts.inner.put(told.path, (GOLDEN / "part.parquet").read_bytes())
@@ -314,7 +320,7 @@ async def test_a_part_that_an_older_version_wrote_is_read() -> None:
 
 
 def golden_records() -> list[Record]:
-    """Return what `part.parquet` was written from, with pages of 32 rows."""
+    """Return the records of `part.parquet`, which has pages of 32 rows."""
     keys = [b"", b"\0", b"ant", b"ant", b"ant", b"\xff"]
     return [
         (keys[number % 6], 10 + 3 * number, 1_700_000_000_000_000 + number, b"v%d" % number)

@@ -1,4 +1,4 @@
-"""Parts answer as a plain list of their records does, by whichever reader."""
+"""Parts agree with a plain list of their records, for each reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = st.one_of(
 
 @st.composite
 def record_lists(draw: st.DrawFn) -> list[Record]:
-    """Records of a few keys, some with very many more than others, at sequences with gaps."""
+    """Draw records of a few keys, some with many more than others, at sequences with gaps."""
     keys = draw(st.lists(KEYS, min_size=1, max_size=8, unique=True))
     chosen = draw(
         st.one_of(
@@ -64,7 +64,7 @@ async def scanned(reader: RunPartReader, part: RunPart, *args: Any) -> list[Reco
 def test_every_reader_agrees_with_a_plain_list(
     records: list[Record], sizes: tuple[int, ...], data: st.DataObject
 ) -> None:
-    """Which bytes are read is a matter of cost: rows and counts are those that were written."""
+    """The reader chooses the cheapest bytes to read. The rows and counts stay the same."""
     rows, page_rows, piece_keys, whole_bytes, group_bytes, table_rows = sizes
     with (
         mock.patch.multiple(

@@ -1,4 +1,4 @@
-"""Records in order, and the small pieces that reading rests on."""
+"""Sorting of records, and the small functions under the readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDS = st.lists(
 
 @given(records=RECORDS, cuts=st.lists(st.integers(0, 40), max_size=3))
 def test_records_are_sorted_as_bytes_are(records: list[Record], cuts: list[int]) -> None:
-    """Keys end nowhere else than they do: zeros at their end are part of them."""
+    """Zero bytes at the end of a key belong to the key."""
     ends = [0, *sorted(cuts), len(records)]
     pieces = [records[a:b] for a, b in pairwise(ends)]
     chunked = pa.concat_tables([table_of(piece) for piece in pieces])
@@ -49,7 +49,7 @@ def test_records_are_sorted_as_bytes_are(records: list[Record], cuts: list[int])
 
 @given(records=RECORDS, start=st.integers(0, 40))
 def test_keys_begin_where_they_change(records: list[Record], start: int) -> None:
-    """A slice of a column has its values, and its buffers those of all."""
+    """A slice of a column starts at its own values, although its buffers hold the whole column."""
     keys = sorted(record[0] for record in records)
     column = pa.array(keys, pa.binary())[start:]
     found = keys[start:]
@@ -60,13 +60,13 @@ def test_keys_begin_where_they_change(records: list[Record], start: int) -> None
 
 
 def test_a_sequence_that_comes_twice_is_not_in_order() -> None:
-    """Two runs that overlap would make such a part."""
+    """Overlapping runs would make a part with a repeated sequence."""
     assert not in_order(table_of([(b"a", 1, 0, b""), (b"a", 1, 0, b"")]))
     assert in_order(table_of([(b"a", 1, 0, b""), (b"b", 1, 0, b"")]))
 
 
 def test_a_million_records_are_sorted_without_a_loop() -> None:
-    """The sort works on columns: a loop over the records calls a function for each."""
+    """The sort works on columns. A loop over records would call a function for each."""
     rows, rng = 1_000_000, np.random.default_rng(1)
     names = pa.array([b"key-%08d" % n for n in range(10_000)], pa.binary())
     columns = [
@@ -84,7 +84,7 @@ def test_a_million_records_are_sorted_without_a_loop() -> None:
 
 @given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_packed_numbers_come_back(numbers: list[int]) -> None:
-    """Checksums are numbers of all 64 bits."""
+    """Checksums use all 64 bits of a number."""
     assert unpack(pack(np.array(numbers, np.int64))).tolist() == numbers
 
 
@@ -96,7 +96,7 @@ SPANS = st.lists(
 
 @given(spans=SPANS, waste=st.integers(0, 500))
 def test_joined_spans_hold_all_and_waste_little(spans: list[Span], waste: int) -> None:
-    """A span that is not within one of them would not be read; what is between costs time."""
+    """The joined spans cover each span, and the extra bytes stay within the limit."""
     joined = join_spans(spans, waste)
     wanted = {byte for span in spans for byte in range(*span)}
     read = [byte for span in joined for byte in range(*span)]
@@ -108,7 +108,7 @@ def test_joined_spans_hold_all_and_waste_little(spans: list[Span], waste: int) -
 
 
 def test_small_gaps_are_filled_before_large_ones() -> None:
-    """The budget is spent where it saves most requests."""
+    """The budget goes to the gaps that save the most requests."""
     spans = [Span(0, 10), Span(1_010, 1_020), Span(1_050, 1_060), Span(1_120, 1_130)]
 
     assert join_spans(spans, 0) == spans

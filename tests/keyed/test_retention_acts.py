@@ -1,4 +1,4 @@
-"""Retention of keyed logs: settings by which nothing is ever retired are refused."""
+"""Retention of keyed logs: settings that never retire anything are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing
 
 @pytest.mark.parametrize("sealing", [HOURLY, Sealing(bytes=None)])
 async def test_a_retention_that_can_act_is_accepted(sealing: Sealing) -> None:
-    """Segments are sealed by age in time, or by the caller alone."""
+    """Segments are sealed by age in time, or only by the caller."""
     log = await keyed_logs().create("log", sealing=sealing, retention=DAY)
 
     assert (await log.describe()).retention == DAY

@@ -1,4 +1,4 @@
-"""RFC 0001 of keyed logs, sentence by sentence: the table of docs/internals/keyed-claims.md."""
+"""RFC 0001 of keyed logs, sentence by sentence, as in docs/internals/keyed-claims.md."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ async def values_of(scan: KeyedScan) -> list[bytes]:
 
 
 def data_gets(store: Recorded, since: int) -> list[str]:
-    """Return the objects with records that were asked for."""
+    """Return the data objects that the reader fetched since then."""
     keys = [one.key for one in store.records[since:] if one.op == "get"]
     return [key for key in keys if key.endswith(".parquet") and not key.endswith(".keys.parquet")]
 
 
 async def test_a_write_to_a_new_key_is_a_new_log(log: KeyedLog) -> None:
-    """No key is made before it is written, and none is told of another's records."""
+    """A key exists once a record has it, and a scan of a key returns only its records."""
     await log.append([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
 
     assert await values_of(log.scan(b"a")) == [b"1", b"3"]
@@ -67,7 +67,7 @@ async def test_a_write_to_a_new_key_is_a_new_log(log: KeyedLog) -> None:
 
 
 async def test_sequences_are_of_one_counter_that_rises_by_one(log: KeyedLog) -> None:
-    """A key's sequences rise and have gaps: those of other keys lie between."""
+    """The sequences of a key rise and have gaps, because all keys share one counter."""
     first = await log.append([(b"a", b"1"), (b"b", b"2")])
     second = await log.append([(b"a", b"3")])
 
@@ -76,7 +76,7 @@ async def test_sequences_are_of_one_counter_that_rises_by_one(log: KeyedLog) -> 
 
 
 async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -> None:
-    """There is no counter to be stored: the next sequence is where the wal ends."""
+    """The log stores no counter: the next sequence is the end of the wal."""
     await logs.create("log")
     for expected in (1, 2, 3):
         log = await logs.open("log", batching=FAST)
@@ -85,7 +85,7 @@ async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -
 
 
 async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None:
-    """Two writers would interleave their records of one key."""
+    """Two writers would interleave their records, so the older one gets Fenced."""
     await logs.create("log")
     old = await logs.open("log", batching=FAST)
     await old.append([(b"k", b"1")])
@@ -102,7 +102,10 @@ async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None
 async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
     log: KeyedLog, compacted: bool
 ) -> None:
-    """Keys keep their order, so that ranges and prefixes can be read."""
+    """Scans of ranges and prefixes return all keys within them.
+
+    The list of keys is in byte order.
+    """
     keys = [b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"]
     await log.append([(key, b"of " + key) for key in reversed(keys)])
     if compacted:
@@ -118,7 +121,7 @@ async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
 
 
 async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> None:
-    """Where the key ends and the sequence begins is never in doubt: they are two columns."""
+    """Key and sequence are separate columns, so a longer key is never taken for a shorter one."""
     keys = [b"k", b"k\x00", b"k" + bytes(8), b"k\x00\x00\x00\x00\x00\x00\x00\x01"]
     await log.append([(key, key) for key in keys])
     await log.compact(everything=True)
@@ -130,7 +133,7 @@ async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> Non
 async def test_a_count_of_what_is_compacted_asks_for_no_records(
     store: Recorded, log: KeyedLog
 ) -> None:
-    """The directory says how many there are, and where the first and the last one are."""
+    """The directory stores the number of records of each key, so a count fetches no records."""
     await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
     await log.compact(everything=True)
     since = len(store.records)
@@ -143,7 +146,7 @@ async def test_a_count_of_what_is_compacted_asks_for_no_records(
 async def test_an_approximate_count_says_between_what_it_lies(
     store: Recorded, log: KeyedLog
 ) -> None:
-    """It asks for no records, whatever the range; its bounds hold."""
+    """The bounds contain the exact count, and the call fetches no records for any range."""
     await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
     await log.compact(everything=True)
     exact = await log.count(b"k3", 100, 400)
@@ -157,7 +160,7 @@ async def test_an_approximate_count_says_between_what_it_lies(
 
 
 async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
-    """The seed's example."""
+    """The number of records after a reader's position is its lag, as in the RFC's example."""
     await log.append([(b"k", b"%d" % n) for n in range(10)])
     current_seq = 4
 
@@ -165,7 +168,7 @@ async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
 
 
 async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: KeyedLogs) -> None:
-    """A directory tells it of a run; its link tells it of a fragment."""
+    """A scan skips a run by its directory, and a fragment by the keys in its link."""
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
     await log.append([(b"old", b"1"), (b"both", b"1")])
@@ -190,7 +193,7 @@ async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: Keyed
 async def test_the_tip_of_a_log_is_read_without_what_is_older(
     store: Recorded, logs: KeyedLogs
 ) -> None:
-    """Runs do not overlap in sequence, so the newest one that has records is enough."""
+    """Runs do not overlap in sequence, so the newest run with records is enough."""
     await logs.create("log", sealing=Sealing(bytes=None))
     log = await logs.open("log", batching=FAST, upkeep=False)
     for n in range(4):
@@ -209,7 +212,7 @@ async def test_the_tip_of_a_log_is_read_without_what_is_older(
 async def test_an_append_that_does_not_wait_is_read_at_once_and_flushed_later(
     log: KeyedLog,
 ) -> None:
-    """``durable=False`` returns once it is ordered; a flush says when it is sure."""
+    """With ``durable=False``, an append returns at once. A later flush makes it durable."""
     told: list[int] = []
     log.on_durable(told.append)
     first = await log.append([(b"k", b"1")], durable=False)
@@ -222,7 +225,7 @@ async def test_an_append_that_does_not_wait_is_read_at_once_and_flushed_later(
 
 
 async def test_visibility_durable_shows_what_is_sure_alone(logs: KeyedLogs) -> None:
-    """What a crash could lose is not shown."""
+    """A scan hides records that a crash could lose."""
     await logs.create("log")
     log = await logs.open("log", visibility="durable", batching=Batching(interval_us=200_000))
     await log.append([(b"k", b"0")])
@@ -237,7 +240,7 @@ async def test_visibility_durable_shows_what_is_sure_alone(logs: KeyedLogs) -> N
 
 
 async def test_a_scan_that_was_drained_says_how_far_it_is_complete(log: KeyedLog) -> None:
-    """An idle key's cursor moves on with the records of others."""
+    """The cursor of an idle key advances past the records of other keys."""
     await log.append([(b"a", b"1"), (b"b", b"1"), (b"b", b"2")])
     scan = log.scan(b"a")
     await scan.to_arrow()
@@ -249,7 +252,7 @@ async def test_a_scan_that_was_drained_says_how_far_it_is_complete(log: KeyedLog
 
 
 async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
-    """By key and by prefix; a cursor moves on though nothing came."""
+    """Followers of a key and of a prefix receive the records of their keys."""
     await log.append([(b"a1", b"old")])
     one, some = log.follow(b"a1", start=0), log.follow(prefix=b"a")
     got: dict[str, list[bytes]] = {"one": [], "some": []}
@@ -264,14 +267,14 @@ async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(keep("one", one, 2))
         group.create_task(keep("some", some, 2))
-        await asyncio.sleep(0.5)  # Until both wait.
+        await asyncio.sleep(0.5)  # Wait until both followers are waiting.
         await log.append([(b"b", b"other")])
         await log.append([(b"a1", b"new"), (b"a2", b"too")])
     assert got == {"one": [b"old", b"new"], "some": [b"new", b"too"]}
 
 
 async def test_no_room_hands_the_records_back(logs: KeyedLogs) -> None:
-    """Nothing of them was sent, and they can be tried again."""
+    """LogFull carries the records, which the log did not accept, so the caller can retry."""
     await logs.create("log")
     small = Batching(interval_us=50_000, pending_bytes=100, batch_bytes=100)
     log = await logs.open("log", batching=small, upkeep=False)
@@ -292,7 +295,7 @@ async def test_no_room_hands_the_records_back(logs: KeyedLogs) -> None:
 
 
 async def test_arrow_tables_are_appended_in_their_order(log: KeyedLog) -> None:
-    """Large ones go out as several batches, and read as one."""
+    """A large table is appended in several batches, and its records keep their order."""
     count = 60_000
     keys = pa.array([b"k%d" % (n % 3) for n in range(count)], pa.binary())
     values = pa.array([b"%07d" % n * 40 for n in range(count)], pa.binary())
@@ -304,7 +307,7 @@ async def test_arrow_tables_are_appended_in_their_order(log: KeyedLog) -> None:
 
 
 async def test_segments_are_windows_over_all_keys(log: KeyedLog) -> None:
-    """Sealed by a call, they are compacted to one run, list their keys, and go whole."""
+    """The compactor merges a sealed segment into one run. Retention removes it as a whole."""
     await log.append([(b"a", b"1"), (b"b", b"1")])
     sealed = await log.seal()
     await log.append([(b"c", b"2")])
@@ -328,7 +331,7 @@ async def test_segments_are_windows_over_all_keys(log: KeyedLog) -> None:
 
 
 async def test_segments_are_sealed_by_size(logs: KeyedLogs) -> None:
-    """Upkeep seals what has become large; `compact` does that, and a writer beside."""
+    """Maintenance seals large segments, during `compact` or in the background of a writer."""
     await logs.create("log", sealing=Sealing(bytes=20_000))
     log = await logs.open("log", batching=FAST)
     for n in range(40):
@@ -343,7 +346,7 @@ async def test_segments_are_sealed_by_size(logs: KeyedLogs) -> None:
 
 
 async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedLog) -> None:
-    """Whatever is retired and collected since."""
+    """A checkpoint stays readable after its records are retired and collected."""
     await log.append([(b"k", b"1")])
     made = await log.checkpoint("before")
     await log.append([(b"k", b"2")])
@@ -363,7 +366,7 @@ async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedL
 async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
     store: Recorded, logs: KeyedLogs, log: KeyedLog
 ) -> None:
-    """No record is copied; what happens to the source since is of no matter."""
+    """A fork copies no records. Later changes of the source do not affect it."""
     await log.append([(b"k", b"1"), (b"k", b"2")])
     await log.compact(everything=True)
     await log.append([(b"k", b"3")])
@@ -407,7 +410,7 @@ async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
 async def test_what_is_no_record_is_refused_before_anything_is_asked(
     store: Recorded, log: KeyedLog, wrong: object
 ) -> None:
-    """And nothing of the call is in the log."""
+    """The append sends no request, and the log stays unchanged."""
     since = len(store.records)
 
     with pytest.raises(UsageError):
@@ -421,7 +424,7 @@ async def test_what_is_no_record_is_refused_before_anything_is_asked(
 async def test_ranges_that_are_none_are_refused(
     log: KeyedLog, start: int, limit: int | None
 ) -> None:
-    """At the call, and not when it is read."""
+    """The call itself raises UsageError, not the later read."""
     with pytest.raises(UsageError):
         log.scan(b"k", start, limit)
     with pytest.raises(UsageError):
@@ -433,7 +436,7 @@ async def test_ranges_that_are_none_are_refused(
 async def test_newest_first_holds_no_key_as_a_whole(
     log: KeyedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key of many records comes a piece at a time, between keys of few."""
+    """A scan returns a large key in pieces, between keys of few records."""
     monkeypatch.setattr(sources, "ROWS_AT_ONCE", 100)
     few = [(b"a", b"1"), (b"b", b"1"), (b"z", b"1")]
     await log.append([*few, *[(b"many", b"%d" % n) for n in range(1_000)], *few])

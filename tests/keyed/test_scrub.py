@@ -1,4 +1,4 @@
-"""A scrub reads all that a keyed log has stored, and tells what is wrong with it."""
+"""Scrubbing: the scrubber reads all stored objects of a keyed log and reports the damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def logs(store: MemoryStore) -> KeyedLogs:
 
 @pytest.fixture
 async def log(logs: KeyedLogs) -> KeyedLog:
-    """Return a log of two segments, a checkpoint of what is retired, and loose records."""
+    """Return a log with two segments, a checkpoint of retired records, and loose records."""
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
     await log.append([(b"k%d" % n, b"v" * 100) for n in range(50)])
@@ -41,7 +41,7 @@ async def log(logs: KeyedLogs) -> KeyedLog:
 
 
 async def test_a_log_that_is_whole_is_clean(log: KeyedLog) -> None:
-    """Checkpoints are read as well, and each record is counted where it is stored."""
+    """The scrubber also reads checkpoints, and counts each record once per stored copy."""
     found = await log.scrub()
 
     assert found.is_clean, found.problems
@@ -55,7 +55,7 @@ async def test_a_log_that_is_whole_is_clean(log: KeyedLog) -> None:
 async def test_what_is_damaged_is_named(
     store: MemoryStore, logs: KeyedLogs, log: KeyedLog, kind: str, damage: str
 ) -> None:
-    """By the object, whatever was done to it; nobody has read it before."""
+    """The scrubber names the object, for each kind of damage, without an earlier read."""
     await log.close()
     key = next(key for key in sorted(store.objects) if _kind(key) == kind)
     data = (await store.get(key)).data
@@ -81,7 +81,7 @@ def _kind(key: str) -> str:
 
 
 async def test_a_window_that_no_run_has_is_told(log: KeyedLog) -> None:
-    """Such a state is never decided: it is made here by hand."""
+    """No decision produces such a state, so the test commits it directly."""
     run = log.standing.state.runs[-1]
     later = replace(run, id="later", lower=run.upper + 5, upper=run.upper + 9, parts=())
     await log.standing.machine.commit(

@@ -1,4 +1,4 @@
-"""Segments that are sealed by their age, and the age is that of their own records."""
+"""Sealing by age: the age of a segment is that of its own records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ async def _log(age_us: int) -> KeyedLog:
 
 
 async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> None:
-    """Though those are loose yet; else a log that is written steadily is sealed again and again."""
+    """Loose records of the segment before do not count.
+
+    Otherwise every new segment would be sealed at once.
+    """
     log = await _log(HOUR_US)
     now_us = wall_us(log.standing.clock)
     await log.append([(b"k", b"old")], timestamp_us=now_us - 2 * HOUR_US)
@@ -41,7 +44,7 @@ async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> Non
 async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However much comes meanwhile, and however old it is said to be."""
+    """The compactor finishes a sealed segment before it seals the next one."""
     log = await _log(1)
     await log.append([(b"k", b"0")], timestamp_us=1)
     left = [b"1", b"2", b"3"]
@@ -72,9 +75,9 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
 
 
 async def test_young_records_stay_though_a_clock_that_is_behind_sealed_them() -> None:
-    """It says that the segment is ten hours old; its records say that they came a minute ago.
+    """Records of the last minute stay, although a slow clock dated the seal ten hours back.
 
-    Times that are still to come, as a user may give them, do not keep it for ever.
+    Future times, as a user may give them, do not keep a segment forever.
     """
     log = await _log(HOUR_US)
     now_us = wall_us(log.standing.clock)

@@ -1,4 +1,4 @@
-"""What compaction holds at once is bounded by what records take in memory, not in the store."""
+"""Memory of compaction: bounded by the size of records in memory, not in the store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidelog.keyed.read import sources
 from tidelog.keyed.upkeep import compactor, merge, plan
 
 AT_ONCE = 64 * 1024
-VALUE = bytes(16 * 1024)  # It compresses to almost nothing.
+VALUE = bytes(16 * 1024)  # These bytes compress to almost nothing.
 KEYS = 7
 
 
 async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
-    """Return a fresh handle of a log that has large records, which are stored in few bytes."""
+    """Return a new handle of a log with large records that compress to few bytes."""
     logs = keyed_logs()
     await logs.create("log")
     log = await logs.open("log", batching=FAST, upkeep=False)
@@ -34,7 +34,7 @@ async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
 async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else records of some gigabytes are held, and Arrow cannot sort more than two of them."""
+    """Otherwise the compactor would hold gigabytes, and Arrow cannot sort more than 2 GiB."""
     for module in (plan, compactor):
         monkeypatch.setattr(module, "RUN_BYTES_MAX", AT_ONCE, raising=False)
     log = await _filled(40)
@@ -61,7 +61,7 @@ async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_a
 async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A range of keys that is larger than was thought is read in several."""
+    """The merge reads a range of keys in several tables if it is larger than estimated."""
     monkeypatch.setattr(merge, "RANGE_BYTES", AT_ONCE)
     log = await _filled(40)
     state: Any = log.standing.state
@@ -89,7 +89,10 @@ async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorte
 async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups(
     monkeypatch: pytest.MonkeyPatch, newest_first: bool
 ) -> None:
-    """65,536 rows of a mebibyte each would be 64 GiB, before the first of them is given."""
+    """Tables are limited to some row groups.
+
+    One with 65,536 values of a mebibyte would be 64 GiB.
+    """
     monkeypatch.setattr(part_file, "GROUP_BYTES", 4 * len(VALUE))
     log = await _filled(140)
     await log.compact(everything=True)
@@ -107,7 +110,7 @@ async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups
         sequences = [row["sequence"] for row in rows if row["key"] == b"k1"]
         assert found.num_rows == count
         assert sequences == sorted(sequences, reverse=newest_first)
-        # Of many keys, oldest first, a table has about 8 MiB as it is.
+        # With many keys and oldest first, a table has up to about 8 MiB.
         most = 8 * 4 if newest_first or scan is not scans[1] else 140
         assert max(table.num_rows for table in tables) <= most
     limited = [table async for table in log.scan(b"k1", newest_first=newest_first)]

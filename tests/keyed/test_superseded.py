@@ -1,4 +1,4 @@
-"""Handles that wrote, and were taken over: what they read is what is there, without a gap."""
+"""Superseded writers: their handles read the log without a gap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = b"k"
 
 
 class Disk:
-    """One store, and processes over it; ``before`` is awaited before each request of the first."""
+    """A store with several processes. ``before`` runs before each request of the first process."""
 
     def __init__(self) -> None:
         self.store, self.consensus, self.clock = MemoryStore(), MemoryConsensus(), SwiftClock()
@@ -46,7 +46,7 @@ class Disk:
 
 @dataclass
 class _Told:
-    """Consensus whose reads are told to the disk, too."""
+    """A consensus that reports its reads to the disk."""
 
     consensus: MemoryConsensus
     disk: Disk
@@ -69,7 +69,7 @@ async def _values(scan: KeyedScan) -> list[bytes]:
 
 
 async def _taken_over(disk: Disk) -> tuple[KeyedLog, KeyedLog]:
-    """Return a handle that wrote and has read, and another that has appended since."""
+    """Return a handle that has written and read, and another one that has appended afterwards."""
     old = await disk.logs(first=True).create("log")
     await _appended(old, b"1", b"2")
     assert len(await _values(old.scan(KEY))) == 2
@@ -79,7 +79,7 @@ async def _taken_over(disk: Disk) -> tuple[KeyedLog, KeyedLog]:
 
 
 async def test_a_handle_that_was_taken_over_comes_to_show_what_others_wrote() -> None:
-    """As late as one that only reads: it is not for ever what it knew itself."""
+    """A superseded handle shows later records after the refresh interval, like a reader."""
     disk = Disk()
     old, new = await _taken_over(disk)
     disk.clock.slept_us += REFRESH_US
@@ -90,7 +90,7 @@ async def test_a_handle_that_was_taken_over_comes_to_show_what_others_wrote() ->
 
 
 async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() -> None:
-    """An append that is acknowledged says that nobody else wrote."""
+    """An acknowledged append proves that no other process has written. The read needs no look."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"0")
@@ -104,7 +104,7 @@ async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() 
 
 
 async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
-    """What the other wrote is in runs, and gone from the wal: only a new look finds it."""
+    """The other writer's records are in runs and no longer in the wal. A new look finds them."""
     disk = Disk()
     old, new = await _taken_over(disk)
     await new.compact(everything=True)
@@ -121,9 +121,10 @@ async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
 
 
 async def test_a_read_beside_a_look_leaves_no_gap() -> None:
-    """Others compact and collect between its look at the state and at the wal, and it fails then.
+    """The view has no gap if its look fails between the state and the wal.
 
-    What the handle knows in its own memory ends before what it has just found in the wal.
+    Another process compacts and collects at that moment. The memory of the handle then ends before
+    the records in the wal.
     """
     disk = Disk()
     old, new = await _taken_over(disk)
@@ -158,7 +159,7 @@ async def test_a_read_beside_a_look_leaves_no_gap() -> None:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: bool) -> None:
-    """Several appends are one fragment; a look comes between what the handle is told of them."""
+    """Several appends share a fragment. A look may come between their acknowledgements."""
     disk = Disk()
     await (await disk.logs().create("log")).close()
     writer = await disk.logs().open("log", batching=Batching(interval_us=100_000), upkeep=False)
@@ -179,7 +180,7 @@ async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: b
 
 @pytest.mark.parametrize("start", [0, 1])
 async def test_a_scan_says_what_was_retired_before_it_came_there(start: int) -> None:
-    """It would else go on past that as if nothing had been there."""
+    """The scan raises SequenceRetired, instead of skipping retired records silently."""
     disk = Disk()
     writer = await disk.logs().create("log")
     for number in range(4):
@@ -202,7 +203,7 @@ async def test_a_scan_says_what_was_retired_before_it_came_there(start: int) -> 
 
 @pytest.mark.parametrize("durable", [True, False])
 async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durable: bool) -> None:
-    """And not that some log below it was sealed."""
+    """Both calls raise NoSuchLog, not an error about the wal below."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"1")
@@ -224,7 +225,7 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_two_who_collect_at_once_are_in_nobody_s_way(is_first: bool) -> None:
-    """One looks for the wal's cursor, and the other makes or moves it, and collects, before it."""
+    """Concurrent collections both succeed if one creates or moves the wal's cursor first."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"1", b"2")

@@ -1,4 +1,4 @@
-"""What a log of many segments costs: no more than in proportion to them."""
+"""Costs of a log with many segments: at most proportional to their number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = 400
 
 
 class Counted(tuple[Run, ...]):
-    """Runs that count how often one is looked at."""
+    """Runs that count each access to one of them."""
 
     looks = 0
 
@@ -58,7 +58,7 @@ def _state(count: int) -> KeyedState:
 
 @dataclass(frozen=True)
 class Pages:
-    """A source that has some keys, in pages."""
+    """A source of keys in pages."""
 
     pages: Sequence[Sequence[bytes]]
 
@@ -69,7 +69,7 @@ class Pages:
 
 
 async def test_keys_of_many_small_runs_are_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a page for each run, of which each is looked at for each."""
+    """A listing merges the keys of all runs into few pages, and takes about one table per run."""
     taken = 0
     take = listing._Stream.take
 
@@ -93,7 +93,7 @@ async def test_keys_of_many_small_runs_are_few_pages(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kept", [1, 100, 101, 12_345, 100 * MANY, 100 * MANY + 1])
 def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
-    """Else thousands of segments take minutes of a process in which nothing else runs."""
+    """Quadratic work over thousands of segments would block the process for minutes."""
     state = _state(MANY)
     Counted.looks = 0
     retired = retired_by(state, Retention(bytes=kept), now_us=0)
@@ -110,7 +110,7 @@ def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
 
 
 def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
-    """What was compacted after that is in runs, and what is before it as well."""
+    """Runs cover the wal before and after the wrong time, so it keeps no wal."""
     state = _state(5)
     ahead = replace(state, runs=(replace(state.runs[0], at_us=10**15), *state.runs[1:]))
     assert needed_from(state, 2) == needed_from(ahead, 2) == 7
@@ -118,7 +118,7 @@ def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
 
 
 def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
-    """Else a checkpoint each night makes a state of megabytes, and each change that makes one."""
+    """Otherwise a checkpoint each night would make the state, and each commit, megabytes large."""
     language = KeyedLanguage("log")
     plain = _state(MANY)
     state = replace(plain, runs=tuple(plain.runs))
@@ -143,7 +143,7 @@ def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
 
 
 def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
-    """It is damaged: whoever went on would collect what the checkpoint keeps."""
+    """Without the run, a collector would delete records that the checkpoint keeps."""
     state = replace(_state(2), runs=tuple(_state(2).runs))
     made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
     assert made is not None
@@ -157,7 +157,7 @@ def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
 
 
 def test_a_checkpoint_that_says_its_runs_itself_is_read() -> None:
-    """As states and changes did at first."""
+    """The first versions stored the runs inside each checkpoint."""
     state = replace(_state(2), runs=tuple(_state(2).runs))
     made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
     assert made is not None
