@@ -46,9 +46,9 @@ async def test_another_writer_is_met_with_an_error() -> None:
 
 
 async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
-    """Of two writers of one name and upper, the late one is refused.
+    """Two writers share a name and an upper.
 
-    The rows stored are not its own.
+    The late one is refused, because the rows stored are not its own.
     """
     late, other = await place.shard().appender("till"), await place.shard().appender("till")
     await other.append(rows(("b", 1, 0, 1)), 2)

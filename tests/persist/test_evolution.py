@@ -77,7 +77,7 @@ async def grown(place: Place, *, inline: bool = True) -> Shard:
 
 
 async def test_t64_a_schema_evolves_from_the_one_that_was_expected(place: Place) -> None:
-    """Of two writers that evolve concurrently, only one succeeds: the other gets MISMATCH."""
+    """If two writers evolve a schema concurrently, one succeeds and the other gets MISMATCH."""
     shard = place.shard(schema=shaped("ka"))
     await shard.compare_and_append(rows("ka", (1, "x", 0, 1)), 0, 1)
     other = place.shard(schema=None)

@@ -195,7 +195,7 @@ async def test_t65_idle_shards_move_on_by_one_write(place: Place) -> None:
 
 
 async def test_expected_upper_decides_and_the_newest_is_told(place: Place) -> None:
-    """Of two writers that read the same time, only one can write the next."""
+    """If two writers read the same time, only one of them can write the next."""
     found = await registered(place, "a", "b")
     other = transactions(place)
     first = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
