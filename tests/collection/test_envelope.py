@@ -1,4 +1,4 @@
-"""Envelopes, held against a replay in plain Python that keeps a dictionary."""
+"""Envelopes against a replay in plain Python with a dictionary."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def rows_of(current: dict[Any, Any]) -> pa.Table:
 
 
 def replayed(messages: list[Any], current: dict[Any, Any]) -> Counter[Any]:
-    """Return the updates, by writing each message into a dictionary."""
+    """Return the updates of a replay that writes each message into a dictionary."""
     state, found = dict(current), Counter[Any]()
-    # Offsets may meet in these examples, though not in a file: Python's sort is stable, as ours.
+    # Offsets may be equal in these examples, unlike in a file. Both sorts are stable.
     for key, value, time, _, _, delete in sorted(messages, key=lambda m: m[2:5]):
         if key in state:
             found[(*key, state.pop(key), time)] -= 1
@@ -80,14 +80,14 @@ def counted(updates: pa.Table) -> Counter[Any]:
 
 
 def standing_in(updates: pa.Table, schema: ShardSchema, *, as_of: int) -> pa.Table:
-    """Return all rows that stand at a time."""
+    """Return the rows at time ``as_of``."""
     return current_rows([updates], hash_keys(updates, schema), schema, as_of=as_of)
 
 
 @settings(max_examples=300)
 @given(messages=MESSAGES, current=CURRENT)
 def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]) -> None:
-    """Whatever the order, deletes of nothing and changes to the same among them."""
+    """The updates equal the replay in any order. Messages may delete absent keys or repeat rows."""
     updates = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA).rows
 
     assert counted(updates) == replayed(messages, current)
@@ -99,7 +99,7 @@ def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]
 def test_keys_whose_hashes_meet_by_half_are_told_apart(
     messages: list[Any], current: dict[Any, Any]
 ) -> None:
-    """A collision of 64 bits is to be expected some day; one of 128 is not."""
+    """A collision of 64 bits is likely at some time, so the envelope compares 128 bits."""
 
     def by_half(columns: Any, *, rows: int) -> Hashes:
         found = hash_rows(columns, rows=rows)
@@ -116,7 +116,7 @@ def test_keys_whose_hashes_meet_by_half_are_told_apart(
 def test_what_stands_does_not_depend_on_the_order_of_updates(
     messages: list[Any], as_of: int, dice: Any
 ) -> None:
-    """Parts may be put together by others than those who wrote them."""
+    """Another process may concatenate the parts in another order."""
     updates = apply_upsert(table_of(messages), KeysBefore(rows_of({})), SCHEMA).rows
     places = list(range(updates.num_rows))
     dice.shuffle(places)
@@ -136,7 +136,7 @@ def test_what_stands_does_not_depend_on_the_order_of_updates(
 def test_updates_come_by_key_with_their_hashes(
     messages: list[Any], current: dict[Any, Any]
 ) -> None:
-    """By key readers prune row groups; by the hashes a part is summed up, unseen."""
+    """Key order lets readers skip row groups, and the hashes give the sums of a part."""
     found = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA)
 
     rows = found.rows
@@ -150,7 +150,7 @@ def test_updates_come_by_key_with_their_hashes(
 
 @given(messages=MESSAGES)
 def test_none_appends_each(messages: list[Any]) -> None:
-    """Twice the same is there twice."""
+    """Equal messages are separate rows."""
     updates = apply_none(table_of(messages), SCHEMA)
 
     wanted = Counter((*key, value, time) for key, value, time, *_ in messages)
@@ -163,7 +163,7 @@ def test_none_appends_each(messages: list[Any]) -> None:
 
 @given(first=MESSAGES, second=MESSAGES)
 def test_feedback_makes_two_ticks_one(first: list[Any], second: list[Any]) -> None:
-    """What the output has is all that a tick knows of the ticks before."""
+    """A tick knows the output of earlier ticks, and nothing else of them."""
     later = [(key, value, time + 10, *rest) for key, value, time, *rest in second]
     before = apply_upsert(table_of(first), KeysBefore(rows_of({})), SCHEMA).rows
     messages = table_of(later)
@@ -185,7 +185,7 @@ DATED = st.lists(
 
 @dataclass(slots=True)
 class Output:
-    """A shard and its deletions, as ticks have written them, complete below ``upper``."""
+    """A shard and its deletions after some ticks, complete below ``upper``."""
 
     upper: int = 0
     rows: pa.Table = field(default_factory=TIMED.updates.empty_table)
@@ -195,7 +195,7 @@ class Output:
     def take(
         self, dated: list[Any], *, forgotten_below: int = 0, offsets: list[int] | None = None
     ) -> None:
-        """Take messages as one tick does: the late ones count from its lower on."""
+        """Take messages in one tick. Late ones take effect at its lower."""
         self.forgotten_below = max(self.forgotten_below, forgotten_below)
         lower, upper = self.upper, max([self.upper, *(m[2] for m in dated)]) + 1
         rows = [
@@ -219,13 +219,13 @@ class Output:
         return self.deleted.filter(pa.array(ats >= self.forgotten_below))
 
     def kept(self) -> dict[Any, Any]:
-        """Return the time of each key's deletion that is not forgotten."""
+        """Return the time of each key's deletion, without forgotten ones."""
         rows = standing_in(self._counting(), KEPT, as_of=self.upper).to_pylist()
         assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
         return {(r["k"], r["p"]): r["at"] for r in rows}
 
     def contents(self) -> dict[Any, Any]:
-        """Return each key's value and time."""
+        """Return the value and time of each key."""
         rows = standing_in(self.rows, TIMED, as_of=self.upper).to_pylist()
         assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
         return {(r["k"], r["p"]): (r["v"], r["at"]) for r in rows}
@@ -236,7 +236,7 @@ class Output:
 def test_what_is_newest_does_not_depend_on_when_it_comes(
     dated: list[Any], cuts: list[int], dice: Any
 ) -> None:
-    """In any order, cut into any ticks: rows and deletions count by their own times."""
+    """Rows and deletions take effect by their event times, in any order and division into ticks."""
     dice.shuffle(dated)
     output, left = Output(), list(dated)
     for size in [*cuts, len(dated)]:
@@ -256,9 +256,9 @@ MEETING = st.lists(st.tuples(KEYS, VALUES, st.integers(1, 3), st.booleans()), ma
 @settings(max_examples=100)
 @given(ticks=st.lists(st.tuples(MEETING, st.integers(0, 4)), max_size=4), same=st.booleans())
 def test_a_key_is_in_the_output_or_among_the_deletions(ticks: list[Any], same: bool) -> None:
-    """Never in both, whatever meets: times, addresses, a deletion that is forgotten in between.
+    """A key is never both a row and a deletion, for any times, addresses and forgotten deletions.
 
-    What of a key counts is the newest; of one time, what came last.
+    The newest message of a key wins. At equal times, the last one wins.
     """
     output, state = Output(), dict[Any, Any]()
     for dated, forgotten_below in ticks:
@@ -279,7 +279,10 @@ def test_a_key_is_in_the_output_or_among_the_deletions(ticks: list[Any], same: b
 
 
 def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> None:
-    """What is later than is remembered comes back; and the next deletion is the only one then."""
+    """A row later than the remembered deletions returns.
+
+    The next deletion is then the only one kept.
+    """
     key, output = ("a", 0), Output()
     output.take([(key, 1, 10, False), (key, None, 20, True)])
     output.take([(key, 2, 15, False)], forgotten_below=15)
@@ -297,7 +300,7 @@ def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> 
     "dtype", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.int64(), pa.uint64()]
 )
 def test_the_newest_within_a_millisecond_counts(dtype: pa.DataType) -> None:
-    """A file may have them in another order than that of their times, as exactly as they say it."""
+    """Messages within a millisecond count by their exact times, not by their order in the file."""
     fields: list[Any] = [pa.field("k", pa.string()), pa.field("at", dtype)]
     source = SourceInfo(
         id="o", name="s", rendition="r", url="memory://", patterns=("*",), format="json",

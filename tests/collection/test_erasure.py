@@ -1,4 +1,4 @@
-"""A row that was erased is in no stored byte: a search of the whole location proves it."""
+"""Erasure: an erased row is in no stored byte, as a search of the whole location shows."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
 from tidelog.testing import Fault, Faulty, Request
 
-SECRET = "xqzv"  # In no name, path or reason.
-MANY = 400  # Rows of a tick that are stored as an object.
+SECRET = "xqzv"  # Part of no name, path or reason.
+MANY = 400  # A tick with as many rows stores an object.
 
 
 def found_in(store: MemoryStore, text: str = SECRET) -> list[str]:
-    """Return the objects that hold a text, in their bytes or in the columns of their Parquet."""
+    """Return the objects with a text in their bytes or in their Parquet columns."""
     return sorted(key for key, one in store.objects.items() if text in decoded(one.data))
 
 
@@ -53,7 +53,7 @@ def decoded(data: bytes) -> str:
 async def fed(
     folder: Path, store: MemoryStore, *ticks: list[dict[str, Any] | str], **asked: Any
 ) -> Location:
-    """Return a location whose source ``c`` took a file a tick; texts are lines as they are."""
+    """Return a location whose source ``c`` took one file per tick. Texts are lines of the file."""
     (folder / "in").mkdir()
     location = await open_location("memory://lake", create=True, store=store)
     await location.create_source(
@@ -79,7 +79,7 @@ def row(k: str, v: str | None, at: int, *, gone: bool = False) -> dict[str, Any]
 
 
 async def kept_in_order(location: Location, *, full: bool, sweeps: bool) -> None:
-    """Compact and collect as the commands do, once each."""
+    """Compact and collect once each, as the commands do."""
     tending = location.maintenance
     if full:
         async for _ in tending.compact(await tending.kept(), full=True):
@@ -98,7 +98,7 @@ async def done(work: AsyncIterator[CollectedOne]) -> None:
 async def test_a_dropped_source_leaves_no_byte_of_a_row(
     tmp_path: Path, time_column: str | None
 ) -> None:
-    """Rows that ride in states, bad rows, merged rows and the status go with the objects."""
+    """Inline rows, bad rows, merged rows and the status are erased with the objects."""
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -127,9 +127,10 @@ async def test_a_dropped_source_leaves_no_byte_of_a_row(
 async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
     tmp_path: Path, time_column: str | None, many: int
 ) -> None:
-    """Also if the source is idle since: no later tick moves a hold, or shortens the states.
+    """The row is erased even if the source is idle, without a later tick.
 
-    With a time column the key of a deletion stays, so that a late row of the key is known as late.
+    With a time column, the key of a deletion stays, because the ingester recognises late rows of
+    the key by it.
     """
     store = MemoryStore()
     key = SECRET if time_column is None else "k"
@@ -162,7 +163,7 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
 async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     tmp_path: Path, time_column: str | None, many: int, is_merged: bool
 ) -> None:
-    """An idle source needs no later tick. An earlier merge does not save them."""
+    """An idle source needs no later tick, and an earlier merge does not keep bad rows."""
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -192,7 +193,7 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
 
 
 async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
-    """Merges alone drop none: the text of a bad row is its only copy, and a user may repair it."""
+    """A merge alone drops no bad row: its text is the only copy, and a user may repair it."""
     ticks: list[list[dict[str, Any] | str]] = [[row("y", "v", n), f"{{ {n}"] for n in range(1, 40)]
     location = await fed(
         tmp_path,
@@ -219,7 +220,7 @@ DAY_MS = 86_400_000
 async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
     tmp_path: Path, many: int
 ) -> None:
-    """A day after the deletion, by the times of the data, a late row of the key counts as new."""
+    """A day of event time after the deletion, a row of the key counts as new, not as late."""
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -246,7 +247,7 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
 async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
     tmp_path: Path, first: int, retain: str
 ) -> None:
-    """Deletions of old times may come late, or be from before 1970: since has not passed them."""
+    """Old deletions may arrive late or be from before 1970, so `since` has not passed them."""
     location = await fed(
         tmp_path,
         MemoryStore(),
@@ -266,7 +267,10 @@ async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
 
 
 async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path: Path) -> None:
-    """A merge that kept their times cancelled none of them, and was due again at once."""
+    """Merges of cancelled deletions converge.
+
+    A merge that kept their times would be due again at once.
+    """
     versions = [row("a", None if n % 2 else "v", n, gone=bool(n % 2)) for n in range(1, 13)]
     ticks: list[list[dict[str, Any] | str]] = [[version] for version in versions]
     location = await fed(tmp_path, MemoryStore(), *ticks, time_column="at", retain="0s")
@@ -283,7 +287,7 @@ async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path:
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None
 ) -> None:
-    """Two ingesters compute the same rows, though only one has read the merged state."""
+    """Two ingesters compute the same rows, even if only one reads the merged state."""
     ticks: list[list[dict[str, Any] | str]] = [
         [row("x", "v", 1)],
         [row("x", None, 2, gone=True)],
@@ -308,7 +312,7 @@ async def test_a_merge_of_old_deletions_changes_no_later_tick(
 
 
 async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_path: Path) -> None:
-    """A run each day costs an idle source no put."""
+    """A daily sweep of an idle source costs no put."""
     store = MemoryStore()
     location = await fed(tmp_path, store, [row("a", "b", 1)], [row("a", "c", 2)])
     for _ in range(2):
@@ -321,7 +325,7 @@ async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_pa
 async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean(
     tmp_path: Path,
 ) -> None:
-    """Shards are dropped for years, and each sweep must cost the same."""
+    """Dropped shards accumulate over years, so they must not add requests to a sweep."""
     location = await fed(tmp_path, MemoryStore(), [row("a", "b", 1)], time_column="at")
 
     async def requests_of_a_sweep() -> int:
@@ -343,7 +347,7 @@ async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean
 
 
 async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) -> None:
-    """The record of a transaction holds its rows until a sweep; so do records of a shard."""
+    """Records of transactions and shards hold rows until a sweep."""
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
     schema = pa.schema({"k": pa.string(), "v": pa.string()})
@@ -364,7 +368,7 @@ async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) 
 
 @dataclass(slots=True, kw_only=True)
 class Overtaken(LocalEngine):
-    """An engine during one of whose calls another process drops the source, and collects."""
+    """An engine during whose calls another process drops the source and collects."""
 
     location: Location
     before: str
@@ -392,7 +396,7 @@ class Overtaken(LocalEngine):
 async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
     tmp_path: Path, before: str, ticks: int
 ) -> None:
-    """Its part, and its status, go with the next sweep, though the catalog has forgotten both."""
+    """A later sweep deletes the ingester's part and status. The catalog no longer names them."""
     store = MemoryStore()
     first: list[dict[str, Any] | str] = [row("a", "b", 1)]
     location = await fed(tmp_path, store, *[first] * ticks)
@@ -415,7 +419,7 @@ async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) -> None:
-    """The records of its state have the first and the last key of each run."""
+    """The records of a keyed log's state contain the first and last key of each run."""
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
     log = await location.create_keyed("orders", retention=Retention(segments=1))
@@ -450,7 +454,7 @@ async def closed(log: KeyedLog) -> AsyncGenerator[KeyedLog, None]:
 
 @pytest.mark.parametrize("happens", [False, True])
 async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: bool) -> None:
-    """Also if it dies after the record that raises the floor, before it truncates the records."""
+    """The collector may die after raising the floor, before truncating the records."""
     for last in range(200):
         store, asked = MemoryStore(), list[str]()
         location = await open_location("memory://lake", create=True, store=store)
@@ -463,7 +467,7 @@ async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: boo
             assert await log.retire() == 1
 
         def toss(request: Request, last: int = last, asked: Any = asked) -> Fault:
-            # A dead process sends nothing more; it dies at a write of the records of the state.
+            # A dead process sends no more requests. It dies at a write of the state's records.
             if (request.op != "put" or "consensus/" not in request.key) and len(asked) <= last:
                 return Fault()
             asked.append(request.op)

@@ -1,4 +1,4 @@
-"""Files that change between the listing and the binding: nothing of them is bound, none stops."""
+"""Files that change between listing and binding: the ingester binds none of them and continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def made(folder: Path, **asked: Any) -> None:
 
 
 def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
-    """Have something happen once, behind the next listing."""
+    """Run ``change`` once, after the next listing."""
     head, changes = FilesSource.head, [change]
 
     async def late(source: FilesSource) -> object:
@@ -41,7 +41,7 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -
 async def test_a_file_that_grew_and_is_archived_meanwhile_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was taken of it is in, and nothing more of it is bound."""
+    """The ingester keeps the rows already taken, and binds no more of the file."""
     await made(tmp_path)
     file = write(tmp_path / "in" / "a.jsonl", 1)
     await ingested(tmp_path)
@@ -58,7 +58,7 @@ async def test_a_file_that_grew_and_is_archived_meanwhile_stops_nothing(
 async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, page: int
 ) -> None:
-    """It waits for the next listing, and others are bound; what is old is looked at again first."""
+    """The ingester binds the other files, and leaves this one to the next listing."""
     monkeypatch.setattr(files, "NEW_US", 0)
     monkeypatch.setattr(still_there, "_PAGE", page)
     await made(tmp_path)
@@ -78,16 +78,16 @@ async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
 async def test_what_was_just_listed_is_bound_without_another_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look costs a request for each thousand of files, or for each file."""
+    """A second look would cost a request per thousand files, or one per file."""
     await made(tmp_path)
     write(tmp_path / "in" / "a.jsonl", 1)
-    monkeypatch.setattr(files, "find_lost", None)  # To call it fails.
+    monkeypatch.setattr(files, "find_lost", None)  # A call of it raises TypeError.
 
     assert (await ingested(tmp_path, versioned=True)).rows == 1
 
 
 async def test_a_file_that_grew_and_was_renamed_while_rows_wait_goes_on(tmp_path: Path) -> None:
-    """Its rows are read under the new name, and each row is in once."""
+    """The ingester reads the file's rows under the new name, each exactly once."""
     await made(tmp_path, time_column="at", lateness="10s")
     file, other = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(file, 1, 2, 30)

@@ -1,4 +1,4 @@
-"""What other programs write, and what may not become of it in silence."""
+"""Values from other programs that must not change silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelog.persist.format.schema import canonical_type, shard_schema
 
 
 def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
-    """Write a file of parquet, and decode all of it."""
+    """Write a Parquet file and decode all of it."""
     sink = io.BytesIO()
     pq.write_table(table, sink, **more)
     file = sink.getvalue()
@@ -37,7 +37,7 @@ def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.string()])
 def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
-    """Spark wrote such by default; the end of time in it is the year 9999, far past 2^63 ns."""
+    """Spark wrote such timestamps by default. Its end of time, the year 9999, exceeds 2^63 ns."""
     days = [dt.date(9999, 12, 31), dt.date(2020, 1, 1)]
     table = pa.table({"t": pa.array(days).cast(pa.timestamp("us"))})
 
@@ -52,7 +52,10 @@ def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()])
 def test_a_moment_of_96_bits_is_not_cut(kind: pa.DataType) -> None:
-    """Impala writes nanoseconds: those that are not zeros have no place in a microsecond."""
+    """Impala writes nanoseconds.
+
+    A value with a nonzero fraction of a microsecond makes a bad row.
+    """
     nanos = pa.array([1_001, None, 2_000, -1, -1_000], pa.timestamp("ns"))
     table = pa.table({"t": nanos, "n": [0, 1, 2, 3, 4]})
 
@@ -70,7 +73,7 @@ def test_a_moment_of_96_bits_is_not_cut(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms"), pa.time64("ns")], ids=str)
 def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
-    """As 24:00:00 is in json and csv."""
+    """The same rule holds for 24:00:00 in json and csv."""
     day = {"us": 86_400_000_000, "ms": 86_400_000, "ns": 86_400_000_000_000}[kind.unit]
     table = pa.table({"t": pa.array([day, 0, -1000, day - 1000], kind)})
 
@@ -80,7 +83,7 @@ def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
 
 
 def within(values: pa.Array[Any], how: str) -> pa.Array[Any]:
-    """Return values, each of them within a list, a struct, a list of structs, or a map."""
+    """Return the values, each within a list, a struct, a list of structs, or a map."""
     ones: Any = pa.array(range(len(values) + 1), pa.int32())
     if how == "list":
         return pa.ListArray.from_arrays(ones, values)
@@ -104,7 +107,7 @@ def plain_within(kind: pa.DataType, how: str) -> pa.Schema:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms")], ids=str)
 def test_a_time_of_day_beyond_the_day_is_an_error_within_others_too(kind: Any, how: str) -> None:
-    """The same rule holds wherever it lies."""
+    """The rule also holds within nested values."""
     day = {"us": 86_400_000_000, "ms": 86_400_000}[kind.unit]
     times = pa.array([day, 0, None, -1000, day - 1000], kind)
 
@@ -116,7 +119,7 @@ def test_a_time_of_day_beyond_the_day_is_an_error_within_others_too(kind: Any, h
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_moment_of_96_bits_within_others_is_what_it_was(how: str) -> None:
-    """In any year, and not cut: one that has digits past the microsecond is no moment here."""
+    """Nested timestamps keep any year, and a fraction of a microsecond makes a bad row."""
     table = pa.table({"t": within(pa.array([1_001, None, 2_000], pa.timestamp("ns")), how)})
     days = pa.array([dt.date(9999, 12, 31), dt.date(2020, 1, 1)]).cast(pa.timestamp("us"))
     late = pa.table({"t": within(days, how)})
@@ -134,7 +137,7 @@ def test_a_moment_of_96_bits_within_others_is_what_it_was(how: str) -> None:
 
 
 def torn_texts() -> pa.Array[Any]:
-    """Return texts of which the first is not UTF-8, as writers make that do not check."""
+    """Return texts of which the first is not UTF-8, as from writers that do not check."""
     made = pa.array([b"\xff", b"a", b"\xc3\xa9"], pa.binary())
     return pa.Array.from_buffers(pa.string(), 3, made.buffers())
 
@@ -149,7 +152,7 @@ TORN: dict[str, Callable[[], pa.Array[Any]]] = {
 
 @pytest.mark.parametrize("kind", TORN)
 def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
-    """Arrow reads such text without a check, and one value stopped the whole source."""
+    """Arrow does not check the text that it reads. One bad value must not stop the source."""
     column = TORN[kind]()
     wanted = pa.schema([("n", pa.int64()), ("c", canonical_type(column.type))])
 
@@ -164,7 +167,10 @@ def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
 
 
 def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
-    """DuckDB's UUID and INTERVAL become bytes, and digits of nanoseconds make a row a bad one."""
+    """A user sees each column that changes.
+
+    UUID and INTERVAL become bytes, and nanoseconds make bad rows.
+    """
     uuids = pa.array([b"x" * 16], pa.uuid())
     sink = io.BytesIO()
     table = pa.table(
@@ -188,7 +194,7 @@ def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
 
 @pytest.mark.parametrize("mode", ["legacyDateTime", "legacyINT96"])
 def test_the_legacy_calendar_of_spark_is_named(mode: str) -> None:
-    """Arrow reads such dates by another calendar, and they change by days."""
+    """Arrow reads such dates in another calendar, which shifts them by days."""
     sink = io.BytesIO()
     table = pa.table({"n": [1]})
     pq.write_table(table.replace_schema_metadata({f"org.apache.spark.{mode}": ""}), sink)
@@ -203,7 +209,7 @@ WITHIN = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64())]))])
 
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> None:
-    """As those of the row itself are: else what a later file brings is lost, and nobody knows."""
+    """Dropped nested fields are reported like dropped columns, so no data is lost silently."""
     values = [{"x": 1, "y": 5}, {"x": 2, "y": None}]
     if format == "parquet":
         found = decoded(pa.table({"a": values}), WITHIN)
@@ -218,7 +224,7 @@ def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> N
 
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
-    """Through lists and structs of structs; the signs of a name are no steps of a path."""
+    """Paths go through lists and nested structs. Special characters in a name do not split it."""
     inner = pa.list_(pa.struct([("x", pa.int64()), ("o", pa.struct([("p", pa.int64())]))]))
     wanted = pa.schema([pa.field('a~/"*', inner), pa.field("b", pa.int64())])
     rows: list[dict[str, Any]] = [
@@ -228,7 +234,7 @@ def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
     ]
     if format == "parquet":
         found = decoded(pa.Table.from_pylist(rows), wanted)
-        counts = {'a~/"*.y': 3, 'a~/"*.o.q': 3, "c": 3}  # Rows, since values cost a look at each.
+        counts = {'a~/"*.y': 3, 'a~/"*.o.q': 3, "c": 3}  # Rows, not values: faster to count.
     else:
         data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
         place = FileRange(path="p", start=0, limit=len(data))
@@ -243,7 +249,7 @@ TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "
 
 
 def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
-    """As in csv; and a struct that has such a field cannot be a column itself."""
+    """Csv has the same rule. A struct with repeated fields is not allowed as a column type."""
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), TWICE], names=["a", "a", "s"])
     wanted = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])
 
@@ -255,7 +261,7 @@ def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
 
 @pytest.mark.parametrize("twin", ["x", "X"])
 def test_a_struct_with_two_fields_of_one_name_is_refused(twin: str) -> None:
-    """SQL could not tell them apart, nor could whoever reads the rows."""
+    """SQL and readers could not distinguish the two fields."""
     inner = pa.struct([pa.field("x", pa.int64()), pa.field(twin, pa.int64())])
 
     with pytest.raises(UsageError, match="two fields"):
@@ -272,13 +278,16 @@ MADE_UP = [
 
 @pytest.mark.parametrize(("lines", "why"), MADE_UP)
 def test_no_column_is_inferred_that_no_line_has(lines: bytes, why: str) -> None:
-    """A name that another one differs from by case alone, or that SQL cuts, was made up anew."""
+    """DuckDB invents names for fields that differ only by case or contain NUL.
+
+    Inference refuses such fields.
+    """
     with pytest.raises(UsageError, match=why):
         sample_schema(lines + b"\n")
 
 
 def test_names_that_look_made_up_and_are_not_are_columns() -> None:
-    """A line that Python does not read makes none of the others' names doubtful."""
+    """A line that Python cannot read does not make the names of other lines suspect."""
     schema = sample_schema(b'{"a":1,"a_1":2,"f":NaN}\n{"a":1}{"b":1}\n{"json":3}\n')
 
     assert {"a", "a_1", "json"} <= set(schema.names)
@@ -286,7 +295,7 @@ def test_names_that_look_made_up_and_are_not_are_columns() -> None:
 
 
 def test_many_fields_of_one_type_are_columns() -> None:
-    """From 200 fields on, DuckDB takes an object for a map; each line has all of these."""
+    """With 200 fields or more, DuckDB infers a map, although each line has all fields."""
     line = json.dumps({f"c{n}": n for n in range(300)}).encode()
 
     assert sample_schema(b"{}\n" + 3 * (line + b"\n")).names == [f"c{n}" for n in range(300)]
@@ -306,7 +315,10 @@ LONG = b"x" * (2 << 20)
 async def test_a_first_line_beyond_the_sample_is_named(
     tmp_path: Path, name: str, data: bytes, what: str
 ) -> None:
-    """It is an object of json, or a header, and only the sample ends within it."""
+    """The sample ends within the first object or header.
+
+    The error states that, not invalid json.
+    """
     (tmp_path / name).write_bytes(data)
     location = await open_location("memory://", create=True)
 
@@ -327,6 +339,6 @@ NO_COLUMNS = [
 def test_where_no_column_can_be_inferred_the_reason_is_the_right_one(
     lines: bytes, why: str
 ) -> None:
-    """Objects are objects, whatever they lack."""
+    """The error must not claim that there are no objects if they only lack usable fields."""
     with pytest.raises(UsageError, match=why):
         sample_schema(lines)

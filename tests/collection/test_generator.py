@@ -1,4 +1,4 @@
-"""The generator: rows by their numbers, the same ones for ever."""
+"""The generator: each row is a function of its number, and never changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def location_with(clock: SwiftClock, *, settings: dict[str, str], **asked:
 
 
 async def made(settings: dict[str, str], start: int, limit: int) -> pa.Table:
-    """Return the rows of a range, of a generator that is opened for it."""
+    """Return the rows of a range, from a generator opened for it."""
     location = await location_with(SwiftClock(), settings=settings)
     info, _ = await location.source("g")
     kind = open_kind(info, store=location.store, clock=location.clock)
@@ -44,7 +44,7 @@ async def contents(location: Location) -> pa.Table:
 
 
 async def test_a_counter_counts_and_ends() -> None:
-    """A thousand a second, from the year 2000 on, unless told."""
+    """By default, a counter has a thousand rows a second since the year 2000."""
     location = await location_with(SwiftClock(), settings={"rows": "2500"}, time_column="time")
 
     ticks = await ingest(location, "g", bytes_max=32_000)
@@ -55,7 +55,7 @@ async def test_a_counter_counts_and_ends() -> None:
 
 
 async def test_rows_are_the_same_however_they_are_cut() -> None:
-    """A tick, a task, or a run years later asks for other ranges of the same rows."""
+    """A tick, a task or a later run may ask for any range of the same rows."""
     asked = {"shape": "key-value", "seed": "7", "keys": "50", "skew": "2"}
 
     whole = await made(asked, 0, 70_000)
@@ -63,7 +63,7 @@ async def test_rows_are_the_same_however_they_are_cut() -> None:
     other = await made({**asked, "seed": "8"}, 65_000, 66_000)
     assert some.equals(whole.slice(65_000, 1_000).combine_chunks())
     assert not other.column("key").equals(some.column("key"))
-    # Stored: what another version made would not be what was bound.
+    # Bindings refer to these values, so another version must produce the same.
     assert whole.slice(0, len(GOLDEN)).select(["key", "value"]).to_pylist() == GOLDEN
 
 
@@ -75,7 +75,7 @@ GOLDEN = [
 
 
 async def test_keys_are_skewed_as_said() -> None:
-    """A share of x of the keys has x ** (1 / (skew + 1)) of the rows."""
+    """A share x of the keys has the share x ** (1 / (skew + 1)) of the rows."""
     for skew in (0, 1, 2):
         asked = {"shape": "key-value", "keys": "1000", "skew": str(skew)}
         keys = (await made(asked, 0, 40_000)).column("key").to_numpy()
@@ -87,7 +87,7 @@ async def test_keys_are_skewed_as_said() -> None:
 
 
 async def test_rows_come_at_their_rate() -> None:
-    """From the source's creation on, with the times at which they came."""
+    """Rows arrive since the creation of the source, with their times of arrival."""
     clock = SwiftClock()
     location = await location_with(clock, settings={"rate": "100"}, time_column="time")
     ingester = await location.ingester("g")
@@ -121,13 +121,13 @@ async def test_rows_come_at_their_rate() -> None:
     ],
 )
 async def test_what_cannot_be_is_refused(settings: dict[str, str], said: str) -> None:
-    """Before anything is made."""
+    """A wrong setting raises UsageError at creation."""
     with pytest.raises(UsageError, match=said):
         await location_with(SwiftClock(), settings=settings)
 
 
 def test_the_mixing_is_the_known_one() -> None:
-    """SplitMix64, whose first numbers for the seed 0 are published."""
+    """The mixing function is SplitMix64, with its published first numbers for seed 0."""
     assert [int(word) for word in mixed(np.arange(3), 0, np.uint64(0))] == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,

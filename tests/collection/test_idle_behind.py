@@ -1,4 +1,4 @@
-"""An ingester that finds nothing, while another one is ticks ahead of it."""
+"""An ingester without new input, while another ingester is some ticks ahead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.location import open_location
 async def test_an_idle_ingester_that_was_overtaken_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It learns of the other's ticks at its own commit, which was of nothing."""
+    """Its empty commit finds the ticks of the other ingester, and the run ends without an error."""
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
@@ -40,7 +40,7 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
 async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reports of several ingesters add up to the rows of the source, bad ones and bytes too."""
+    """The reports of several ingesters add up to the source's rows, bad rows and bytes."""
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
     text = '{"n": 1}\n{"n": "x"}\n{"n": 3}\n'

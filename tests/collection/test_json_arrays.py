@@ -1,4 +1,4 @@
-"""Json arrays: their elements are rows, each once, however a file is laid out, and cut."""
+"""Json arrays: each element is one row, for any layout of the file and any cut."""
 
 from __future__ import annotations
 
@@ -31,21 +31,24 @@ ELEMENTS = st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), max_size=6)
 def test_elements_become_lines_where_they_stand(
     elements: list[dict[str, Any]], indent: int | None, piece: int
 ) -> None:
-    """Whatever is in their texts, and wherever the scan is cut."""
+    """The rewrite keeps offsets, for any text within elements and any piece of the scan."""
     text = json.dumps(elements, indent=indent).encode()
     with patch.object(json_arrays, "PIECE_BYTES", piece):
         lines = array_lines(text, inside=False)
 
     assert len(lines) == len(text)
     assert [json.loads(line) for line in lines.split(b"\n") if line.strip()] == elements
-    # Whoever goes on behind any element, finds the same rest.
+    # A scan that starts after any element finds the same rest.
     ends = [place + 1 for place, byte in enumerate(lines) if byte == ord("\n")]
     for end in ends:
         assert array_lines(text[end:], inside=True) == lines[end:]
 
 
 def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
-    """In a file over many lines, what follows is read; a line end in a string stays wrong."""
+    """In a file of many lines, later elements survive.
+
+    A line end within a string stays an error.
+    """
     text = b'[\n{"a": "x},\n{"a": 2},\n{"a": "one\ntwo"}\n]\n'
 
     lines = array_lines(text, inside=False).split(b"\n")
@@ -56,7 +59,7 @@ def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
 
 
 def test_what_is_an_array_is_said_by_its_first_sign() -> None:
-    """Behind what editors put before it."""
+    """The first character after a byte order mark and white space decides."""
     assert array_mark(b'\xef\xbb\xbf \n [{"a": 1}]') == b"["
     assert not array_mark(b'{"a": [1]}')
     assert not array_mark(b"")
@@ -67,7 +70,7 @@ ROWS = [{"n": n, "text": f'{n}, ["{n}"]\n{{'} for n in range(20)]
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 async def test_arrays_are_inferred_and_taken(tmp_path: Path, suffix: str) -> None:
-    """As lines are: on many lines or on one, in ticks of any size, on a disk and in the cloud."""
+    """Arrays on one line or many decode like json lines, in ticks of any size."""
     (tmp_path / "in").mkdir()
     for name, data in (
         (f"a.json{suffix}", json.dumps(ROWS[:12], indent=2).encode() + b"\n"),
@@ -87,7 +90,7 @@ async def test_arrays_are_inferred_and_taken(tmp_path: Path, suffix: str) -> Non
 
 
 async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
-    """With their offsets in the file; those beside them are good."""
+    """A bad element is a bad row with its offset in the file. The elements next to it are rows."""
     text = (
         b'[\n  {"n": 1},\n  7,\n  {"n": "x"},\n  {"n": 2,, "m": [},\n  [{"n": 3}],\n  {"n": 4}\n]\n'
     )
@@ -106,7 +109,10 @@ async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
 
 
 async def test_an_array_that_is_torn_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """It may be being written; what is behind a comma is whole. ``--final`` takes the rest."""
+    """A writer may still be writing the file.
+
+    The elements before the last comma count, and ``--final`` takes the rest.
+    """
     (tmp_path / "a.json").write_text('[\n{"n": 1},\n{"n": 2},\n{"n"')
     (tmp_path / "b.json").write_text('[{"n": 3}]')
     spec = SourceSpec(

@@ -1,4 +1,4 @@
-"""Columns of json text: any value, as it stands; and the types that are inferred for json."""
+"""Columns of json text: any value, exactly as written. Also, the types inferred for json."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decoded(*lines: str, schema: pa.Schema = SCHEMA) -> Records:
 
 
 def test_a_value_is_kept_to_the_letter() -> None:
-    """No digit of a number is lost, no space of an object, and a text keeps its quotes."""
+    """Numbers keep all digits, objects keep their spaces, and texts keep their quotes."""
     values = [
         '{"a": [1,  2.50]}',
         '"q"',
@@ -49,7 +49,7 @@ def test_a_value_is_kept_to_the_letter() -> None:
 
 
 def test_null_and_nothing_are_null() -> None:
-    """Json's null is SQL's, and so is a field that is not there."""
+    """A json null and an absent field are both null."""
     found = decoded('{"id":1,"x":null}', '{"id":2,"y z":1}', '{"id":3,"x":"null"}')
 
     assert found.table.column("x").to_pylist() == [None, None, '"null"']
@@ -69,7 +69,7 @@ def test_null_and_nothing_are_null() -> None:
     ],
 )
 def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
-    """Its neighbours are rows all the same."""
+    """The lines next to a bad one are rows."""
     found = decoded('{"id":0,"x":{"x":{"x":1}}}', line, '{"id":2,"x":"x x \\"x\\" \\"x\\""}')
 
     assert [m.reason for m in found.misfits] == [reason]
@@ -80,7 +80,7 @@ def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
 def test_many_bad_lines_are_not_read_again_and_again(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python writes NaN as it stands: a file of such lines must not take days."""
+    """Python writes NaN without quotes. A file of such lines must decode in linear work."""
     lines = [bad if n % 10 == 0 else f'{{"id":{n},"x":{{"n":{n}}}}}' for n in range(999)]
     read = decode._read
     reads: list[int] = []
@@ -98,7 +98,7 @@ def test_many_bad_lines_are_not_read_again_and_again(
 
 
 def test_a_table_of_json_alone_has_its_rows() -> None:
-    """Without another column nothing else counts the lines."""
+    """If json columns are the only ones, the row count still matches the lines."""
     found = decoded('{"x":1}', "{}", "[]", "null", schema=pa.schema([json_field("x")]))
 
     assert found.table.column("x").to_pylist() == ["1", None]
@@ -130,7 +130,7 @@ def kinds_of(*lines: str) -> dict[str, str]:
     ],
 )
 def test_a_column_gets_a_type_that_takes_its_values(values: list[str], kind: str) -> None:
-    """A type that the first file's own rows do not fit would make bad rows of good ones."""
+    """A type that the first file's own rows do not fit would make good rows bad."""
     lines = [f'{{"id":{n},"v":{value}}}' for n, value in enumerate(values)]
 
     assert kinds_of(*lines) == {"id": "BIGINT", "v": kind}
@@ -154,7 +154,7 @@ _VALUES = st.recursive(
 @settings(max_examples=60)
 @given(st.lists(st.dictionaries(st.sampled_from(["p", "q r"]), _VALUES), min_size=1, max_size=5))
 def test_a_sample_fits_what_was_inferred_from_it(objects: list[dict[str, Any]]) -> None:
-    """Whatever plain objects a file holds: none of their lines is a bad row."""
+    """No line of plain objects is a bad row under the schema inferred from it."""
     lines = [json.dumps({"id": n, **one}) for n, one in enumerate(objects)]
     schema = sample_schema("".join(f"{line}\n" for line in lines).encode())
 
@@ -170,7 +170,7 @@ def test_a_sample_fits_what_was_inferred_from_it(objects: list[dict[str, Any]]) 
 
 
 async def test_a_column_of_json_is_shown_and_kept(tmp_path: Path) -> None:
-    """What `describe` shows can be given as --schema, and a key may be such a column."""
+    """Inference finds the type JSON, and a schema may name it."""
     (tmp_path / "a.jsonl").write_text('{"id":1,"x":1}\n{"id":2,"x":"two"}\n')
     spec = SourceSpec(name="a", files=str(tmp_path / "*.jsonl"))
     _, rendition, _ = await resolve_spec(spec, location_url="memory:", clock=SystemClock())
@@ -189,7 +189,7 @@ async def test_a_column_of_json_is_shown_and_kept(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_json_is_refused(schema: str, asked: dict[str, str], said: str) -> None:
-    """A name that the parser cannot look for, and a time that nobody can read."""
+    """The type JSON is refused for a name that the parser cannot find, and for a time column."""
     spec = SourceSpec(name="a", files="x", **asked)  # type: ignore[arg-type]
 
     with pytest.raises(UsageError, match=said):
@@ -197,7 +197,7 @@ def test_what_cannot_be_json_is_refused(schema: str, asked: dict[str, str], said
 
 
 async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
-    """Parquet has maps; SQL cannot compare two of them, and lists of entries it can."""
+    """SQL cannot compare maps, so a Parquet map becomes a list of entries."""
     maps = pa.map_(pa.string(), pa.int32())
     values = [[("a", 1), ("b", None)], None, []]
     table = pa.table(
@@ -219,7 +219,7 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separator", [":", " : "])
 @pytest.mark.parametrize(("name", "twin"), [("é", r"\u00e9"), ("a/b", r"a\/b"), ("p", r"\u0070")])
 def test_a_name_that_is_escaped_is_the_same_name(name: str, twin: str, separator: str) -> None:
-    """Python escapes what is not ASCII: of two such fields the last one counted, in silence."""
+    """Python escapes characters beyond ASCII. An escaped repetition of a field makes a bad row."""
     lines = [
         f'{{"{twin}"{separator}1}}',
         f'{{"{twin}"{separator}2,"{twin}"{separator}3}}',

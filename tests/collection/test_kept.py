@@ -1,4 +1,4 @@
-"""What a survey decoded is computed as it is, where what was bound is proven to be just that."""
+"""Rows decoded by a survey are used again if the binding is proven to have the same bytes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def line(at: int, value: str) -> bytes:
 async def shares(
     source: FilesSource, found: FileRange, cuts: list[int]
 ) -> tuple[int, list[Decoded]]:
-    """Return what is decoded of a range's shares, and how many of them were kept."""
+    """Return the number of shares that came from memory, and the decoded shares of the range."""
     inner = sorted({cut for cut in cuts if found.start < cut < found.limit})
     done, kept = [], 0
     for low, high in pairwise([found.start, *inner, found.limit]):
@@ -106,7 +106,7 @@ async def shares(
 def test_what_is_kept_is_what_would_be_decoded(
     sizes: list[int], bad: set[int], cuts: list[int], bytes_max: int, is_versioned: bool
 ) -> None:
-    """Wherever a survey's pieces, a binding and the shares of tasks are cut; bad rows too."""
+    """Kept rows equal decoded ones, for any cut of pieces, bindings and shares."""
     lines = [
         b'{"at": %d, "v": %s}\n' % (n, b"[1]" if n in bad else json.dumps("x" * size).encode())
         for n, size in enumerate(sizes)
@@ -129,7 +129,7 @@ def test_what_is_kept_is_what_would_be_decoded(
 
 @pytest.mark.parametrize("is_versioned", [False, True])
 def test_a_range_is_decoded_once(is_versioned: bool) -> None:
-    """The task that computes it finds the rows, though it is cut otherwise than the survey was."""
+    """A task finds the rows in memory, although its range has other boundaries than the survey."""
     lake = Timed([line(n, "xyz") for n in range(40)], is_versioned)
 
     async def read() -> tuple[int, list[Decoded]]:
@@ -144,7 +144,10 @@ def test_a_range_is_decoded_once(is_versioned: bool) -> None:
 
 
 def test_a_binding_of_other_bytes_is_read_anew() -> None:
-    """Whoever bound it saw another file: then its bytes decide, and not what was kept."""
+    """A binding may be of other bytes than the survey saw.
+
+    Then its bytes decide, not the rows in memory.
+    """
     lake = Timed([line(n, "xyz") for n in range(40)])
 
     async def read() -> None:
@@ -163,7 +166,7 @@ def test_a_binding_of_other_bytes_is_read_anew() -> None:
 
 
 def test_a_record_that_ends_otherwise_is_read_anew() -> None:
-    """Its end lies in the next piece: the sums of its own say nothing of that."""
+    """The end of the record is in the next piece, so the sums of its own piece do not prove it."""
     mine = Timed([line(n, "x" * 20) for n in range(20)])
     text = b"".join(mine.lines)
     at = text.index(b"x", 3 * BLOCK)
@@ -185,7 +188,7 @@ def test_a_record_that_ends_otherwise_is_read_anew() -> None:
 
 
 def test_a_version_proves_nothing_of_another() -> None:
-    """An object that was replaced is read, and found to be another one."""
+    """A replaced object is read again, which reports that it differs."""
     lake = Timed([line(n, "xyz") for n in range(20)], is_versioned=True)
 
     async def read() -> None:
@@ -197,7 +200,7 @@ def test_a_version_proves_nothing_of_another() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """What was kept first goes first, and is decoded anew."""
+    """The oldest rows are evicted first, and decoded again on demand."""
     lake = Timed([line(n, "xyz") for n in range(60)])
     lake.rows.bytes_max = 1_000
 

@@ -1,4 +1,4 @@
-"""Bytes that a survey kept are used for the version of the file that they were read of."""
+"""Bytes kept by a survey are used only for the file version that they were read from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
     timed: bool,
     change: str,
 ) -> None:
-    """The file changed between the looks of the two, and the second one's binding stands."""
+    """The file changes between the surveys of two ingesters. The second binding decides."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / f"a{suffix}"
     write(file, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""Kinds of sources: what one file says, and what the recipe makes of it."""
+"""Kinds of sources: one file implements a kind, and the recipe uses it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
 
 
 async def test_rows_are_taken_once_from_all_paths() -> None:
-    """In ticks of any size, and what comes later goes on from there; gaps are no rows."""
+    """Ticks of any size take each row of each path once, and later ticks continue.
+
+    Gaps are not rows.
+    """
     Shelf.rows |= {"a": [row(n, n) for n in range(7)], "b": [row(70, 1), None, row(71, 2)]}
     location = await location_with(schema=DATA)
 
@@ -71,7 +74,10 @@ async def test_rows_are_taken_once_from_all_paths() -> None:
 
 
 async def test_a_source_is_told_what_is_in() -> None:
-    """It may let go of what lies before, and must keep the rest, from its creation on."""
+    """The ingester reports its progress to the kind.
+
+    The kind may release earlier rows, and must keep later ones.
+    """
     Shelf.rows["a"] = [row(n, n) for n in range(6)]
     location = await location_with(schema=DATA)
 
@@ -80,7 +86,7 @@ async def test_a_source_is_told_what_is_in() -> None:
 
 
 async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
-    """A binding promises that its messages are the same for ever."""
+    """A binding promises that its messages never change."""
     Shelf.rows["a"] = [row(1, 1)]
     location = await location_with(schema=DATA)
     await ingest(location, "s")
@@ -94,7 +100,10 @@ async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_values_of_columns_that_the_schema_lacks_are_counted() -> None:
-    """As those of files are: a table may get columns; of a log, to leave some out was chosen."""
+    """Dropped columns are counted, as for files.
+
+    The generator has fixed columns, so it counts none.
+    """
     Shelf.rows["a"] = [row(1, 1, body=b"x"), row(2, 2), row(3, 3, body=b"y")]
     location = await location_with(schema="k bigint")
     await location.create_source(
@@ -109,7 +118,7 @@ async def test_values_of_columns_that_the_schema_lacks_are_counted() -> None:
 
 
 async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
-    """As those of files are; and the others are in."""
+    """The error names the path and the address, and the other rows are in."""
     Shelf.rows["a"] = [row(1, 1), row(300, 2), row(3, 3)]
     location = await location_with(schema="k utinyint, at bigint")
 
@@ -122,7 +131,7 @@ async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
 
 
 async def test_bytes_of_a_bad_row_are_told_as_text() -> None:
-    """As a person wrote them, and not as Python would."""
+    """The text of a bad row shows bytes as UTF-8, not in Python's notation."""
     Shelf.rows["a"] = [row(300, 1, body=b"eu"), row(301, 2, body=b"\xff")]
     location = await location_with(schema="k utinyint, body blob")
 
@@ -132,7 +141,7 @@ async def test_bytes_of_a_bad_row_are_told_as_text() -> None:
 
 
 async def test_texts_are_decoded_as_lines_of_files_are() -> None:
-    """One record, one row: whatever is none, or several, is a bad one, and none is lost."""
+    """Each text is one record. A text with no record or several records is a bad row."""
     bodies = [
         b'{"id": 1}',
         b"",
@@ -157,7 +166,7 @@ async def test_texts_are_decoded_as_lines_of_files_are() -> None:
 async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It may pass, as what a store fails at: a run that follows waits it out."""
+    """The failure may be temporary, so a run with `follow` retries, as after a store failure."""
 
     def failing(*_: object, **__: object) -> None:
         raise ValueError("the shelf fell over\nonto me")
@@ -170,7 +179,10 @@ async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
 
 
 async def test_texts_may_be_lines_of_csv() -> None:
-    """Without a header, and each in one line; how it is written is guessed from the first ones."""
+    """Texts of csv have no header and one line each.
+
+    The dialect is inferred from the first ones.
+    """
     bodies = [b"1;2,5;x", b'2;3,5;"y;z"\r\n', b"3;4", b"4;5,5;a\n5;6,5;b", b" ", b"6;7,5;"]
     Shelf.rows["a"] = [row(0, 0, body=body) for body in bodies]
     location = await location_with(format="csv", schema="k bigint, n varchar, t varchar")
@@ -183,7 +195,7 @@ async def test_texts_may_be_lines_of_csv() -> None:
 
 
 async def test_columns_are_inferred_from_texts() -> None:
-    """As from a sample of files."""
+    """Inference reads a sample of texts, as it does with files."""
     Shelf.rows["a"] = [row(0, 0, body=b'{"id": 1,\n "at": "2020-01-01"}'), row(0, 0)]
     location = await location_with(format="json")
 
@@ -207,13 +219,13 @@ async def test_columns_are_inferred_from_texts() -> None:
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
-    """In a sentence that says what to correct."""
+    """The error states what to correct."""
     with pytest.raises(UsageError, match=said):
         await location_with(**asked)
 
 
 async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog's name is looked up, and never imported."""
+    """The location only looks the kind's name up, and never imports a module by that name."""
     location = await location_with(schema=DATA)
     monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
 
@@ -223,7 +235,7 @@ async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.M
 
 
 async def test_the_status_says_how_far_each_path_was_read() -> None:
-    """There are no files to count."""
+    """The status of such a source shows positions per path instead of a number of files."""
     Shelf.rows["a"] = [row(1, 1), row(2, 2)]
     location = await location_with(schema=DATA)
     await ingest(location, "s")
@@ -239,7 +251,10 @@ changes = st.lists(
 
 
 def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
-    """Return the newest time of each key by a plain dictionary; of one time, the last counts."""
+    """Return the newest time of each key, by a plain dictionary.
+
+    At equal times, the last row wins.
+    """
     found: dict[int, Row] = {}
     for shelf in sorted(shelves):
         for one in shelves[shelf]:
@@ -255,7 +270,7 @@ def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
 async def test_contents_do_not_depend_on_how_a_source_is_cut(
     shelf: list[Row], bytes_max: int, piece_bytes: int
 ) -> None:
-    """With times from the data, in whatever order they come, and looked into in pieces."""
+    """Times come from the data, in any order, and the survey may look at pieces."""
     Shelf.rows["a"] = list(shelf)
     location = await location_with(
         envelope="upsert", key=("k",), time_column="at", delete_when="gone"
@@ -270,7 +285,7 @@ async def test_contents_do_not_depend_on_how_a_source_is_cut(
 
 
 def check_late(ticks: list[Tick], shelf: list[Row]) -> None:
-    """Check that late rows were counted: those that came after their time was complete."""
+    """Check the number of late rows, which arrived after their time was complete."""
     left, late = list(shelf), 0
     for tick in ticks:
         taken, left = left[: tick.rows], left[tick.rows :]
@@ -280,7 +295,7 @@ def check_late(ticks: list[Tick], shelf: list[Row]) -> None:
 
 
 async def test_a_row_that_does_not_fit_moves_no_upper() -> None:
-    """Neither where its time is fine: what comes after would be late for a row that nobody has."""
+    """A bad row must not make later rows late, even if its own time is valid."""
     Shelf.rows["a"] = [row(1, 5), row(300, 90), row(2, 7)]
     location = await location_with(schema="k utinyint, at bigint", time_column="at")
 
@@ -289,7 +304,7 @@ async def test_a_row_that_does_not_fit_moves_no_upper() -> None:
 
 
 async def test_a_time_far_ahead_is_a_bad_row() -> None:
-    """It would make all that comes until then late: as in files."""
+    """An accepted time far ahead would make all rows until then late."""
     day_ms = 86_400_000
     Shelf.rows["a"] = [row(1, 5), row(2, 10**15), row(3, 9)]
     location = await location_with(schema=DATA, time_column="at")
@@ -315,7 +330,7 @@ async def test_a_time_far_ahead_is_a_bad_row() -> None:
     ],
 )
 def test_json_becomes_one_line(body: bytes, line: bytes | None) -> None:
-    """Line ends between values mean nothing; within a string they are not json."""
+    """Line ends between values have no meaning. Within a string, they are not json."""
     assert one_line(body) == line
     if line is not None:
         assert json.loads(line) == json.loads(body)

@@ -1,4 +1,4 @@
-"""Times so late that there are none behind them: they must not keep all else from being taken."""
+"""The last times of an int64: they must not block the ingestion of other rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tidelog.collection.create import SourceSpec
 async def test_a_row_of_the_last_time_stops_no_source(
     tmp_path: Path, lateness: str, before_last: int
 ) -> None:
-    """Whoever allows any time, allows forecasts; a binding needs a time behind the last one."""
+    """With `max_ahead="any"`, a row may have the last time.
+
+    It is a bad row, as a binding needs a later time.
+    """
     spec = SourceSpec(
         name="c",
         files=str(tmp_path / "*.jsonl"),

@@ -1,6 +1,6 @@
-"""`--lateness`: the collection is complete less far, and rows so late are in time.
+"""`--lateness`: the collection stays behind by that much, and rows so late are in time.
 
-The model is a list of all rows so far: it knows of no ticks, bindings or ranges.
+The model is a list of all rows so far, without ticks, bindings or ranges.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.testing.faulty import Faulty
 
 FIRST = 1_000_000
 LATENESS = 1_000
-TICKS_MAX = 100  # A binding moves upper by a millisecond at least.
+TICKS_MAX = 100  # A binding advances upper by at least a millisecond.
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ async def location_with(**asked: Any) -> Location:
 
 
 async def run(location: Location, *, bytes_max: int = 1_000, final: bool = False) -> list[Tick]:
-    """Take all that there is now; return the ticks."""
+    """Ingest everything available, and return the ticks."""
     ingester = await location.ingester("s", bytes_max=bytes_max, final=final)
     head = await ingester.source.head()
     ticks = []
@@ -85,7 +85,7 @@ async def upper_of(location: Location) -> int:
 
 
 def newest(rows: Sequence[Row], as_of: int) -> list[tuple[int, int]]:
-    """Return what is there at a time: of each key its newest row, unless that deletes it."""
+    """Return the contents at a time: the newest row of each key, unless it is a deletion."""
     found: dict[int, Row] = {}
     for one in rows:
         if one["at"] <= as_of and (one["k"] not in found or found[one["k"]]["at"] <= one["at"]):
@@ -103,7 +103,7 @@ steps = st.lists(
 
 
 def in_time(given: Sequence[tuple[int, int, bool]], before: Sequence[Row]) -> list[Row]:
-    """Return rows of which none is later than is allowed, after those that came before."""
+    """Return rows after those before, none later than the lateness permits."""
     found: list[Row] = []
     for k, at, gone in given:
         most = max([0, *(one["at"] - FIRST for one in (*before, *found))])
@@ -121,7 +121,7 @@ def in_time(given: Sequence[tuple[int, int, bool]], before: Sequence[Row]) -> li
 async def test_rows_that_come_in_time_count_at_their_own_times(
     steps: list[tuple[list[tuple[int, int, bool]], bool]], bytes_max: int, key: bool
 ) -> None:
-    """At each time, in whatever order and portions they come, whoever dies meanwhile."""
+    """The contents at each time are right for any order and division, and after crashes."""
     there: list[Row] = []
     Shelf.rows["a"] = cast("list[Row | None]", there)
     location = await location_with(**(UPSERT if key else {}))
@@ -142,7 +142,7 @@ async def test_rows_that_come_in_time_count_at_their_own_times(
 
 
 async def check(location: Location, there: Sequence[Row], *, key: bool) -> None:
-    """Compare what is complete with the model, at each time at which something happens."""
+    """Compare the complete contents with the model, at each time of a row."""
     upper = await upper_of(location)
     times = {one["at"] for one in there if one["at"] < upper}
     for as_of in sorted({*times, upper - 1} if upper else ()):
@@ -154,8 +154,8 @@ async def check(location: Location, there: Sequence[Row], *, key: bool) -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
 async def test_whoever_dies_at_whichever_write_changes_nothing(landed: bool) -> None:
-    """What is recorded says which rows wait, and nothing else does."""
-    for number in range(landed, 100, 2):  # Each is half of the writes.
+    """After a crash at any write, the next run finds the waiting rows in the bindings alone."""
+    for number in range(landed, 100, 2):  # Each case of `landed` takes every second write.
         there = [row(n % 2, 700 * n % 1_900 + 300 * n) for n in range(5)]
         store, process = MemoryStore(name="memory://"), DiesWriting(number, landed)
         location = await location_with(store=store, **UPSERT)
@@ -176,7 +176,10 @@ async def test_whoever_dies_at_whichever_write_changes_nothing(landed: bool) -> 
 
 
 async def test_two_ingesters_compute_the_same() -> None:
-    """Also where one of them saw the rows that wait taken, and the other finds them recorded."""
+    """One ingester remembers the waiting rows, and the other reads them from the bindings.
+
+    Both compute equal rows.
+    """
     there = [row(n % 3, 700 * n % 1_900 + 200 * n) for n in range(9)]
     Shelf.rows["a"] = cast("list[Row | None]", there)
     location = await location_with(**UPSERT)
@@ -194,7 +197,7 @@ async def test_two_ingesters_compute_the_same() -> None:
 
 
 async def test_upper_is_held_back_and_final_lets_all_in() -> None:
-    """What comes so late is in time; what comes later still is late, and in all the same."""
+    """Rows within the lateness are in time. Later rows count as late, and are ingested too."""
     Shelf.rows["a"] = [row(1, 0), row(2, 5_000)]
     location = await location_with()
 
@@ -211,7 +214,7 @@ async def test_upper_is_held_back_and_final_lets_all_in() -> None:
 
 
 async def test_what_is_held_back_is_still_needed() -> None:
-    """A source may let go of what is in, and of nothing else."""
+    """The kind may release only the rows that are in, not those held back."""
     Shelf.rows["a"] = [row(1, 0), row(2, 5_000)]
     location = await location_with()
     await run(location)
@@ -223,7 +226,7 @@ async def test_what_is_held_back_is_still_needed() -> None:
 
 
 async def test_bad_rows_of_what_is_held_back_are_told_once() -> None:
-    """Though their range is read again, with each tick until all of it is in."""
+    """The ingester reads their range again in each tick, but reports a bad row once."""
     Shelf.rows["a"] = [row(1, 0), {**row(2, 9), "at": None}, row(3, 5_000)]
     location = await location_with()
 
@@ -235,7 +238,7 @@ async def test_bad_rows_of_what_is_held_back_are_told_once() -> None:
 
 
 async def test_files_are_held_back_too(tmp_path: Path) -> None:
-    """Their ranges are read again, and must be what they were."""
+    """The ingester reads the ranges of held-back rows again, and verifies their bytes."""
     file = tmp_path / "1.jsonl"
 
     def write(*rows: Row) -> None:
@@ -265,7 +268,7 @@ async def test_files_are_held_back_too(tmp_path: Path) -> None:
 
 
 async def test_lateness_needs_times() -> None:
-    """Rows whose time is that at which they are taken are never late."""
+    """Rows with the time of ingestion are never late, so `--lateness` needs a time column."""
     for asked, said in (
         ({"time_column": None}, "--lateness goes with --time-column"),
         ({"lateness": "soon"}, "--lateness 'soon' is not a duration"),

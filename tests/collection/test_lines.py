@@ -1,4 +1,4 @@
-"""Lines: records end where they end, however the bytes are cut."""
+"""Lines: the ends of records do not depend on the division of the bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIALECTS = pytest.mark.parametrize("dialect", [None, CsvDialect(), CsvDialect(mu
 
 @given(data=RAW)
 def test_records_end_at_line_ends(data: bytes) -> None:
-    """Of csv too, but where line ends may stand in quotes."""
+    """In csv this holds if no quoted field contains a line end."""
     ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
 
     assert record_ends(data).tolist() == ends
@@ -49,14 +49,14 @@ def test_records_end_at_line_ends(data: bytes) -> None:
     ],
 )
 def test_records_with_line_ends_in_quotes_end_behind_them(data: bytes, ends: list[int]) -> None:
-    """A quote opens a field at its start alone; a line that cannot be read ends at its end."""
+    """A quote opens a field only at its start. An unreadable line ends at its line end."""
     assert record_ends(data, CsvDialect(multiline=True)).tolist() == ends
 
 
 def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file that is being written may close it; behind so many bytes, nobody will."""
+    """A writer may still close the quote of a growing file, but only within a byte limit."""
     dialect = CsvDialect(multiline=True)
     data = b'a,b\n1,"2\n3,4\n'
 
@@ -73,7 +73,7 @@ def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
 def test_ends_after_an_end_do_not_depend_on_what_was_before(
     dialect: CsvDialect | None, data: bytes, cut: int
 ) -> None:
-    """A range begins where another ended, and is read by somebody who saw no more."""
+    """A range starts where another one ended, and its reader sees no earlier bytes."""
     ends = [0, *record_ends(data, dialect).tolist()]
     start = ends[cut % len(ends)]
 
@@ -86,7 +86,7 @@ def test_ends_after_an_end_do_not_depend_on_what_was_before(
 @DIALECTS
 @given(data=RAW)
 def test_what_is_known_to_end_stays_so(dialect: CsvDialect | None, data: bytes) -> None:
-    """Whatever is written behind it."""
+    """Bytes appended later do not change the known ends."""
     known = record_ends(data, dialect, final=False).tolist()
 
     assert record_ends(data, dialect).tolist()[: len(known)] == known
@@ -97,7 +97,7 @@ def test_what_is_known_to_end_stays_so(dialect: CsvDialect | None, data: bytes) 
 @DIALECTS
 @given(data=RAW)
 def test_records_are_split_and_blank_ones_left_out(dialect: CsvDialect | None, data: bytes) -> None:
-    """What has no ink is no record; the last one may lack its line end."""
+    """A blank line is not a record. The last record may lack its line end."""
     starts, ends = split_records(data, dialect)
 
     bounds = [0, *record_ends(data, dialect).tolist()]
@@ -109,7 +109,7 @@ def test_records_are_split_and_blank_ones_left_out(dialect: CsvDialect | None, d
 
 @given(data=RAW)
 def test_records_are_trimmed_of_white_space(data: bytes) -> None:
-    """However much there is of it."""
+    """White space around a record is trimmed, in any amount."""
     starts, ends = split_records(data)
     first, last = trim_records(data, starts, ends)
     records = [data[a:b] for a, b in zip(starts, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""A log as a source: its records by their positions, and a cursor that holds them."""
+"""A log as a source: records by position, and a cursor that holds them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def cursors_of(location: Location) -> dict[str, int]:
 
 @PROTOCOLS
 async def test_records_are_rows_once(protocol: str) -> None:
-    """In ticks that end where an object does; what is appended later goes on from there."""
+    """Ticks end at object boundaries, and a later ingest continues after them."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 7, protocol=protocol)
@@ -77,7 +77,10 @@ async def test_records_are_rows_once(protocol: str) -> None:
 
 @PROTOCOLS
 async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
-    """From the source's creation on, until it is dropped; it moves once a tick is committed."""
+    """A cursor holds the log's records from the creation of the source until its drop.
+
+    It moves after each commit.
+    """
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 6, protocol=protocol)
@@ -103,7 +106,7 @@ async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
 
 
 async def test_a_cursor_that_was_deleted_is_made_again() -> None:
-    """By the next run: one under way takes it that the source was dropped."""
+    """The next run makes it again. A run in progress assumes that the source was dropped."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 2)
@@ -117,7 +120,10 @@ async def test_a_cursor_that_was_deleted_is_made_again() -> None:
 
 
 async def test_two_ingesters_take_each_record_once() -> None:
-    """Who is behind finds records collected that the other has taken, and goes on."""
+    """An ingester that is behind may find its records collected after the other took them.
+
+    It continues.
+    """
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 6)
@@ -134,7 +140,7 @@ async def test_two_ingesters_take_each_record_once() -> None:
 
 
 async def mint(ingester: Ingester) -> None:
-    """Bind the next range, and die."""
+    """Bind the next range without computing it, like an ingester that dies."""
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     assert plan is not None
@@ -142,7 +148,7 @@ async def mint(ingester: Ingester) -> None:
 
 
 async def test_json_is_decoded_and_bad_records_are_told() -> None:
-    """By their log and position."""
+    """The error of a bad record names its log and position."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await shelf_on(store).create("l")
@@ -159,7 +165,7 @@ async def test_json_is_decoded_and_bad_records_are_told() -> None:
 
 
 async def test_bodies_are_text_if_they_are_asked_to_be() -> None:
-    """One that is no text is a bad row."""
+    """A body that is not UTF-8 is a bad row, if the schema declares text."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await shelf_on(store).create("l")
@@ -174,7 +180,7 @@ async def test_bodies_are_text_if_they_are_asked_to_be() -> None:
 
 
 async def test_a_source_may_begin_at_the_end_of_its_log() -> None:
-    """What was there before is not for it, however late it is ingested first."""
+    """With `from=newest`, records before the creation of the source are not ingested."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 3)
@@ -187,7 +193,10 @@ async def test_a_source_may_begin_at_the_end_of_its_log() -> None:
 
 @PROTOCOLS
 async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: str) -> None:
-    """Chroma's, for instance; and its requests are counted."""
+    """A source can read a log in another location.
+
+    The ingester counts its requests to that store.
+    """
     theirs = await open_location(str(tmp_path / "lake"), create=True, clock=SwiftClock())
     await log_of(theirs.store, "l", 3, protocol=protocol)
     location = await location_on(MemoryStore(name="memory://"))
@@ -200,7 +209,7 @@ async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: 
 
 
 async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) -> None:
-    """Its positions stand for other records now: a source must not go on as if nothing were."""
+    """Its positions now name other records, so the source must not continue."""
     location = await open_location(str(tmp_path), create=True, clock=SwiftClock())
     await log_of(location.store, "l", 3)
     await source_of(location)
@@ -217,7 +226,10 @@ async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) 
 
 
 async def test_a_log_that_is_gone_says_so() -> None:
-    """Destroyed, or never there; and a source can be dropped all the same."""
+    """The error states that the log was destroyed or never existed.
+
+    The source can still be dropped.
+    """
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     with pytest.raises(NoSuchLog, match="'tidelog log list' lists"):
@@ -266,7 +278,7 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
-    """In a sentence, and before anything is made."""
+    """A wrong setting raises UsageError and leaves no cursor."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 1)
@@ -286,7 +298,7 @@ records = st.lists(
 async def test_contents_do_not_depend_on_how_a_log_is_cut(
     batches: list[list[tuple[int, int]]], bytes_max: int
 ) -> None:
-    """A tick may end within an object, where times are the data's."""
+    """If times come from the data, a tick may end within an object."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await shelf_on(store).create("l")
@@ -313,7 +325,7 @@ async def test_contents_do_not_depend_on_how_a_log_is_cut(
 
 
 async def test_a_run_follows_a_log() -> None:
-    """What is appended while it waits is in with the next look."""
+    """The run takes records that are appended while it waits."""
     store = MemoryStore(name="memory://")
     location = await location_on(store, clock=SystemClock())
     await log_of(store, "l", 2)
@@ -343,7 +355,7 @@ async def test_a_run_follows_a_log() -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
 async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(landed: bool) -> None:
-    """The cursor never goes past what is committed: each record is in, and once, at the end."""
+    """The cursor never passes uncommitted records, so each record is in exactly once at the end."""
     writes = 0
     for failing in range(100):
         store = MemoryStore(name="memory://")

@@ -1,4 +1,4 @@
-"""A log's source that is dropped while it is ingested: nothing of it is left in the log."""
+"""A log's source that is dropped during ingestion: it leaves no cursor in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.testing import Fault, Faulty, Request
 async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would hold the log's records for ever, for nobody."""
+    """A cursor without a source would hold the log's records forever."""
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
@@ -42,7 +42,7 @@ async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
 
 
 async def dropped_halfway(store: MemoryStore, number: int, *, landed: bool) -> bool:
-    """Drop a log's source in a process that dies at a write; return False if it did not die."""
+    """Drop a log's source in a process that dies at a write. Return False if it did not die."""
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
     await location.create_source(SourceSpec(name="s", kind="log", settings={"log": "l"}))
@@ -71,7 +71,7 @@ async def collect(location: Location, *, after_us: int = 0) -> None:
 async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
     again: str, landed: bool
 ) -> None:
-    """A cursor of a source that does not exist holds the log's records forever."""
+    """A cursor without a source holds the log's records forever."""
     for number in count():
         store = MemoryStore(name="memory://")
         died = await dropped_halfway(store, number, landed=landed)
@@ -80,7 +80,7 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
         if again == "collect" and is_dropped:
             await collect(location)
         elif died:
-            with suppress(NoSuchCollection):  # The drop was done but for its answer.
+            with suppress(NoSuchCollection):  # The drop may be complete, with only its answer lost.
                 await location.drop_source("s")
         assert (await (await location.log("l")).cursors()).cursors == {}, number
         with pytest.raises(NoSuchCollection):
@@ -95,7 +95,7 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
 
 
 async def test_a_cursor_that_a_killed_ingester_made_late_goes_with_the_shards() -> None:
-    """The drop released the source before: the ingester slept through it, and died."""
+    """An ingester may create the cursor after the drop released it, and then die."""
     store = MemoryStore(name="memory://")
     assert not await dropped_halfway(store, 99, landed=False)
     location = await lake(store)
@@ -107,7 +107,7 @@ async def test_a_cursor_that_a_killed_ingester_made_late_goes_with_the_shards() 
 
 
 async def test_a_log_that_cannot_be_reached_is_released_later() -> None:
-    """The source is dropped all the same, and the cursor goes once the store answers."""
+    """The source is dropped at once. The cursor is deleted once the log's store answers."""
     store = MemoryStore(name="memory://")
     assert await dropped_halfway(store, 1, landed=False)
 

@@ -1,4 +1,4 @@
-"""States that are gone: a consensus object that somebody deleted is damage, not "nothing yet"."""
+"""Lost states: a deleted consensus object is damage, not an empty shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = r"the state of '{}' is missing, though it was written: restore the object
 
 
 async def fed(folder: Path, *, runs: int) -> Location:
-    """Make a source, and ingest so many files of it."""
+    """Create a source, and ingest the given number of files."""
     spec = SourceSpec(
         name="c", files=str(folder / "*.jsonl"), schema="n bigint, t bigint", shards=2,
         time_column="t",
@@ -45,7 +45,7 @@ def lose(folder: Path, state: str) -> None:
 async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
     tmp_path: Path, which: str, runs: int
 ) -> None:
-    """It read as one that nothing was ingested into, and was ingested into anew."""
+    """A lost state must not read as empty, because an ingester would then take all files again."""
     location = await fed(tmp_path, runs=runs)
     _, rendition = await location.source("c")
     shards = {"output": rendition.shards[1], "remap": rendition.remap, "errors": rendition.errors}
@@ -67,7 +67,7 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
 async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
     tmp_path: Path, which: str
 ) -> None:
-    """A backup of one object was put back: what came after it is in others, or would come again."""
+    """Restoring an old backup of one object is damage: the other objects are newer."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     shards = {"output": rendition.shards[0], "remap": rendition.remap, "errors": rendition.errors}
@@ -88,7 +88,7 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
 
 
 async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_path: Path) -> None:
-    """It is what an ingester leaves that died between two commits."""
+    """A state behind by less than one binding is like that after a crash between two commits."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     place = tmp_path / "lake" / "consensus" / rendition.shards[0]
@@ -101,7 +101,7 @@ async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_pat
 
 
 async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> None:
-    """Rows of one key would be looked for where others are."""
+    """With swapped states, rows of a key would be in the wrong shard."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)
@@ -121,7 +121,10 @@ async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> None:
-    """It read as one without sources, and took a new one of the same name."""
+    """A location without its catalog must not read as empty.
+
+    It must not accept a new source either.
+    """
     location = await fed(tmp_path, runs=1)
     lose(tmp_path, "catalog")
     location = await open_location(str(tmp_path / "lake"))
@@ -135,7 +138,7 @@ async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
-    """It read as none at all, and was made anew over what is there."""
+    """A location without `tidelog.json` must not read as absent, nor be created again."""
     location = await fed(tmp_path, runs=1)
     (tmp_path / "lake" / "tidelog.json").unlink()
 
@@ -148,7 +151,7 @@ async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path) -> None:
-    """A shard that somebody made by its name is nothing that a source writes."""
+    """A user's shard is not a sign of a lost catalog."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     await shard.compare_and_append(None, 0, 1)
@@ -159,7 +162,10 @@ async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path
 
 
 async def test_a_shard_that_has_a_rollup_was_written(tmp_path: Path) -> None:
-    """Nothing but a record of the state leads to one, whatever died on the way."""
+    """Only a record of the state leads to a rollup.
+
+    A rollup without a state therefore proves a loss.
+    """
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     for time in range(66):

@@ -1,4 +1,4 @@
-"""Shards are kept in order: merged, collected, and buried when their source is dropped."""
+"""Maintenance of shards: merges, collection, and the deletion of dropped sources."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture(autouse=True)
 def _objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each part be an object, so that there is something to delete."""
+    """Store each part as an object, so that there is something to delete."""
     monkeypatch.setattr(part, "INLINE_BYTES", -1)
 
 
 async def fed(
     folder: Path, ticks: int, *, name: str = "c", clock: StuckClock | None = None
 ) -> Location:
-    """Return a location, a source of which had so many files, one a tick."""
+    """Return a location with a source that took the given number of files, one per tick."""
     inputs = folder / f"in-{name}"
     inputs.mkdir(exist_ok=True)
     location = await open_location(str(folder / "lake"), create=True, clock=clock)
@@ -67,7 +67,7 @@ async def collected(location: Location, *, after_us: int | None = None) -> list[
 
 
 async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
-    """Also those that nobody reads by name: what was bound, and what was deleted."""
+    """Maintenance includes the shards of bindings and of deletions."""
     location = await fed(tmp_path, 20)
     await fed(tmp_path, 3, name="d")
     tending = location.maintenance
@@ -83,7 +83,7 @@ async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
 
 
 async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
-    """What is bound, held back and fed back is read of merged batches as it was before."""
+    """The ingester reads bindings, held-back rows and its own output correctly after merges."""
     location = await fed(tmp_path, 9)
     tending = location.maintenance
     for tick in range(9, 18):
@@ -102,7 +102,10 @@ async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
 
 
 async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
-    """By whoever asks for it then; a reader has so long to read by what it knew."""
+    """The next collection after that hour deletes them.
+
+    Until then, readers of an old state still work.
+    """
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     (shard,) = (await location.source("c"))[1].shards
@@ -121,7 +124,7 @@ async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
 
 
 async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
-    """But a rollup a shard: the shard is finished, for a process that still writes it.
+    """Only one rollup per shard remains, which tells late writers that the shard is finished.
 
     Readers have an hour.
     """
@@ -147,13 +150,13 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     for shard in zombie.written:
         assert (await shard.upper()).is_empty
 
-    # The name is free; what is made anew has nothing to do with what was.
+    # A new source of the same name has nothing in common with the old one.
     again = await fed(tmp_path, 2, clock=clock)
     assert (await (await again.collection("c")).describe())["rows"] == 2
 
 
 async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> None:
-    """Its shards were never written, and are not to be from then on."""
+    """Its shards were never written, and no process can write them afterwards."""
     location = await fed(tmp_path, 0)
     zombie = await location.ingester("c")
     await location.drop_source("c")
@@ -164,7 +167,7 @@ async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> No
 
 
 async def test_the_catalog_stays_small(tmp_path: Path) -> None:
-    """Nobody reads what it was: a location whose sources come and go does not grow by that."""
+    """Sources that come and go must not enlarge the catalog forever."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     (tmp_path / "in").mkdir()
     for number in range(12):
@@ -182,7 +185,7 @@ async def test_the_catalog_stays_small(tmp_path: Path) -> None:
 
 
 async def test_who_follows_merges_beside(tmp_path: Path) -> None:
-    """A source that is fed for years has few batches, and nobody has to think of it."""
+    """A followed source has few batches after many ticks, without any action by the user."""
     location = await fed(tmp_path, 0)
     ingester = await location.ingester("c")
     inputs = tmp_path / "in-c"
@@ -210,7 +213,7 @@ async def test_who_follows_merges_beside(tmp_path: Path) -> None:
 
 
 async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
-    """A part that is damaged is told of by who ingests, and rows come in all the same."""
+    """The ingester reports a damaged part, and continues to take rows."""
     location = await fed(tmp_path, 20)
     ingester: Ingester = await location.ingester("c")
     shard = ingester.errors
@@ -231,7 +234,7 @@ async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
 
 
 async def test_shards_of_ones_own_have_the_same(tmp_path: Path) -> None:
-    """The primitive below collections is merged and collected by its handle."""
+    """A user's own shard has the same calls on its handle."""
     location = await fed(tmp_path, 0)
     shard = location.shard("mine", schema=(await location.source("c"))[1].data_schema.data)
     assert isinstance(shard, Shard)

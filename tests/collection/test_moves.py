@@ -1,4 +1,4 @@
-"""Files that move: taken once under whatever name, and what may be taken twice is told."""
+"""Moved files: taken once under any name. A possible duplicate is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = [("json", ""), ("json", ".gz"), ("csv", ""), ("parquet", "")]
 
 
 def write(path: Path, *numbers: int) -> Path:
-    """Write numbers in the form that the file's name asks for; all of one time."""
+    """Write numbers in the format of the file's name, all with the same time."""
     if path.suffix == ".parquet":
         pq.write_table(
             pa.table({"n": pa.array(numbers, pa.int64()), "at": [5] * len(numbers)}), path
@@ -52,7 +52,10 @@ async def made(folder: Path, *, format: str = "json", timed: bool = False) -> Lo
 async def test_a_file_that_was_renamed_is_not_taken_again(
     tmp_path: Path, format: str, suffix: str, timed: bool
 ) -> None:
-    """Once, twice, and by whichever process; it is told under its name, by the status too."""
+    """A renamed file is recognised once, twice, and by any process.
+
+    The run and the status report its name.
+    """
     await made(tmp_path, format=format, timed=timed)
     a, b, c = (tmp_path / "in" / f"{name}.{format}{suffix}" for name in "abc")
     write(a, 1, 2)
@@ -79,7 +82,7 @@ async def test_a_file_that_was_renamed_is_not_taken_again(
 @pytest.mark.parametrize("when", ["before it was seen", "after"])
 @pytest.mark.parametrize("timed", [False, True])
 async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: bool) -> None:
-    """Appended rows are taken, and no others; if it is rewritten, it is another file."""
+    """The ingester takes appended rows only. A rewritten file counts as another file."""
     await made(tmp_path, timed=timed)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, 1, 2)
@@ -101,7 +104,10 @@ async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: 
 
 
 async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path) -> None:
-    """A report may say every day the same: not to take it would lose rows. It is told."""
+    """A daily report may repeat its bytes, so skipping it would lose rows.
+
+    The ingester reports it.
+    """
     await made(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, 1, 2)
@@ -116,7 +122,7 @@ async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path)
 
 
 async def test_a_copy_is_another_file(tmp_path: Path) -> None:
-    """Beside what it was copied from; and one of a file that was moved, which is known again."""
+    """A copy next to its original is another file, also if the original was moved before."""
     await made(tmp_path)
     a, b, c, d = (tmp_path / "in" / f"{name}.jsonl" for name in "abcd")
     write(a, 1)
@@ -135,7 +141,7 @@ async def test_a_copy_is_another_file(tmp_path: Path) -> None:
 async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
     tmp_path: Path, rows: int
 ) -> None:
-    """The ingester sums no bytes of an object: the size is its only mark, however small."""
+    """The ingester reads no bytes of an object to identify it, so only the size shows a rename."""
     await made(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, *range(rows))
@@ -149,7 +155,7 @@ async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
 
 
 async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
-    """Beside it, through a folder, or from elsewhere; and where the links came first."""
+    """Links may be next to the file, in a linked folder or outside, and may come first."""
     await made(tmp_path)
     folder, apart = tmp_path / "in", tmp_path / "apart"
     (folder / "x").mkdir()
@@ -189,7 +195,7 @@ async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path
     ],
 )
 async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, name: str) -> None:
-    """Until it has its name: then it is taken, once."""
+    """The ingester skips temporary names. It takes the file once after it has its final name."""
     await made(tmp_path)
     path = tmp_path / "in" / name
     path.parent.mkdir(exist_ok=True)
@@ -204,7 +210,7 @@ async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, nam
 async def test_a_file_that_goes_while_it_is_surveyed_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stops no other: it was listed, and is not bound."""
+    """The file was listed but is not bound, and the others are ingested."""
     await made(tmp_path)
     write(tmp_path / "in" / "a.jsonl", 1)
     write(tmp_path / "in" / "b.jsonl", 2)

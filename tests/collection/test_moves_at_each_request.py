@@ -1,4 +1,4 @@
-"""Tools that move logs during a run, at each of its requests in turn: each row is in once."""
+"""Tools that move logs during a run, at many of its requests in turn: each row is in once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 
-STEP = 5  # All requests of all tools take four minutes: 1 takes each of them.
+STEP = 5  # A step of 1 would test every request, and take four minutes.
 
 
 @dataclass(slots=True)
 class Logs:
-    """A folder of logs, and the numbers that were ever written into them."""
+    """A folder of logs, and all numbers written into them."""
 
     folder: Path
     written: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Logs:
 
 
 def rotate(logs: Logs) -> None:
-    """Rotate twice. Each log begins with the same record, and has the same size."""
+    """Rotate twice. Each log starts with the same record, and has the same size."""
     for number in (70, 80):
         logs.rename("app.log.2", "app.log.3")
         logs.rename("app.log.1", "app.log.2")
@@ -58,7 +58,10 @@ def rotate(logs: Logs) -> None:
 
 
 def rotate_at_once(logs: Logs) -> None:
-    """Rotate within one tick of the disk's clock: the new log has the size and date of the old."""
+    """Rotate within one tick of the disk's clock.
+
+    The new log has the size and date of the old one.
+    """
     dated = (logs.folder / "app.log").stat()
     rotate(logs)
     for name in ("app.log", "app.log.1"):
@@ -73,7 +76,7 @@ def rotate_by_date(logs: Logs) -> None:
 
 
 def rotate_and_compress(logs: Logs) -> None:
-    """Rotate, and compress a former log, with its date."""
+    """Rotate, and compress a former log with its date."""
     rotate(logs)
     path = logs.folder / "app.log.2"
     dated = path.stat().st_mtime
@@ -92,21 +95,21 @@ def copy_and_truncate(logs: Logs) -> None:
 
 
 def save_by_rename(logs: Logs) -> None:
-    """Write a longer copy under another name, and rename it, as editors do, and rsync."""
+    """Write a longer copy under another name and rename it, as editors and rsync do."""
     shutil.copy(logs.folder / "app.log", logs.folder / ".app.log.a1B2c3")
     logs.rename(".app.log.a1B2c3", "app.log")
     logs.write("app.log", 70)
 
 
 def write_in_place(logs: Logs) -> None:
-    """Write all of a log again, and more, as rsync does with --inplace."""
+    """Write a log again with more records, as rsync does with --inplace."""
     data = (logs.folder / "app.log").read_bytes()
     (logs.folder / "app.log").write_bytes(data)
     logs.write("app.log", 70)
 
 
 def rename_when_written(logs: Logs) -> None:
-    """Write files under the names of Hadoop, and rename them."""
+    """Write files under Hadoop's temporary names, and rename them."""
     for hidden, name in (("_temporary", "part-0.log"), ("", "part-1.log")):
         (logs.folder / hidden).mkdir(exist_ok=True)
         path = f"{hidden}/{name}" if hidden else f"{name}._COPYING_"
@@ -116,7 +119,7 @@ def rename_when_written(logs: Logs) -> None:
 
 @dataclass(slots=True)
 class Run:
-    """A run of a process, during which ``act`` happens at one request, and perhaps a kill there."""
+    """A run of a process, with ``act`` at one request, and possibly a kill there."""
 
     store: MemoryStore
     act: Callable[[], None]
@@ -148,7 +151,7 @@ class Run:
 
 
 async def play(folder: Path, tool: Callable[[Logs], None], at: int, *, is_killed: bool) -> Run:
-    """Return a run in which a tool works at one request, after its rows are compared."""
+    """Run a tool at one request of a run, compare the rows, and return the run."""
     logs = Logs(folder / "in")
     logs.folder.mkdir(parents=True)
     logs.write("app.log.1", 0, 1, 2, 3)
@@ -192,7 +195,7 @@ async def play(folder: Path, tool: Callable[[Logs], None], at: int, *, is_killed
 async def test_a_tool_may_work_at_any_request_of_a_run(
     tmp_path: Path, tool: Callable[[Logs], None], is_killed: bool
 ) -> None:
-    """A listing is older than the reads that follow it, so only identities tell files apart."""
+    """A listing is older than the reads after it, so only identities distinguish files."""
     at = 1
     while True:
         run = await play(tmp_path / str(at), tool, at, is_killed=is_killed)

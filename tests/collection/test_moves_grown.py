@@ -1,4 +1,4 @@
-"""Files that were renamed and have grown, came back, or were copied: each row is in once."""
+"""Files that were renamed and extended, renamed back, or copied: each row is in once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def made(folder: Path, *, format: str = "json") -> None:
 async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
     tmp_path: Path, suffix: str, count: int
 ) -> None:
-    """Its first member is in, whatever its length; the one behind it comes."""
+    """The ingester recognises the first member of any length, and takes the member after it."""
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(lines(*range(count)), suffix))
@@ -53,7 +53,7 @@ async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
 async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
     tmp_path: Path, format: str, begin: bytes, more: bytes
 ) -> None:
-    """What its first record was, it is, though the line in which that stands goes on."""
+    """The first record identifies the file, although its line goes on after the append."""
     await made(tmp_path, format=format)
     old, new = (tmp_path / "in" / f"{name}.json" for name in "ab")
     old.write_bytes(begin)
@@ -69,7 +69,7 @@ async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
 
 
 async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> None:
-    """What was taken of it under the other name, is in."""
+    """The rows taken under the other name are not taken again."""
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     old.write_bytes(lines(1))
@@ -85,7 +85,7 @@ async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> 
 
 
 async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
-    """The other is a copy, and so another file; also where they are found at once."""
+    """The other file is a copy, and so a file of its own, even if both are found at once."""
     await made(tmp_path)
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
     a.write_bytes(lines(1))
@@ -98,7 +98,7 @@ async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
 
 
 async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path) -> None:
-    """A folder is renamed, whose files are larger than what a tick takes."""
+    """A renamed folder has more files than a tick takes, and a new file is still ingested."""
     await made(tmp_path)
     (tmp_path / "in" / "old").mkdir()
     count = 70
@@ -114,7 +114,7 @@ async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path
 
 
 async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> None:
-    """By whichever names, in whatever order, and wherever it grows."""
+    """The ingester recognises the file under any names, in any order, with appends between."""
     await made(tmp_path)
     path = tmp_path / "in" / "a.jsonl"
     path.write_bytes(lines(0))
@@ -134,14 +134,17 @@ async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> Non
 async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
     tmp_path: Path, suffix: str, more: tuple[int, ...]
 ) -> None:
-    """Files begin alike where each has the same first record: none of it may be missing."""
+    """Files of equal beginning are different files if one is deleted before the other appears.
+
+    No row may be lost.
+    """
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(b'{"n": 0}\n', suffix) if suffix else b'{"n": 0}\n')
     first = old.read_bytes()
     await ingested(tmp_path)
     old.unlink()
-    new.write_bytes(first)  # On many disks in the inode that the old one had.
+    new.write_bytes(first)  # Many disks reuse the inode of the old file.
     os.utime(new, (1, 1))
     with new.open("ab") as file:
         for n in more:
@@ -153,7 +156,7 @@ async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
 
 
 async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> None:
-    """Its date is another, and it is that file all the same; also where it grows afterwards."""
+    """The file keeps its identity with a new date, and also if it grows afterwards."""
     await made(tmp_path)
     path = tmp_path / "in" / "a.jsonl"
     path.write_bytes(lines(0))
@@ -171,7 +174,10 @@ async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> N
 
 
 async def test_a_copy_with_its_date_is_the_file_that_is_gone(tmp_path: Path) -> None:
-    """So is what was moved to another disk, under the name that it had or another one."""
+    """A file copied with its date, then deleted, counts as moved.
+
+    It may have its old name or a new one.
+    """
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     old.write_bytes(lines(0))

@@ -1,4 +1,4 @@
-"""Files that are renamed while an ingester looks at them, or two do: each row is in once."""
+"""Files renamed during a look, or with two ingesters: each row is in once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def made(folder: Path, *places: str, timed: bool = False) -> None:
 
 
 async def ingester(folder: Path) -> Ingester:
-    """Return an ingester as a process of its own has it."""
+    """Return an ingester as another process opens it."""
     found = await (await open_location(str(folder / "lake"))).ingester("c")
     await found.refresh()
     return found
@@ -50,7 +50,10 @@ async def ingester(folder: Path) -> Ingester:
 async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_name(
     tmp_path: Path, timed: bool
 ) -> None:
-    """What one remembers of a file is what stood when it looked; the other has an older listing."""
+    """An ingester may remember a move that is undone before its tick.
+
+    Another ingester has an older listing.
+    """
     await made(tmp_path, "in", timed=timed)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(old, 1)
@@ -73,7 +76,7 @@ async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_
 async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
     tmp_path: Path,
 ) -> None:
-    """By it, the file is shorter than what another ingester took of it under its other name."""
+    """The listing is older than a tick of another ingester, which took more of the file."""
     await made(tmp_path, "in")
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(old, 1)
@@ -96,7 +99,10 @@ async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
 async def test_a_file_that_goes_while_it_is_looked_at_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """It may be one that was taken: that could not be told, and its bytes are still at hand."""
+    """The file may be a renamed one, which cannot be decided once it is gone.
+
+    Its rows wait, and none is bound.
+    """
     await made(tmp_path, "in", timed=timed)
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
     write(a, 1, 2)
@@ -119,7 +125,7 @@ async def test_a_file_that_goes_while_it_is_looked_at_waits(
 
 
 def after_entry(monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[], object]) -> None:
-    """Have something happen once, when a listing has come past a file."""
+    """Run ``change`` once, after a listing has passed the file ``key``."""
     listed, changes = LocalStore.list, [change]
 
     async def late(
@@ -137,7 +143,7 @@ def after_entry(monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[], 
 async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[int, ...]
 ) -> None:
-    """The listing has both of its names."""
+    """The listing contains both names of the file."""
     await made(tmp_path, "inbox", "later")
     old, new = (tmp_path / place / "1.jsonl" for place in ("inbox", "later"))
     write(old, 1, 2)
@@ -156,7 +162,7 @@ async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known
 async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listing has both of its names, and under one of them not all that is in was taken."""
+    """The listing contains both names, and under one of them the ingester has taken only a part."""
     await made(tmp_path, "first", "second")
     one, other = (tmp_path / place / "1.jsonl" for place in ("first", "second"))
     write(other, 1)
@@ -175,7 +181,7 @@ async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
 async def test_what_is_not_there_when_it_is_bound_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """Its bytes are at hand, but nothing could tell afterwards which file they were of."""
+    """The bytes are at hand, but a later run could not determine the file that they were from."""
     await made(tmp_path, "in", timed=timed)
     old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
     find = Search.run
@@ -200,7 +206,7 @@ def learnt(moves: Moves, path: str, before: FileRange, *, identity: str) -> bool
 
 
 def test_two_new_names_of_one_file_are_both_known() -> None:
-    """It was renamed while it was listed; a copy with its date is another file."""
+    """A file renamed during a listing has two new names. A copy with its date is another file."""
     moves = Moves()
     before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
     assert learnt(moves, "copy", before, identity="i2")
@@ -211,7 +217,7 @@ def test_two_new_names_of_one_file_are_both_known() -> None:
 
 
 def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
-    """Nothing would say whose it was."""
+    """No binding would state the origin of a name that no listing shows."""
     moves = Moves()
     before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
     assert learnt(moves, "b", before, identity="i1")
@@ -220,7 +226,7 @@ def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
 
 
 async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
-    """Both are there: so it was not renamed, and is taken under both, as ever."""
+    """Both names exist, so the file was not renamed. The ingester takes it under both."""
     await made(tmp_path, "in")
     old = write(tmp_path / "in" / "a.jsonl", 1)
     await ingested(tmp_path)
@@ -233,7 +239,7 @@ async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
 async def test_a_file_that_is_away_for_a_moment_is_taken_by_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is as it was, so that nothing but another look shows that it can be taken now."""
+    """The file is unchanged after its return, so only another look finds that it can be taken."""
     await made(tmp_path, "in")
     file = write(tmp_path / "in" / "a.jsonl", 1)
     away = tmp_path / "a"

@@ -1,4 +1,4 @@
-"""Consensus moves: at every moment the location is in one place, and no write is lost."""
+"""Moves of consensus: at each moment the location has one consensus, and no write is lost."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 async def opened(store: Store, **options: Any) -> Location:
-    """Open the location as a process of its own does."""
+    """Open the location as another process does."""
     clock = options.pop("clock", None) or SwiftClock()
     return await open_location("memory://lake", store=store, clock=clock, **options)
 
 
 async def append(location: Location, n: int, *, name: str = "s") -> bool:
-    """Append a number at the next time; False if others were first."""
+    """Append a number at the next time. Return False if another writer was first."""
     shard = location.shard(name, schema=SCHEMA)
     time = (await shard.upper()).time
     updates = pa.table({"n": [n], "_time": [time], "_diff": [1]})
@@ -58,7 +58,7 @@ async def append(location: Location, n: int, *, name: str = "s") -> bool:
 
 
 async def numbers(location: Location, *, name: str = "s") -> list[int]:
-    """Return the numbers that a newcomer reads."""
+    """Return the numbers that a new handle reads."""
     shard = location.shard(name)
     upper = (await shard.upper()).time
     if not upper:
@@ -87,13 +87,16 @@ def places(tmp_path: Path) -> dict[str, str]:
 async def test_a_location_moves_from_place_to_place(
     places: dict[str, str], route: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    """States keep their seqnos; what was written is read; who has the old place open is told."""
+    """States keep their seqnos and contents.
+
+    A process with the old place open gets ConsensusMoved.
+    """
     if "postgres" in route:
         places["postgres"] = request.getfixturevalue("postgres").url()
     store = MemoryStore()
     location = await opened(store, create=True, consensus=places[route[0]])
     written = 0
-    for _ in range(200):  # So that there are rollups, and records that were spilled or truncated.
+    for _ in range(200):  # Enough appends for rollups, and for spilled and truncated records.
         await append(location, written)
         written += 1
     for place in route[1:]:
@@ -117,7 +120,7 @@ async def test_a_location_moves_from_place_to_place(
         location = await opened(store)
         shard = location.shard("s")
         assert await shard.refresh() == before
-        assert shard.machine.seqno == seqno + 1  # The fence.
+        assert shard.machine.seqno == seqno + 1  # The fence takes one seqno.
         for _ in range(3):
             assert await append(location, written)
             written += 1
@@ -126,7 +129,7 @@ async def test_a_location_moves_from_place_to_place(
 
 @dataclass
 class Fuse:
-    """Requests of a process that dies at one of them, whichever of its stores that goes to."""
+    """Requests of a process that dies at one of them, in any of its stores."""
 
     last: int
     happened: bool
@@ -149,7 +152,7 @@ class Fuse:
 
 @dataclass
 class FusedDatabase:
-    """A database that a dying process asks."""
+    """A database of a dying process."""
 
     inner: Database
     fuse: Fuse
@@ -166,7 +169,7 @@ class FusedDatabase:
 
 
 class Burning:
-    """Has databases that are opened within die by a fuse."""
+    """A switch that makes databases opened under it die by a fuse."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._make: Callable[..., Database] = kinds._database
@@ -180,7 +183,7 @@ class Burning:
 
 
 async def assert_closed(store: Store, place: str, location: str) -> None:
-    """Check that of each state of a place nothing is left but where it is now."""
+    """Check that the old place holds nothing but a reference to the new place, for each state."""
     old = kinds.open_consensus(
         kinds.parse_consensus(place), location=location, store=store, clock=SwiftClock()
     )
@@ -197,7 +200,7 @@ async def assert_closed(store: Store, place: str, location: str) -> None:
 async def test_a_move_that_dies_at_any_request_leaves_one_place(
     places: dict[str, str], route: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Reads and writes go on in one place, and the move that is run again comes to its end."""
+    """Reads and writes continue in one place, and a repeated move completes."""
     burning = Burning(monkeypatch)
     points = 0
     for happened in (False, True):
@@ -224,12 +227,12 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
                 pass
             burning.fuse = None
             if not died and not fuse.blown:
-                break  # There are no more requests.
+                break  # The move has ended before request ``last``.
             points += 1
 
             assert await numbers(await opened(store)) == [0, 1, 2]
             if last % 2:
-                # A writer that was there before, and one that comes now: both, or one alone.
+                # A writer from before and a new one: both can write, or only the new one.
                 wrote = [3]
                 assert await append(await opened(store), 3)
                 try:
@@ -258,7 +261,7 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
 
 @dataclass
 class AtWork:
-    """Processes that write to a location while it moves; what they were told, they remember."""
+    """Processes that write to a location while it moves, and remember their acknowledgements."""
 
     store: Store
     acknowledged: list[int] = field(default_factory=list)
@@ -268,7 +271,7 @@ class AtWork:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, n: int, step: int, *, makes: bool) -> None:
-        """Append numbers, or make shards of such names, until the moves are over."""
+        """Append numbers, or create shards with such names, until the moves are complete."""
         location = await opened(self.store, clock=CLOCK)
         told, unsure = (self.made, self.doubted) if makes else (self.acknowledged, self.doubtful)
         while not self.done.is_set():
@@ -284,7 +287,7 @@ class AtWork:
             await CLOCK.sleep(500)
 
     async def move(self, route: list[str]) -> None:
-        """Move from place to place."""
+        """Move consensus to each place of the route."""
         for place in route:
             await CLOCK.sleep(200_000)
             await (await opened(self.store, clock=CLOCK)).move_consensus(place)
@@ -292,7 +295,7 @@ class AtWork:
 
 
 async def test_whoever_writes_meanwhile_loses_nothing(places: dict[str, str]) -> None:
-    """All that was acknowledged is there, once, and so is each shard that was made."""
+    """Each acknowledged append and each created shard is there exactly once."""
     store = MemoryStore()
     await opened(store, create=True)
     busy = AtWork(store)
@@ -315,13 +318,13 @@ async def test_whoever_writes_meanwhile_loses_nothing(places: dict[str, str]) ->
 
 
 async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str, str]) -> None:
-    """By whoever makes it, and by whoever else has the old place open and goes on with it."""
+    """The process that creates the shard, and any other at the old place, get ConsensusMoved."""
     store = MemoryStore()
     await opened(store, create=True)
     maker, other, reader = [await opened(store) for _ in range(3)]
     await (await opened(store)).move_consensus(places["sqlite"])
 
-    # The first request that knows of the move comes after the record has landed.
+    # The first request that reveals the move comes after the record has landed.
     guarded = maker.consensus
     assert isinstance(guarded, GuardedConsensus)
     with pytest.raises(ConsensusMoved) as refused:
@@ -335,7 +338,7 @@ async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str
 
 
 async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) -> None:
-    """Who asks last is heard; what was copied before to the other place counts for nothing."""
+    """The latest move wins. Copies in the other place have no effect."""
     store = MemoryStore()
     location = await opened(store, create=True)
     await append(location, 1)
@@ -360,7 +363,10 @@ async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) ->
 
 @pytest.mark.parametrize("how", ["made", "moved"])
 async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], how: str) -> None:
-    """It was looked for in the store's consensus alone: the location was made anew over itself."""
+    """A loss of `tidelog.json` must be found with any consensus.
+
+    Otherwise the location would be created again.
+    """
     store = MemoryStore()
     first = places["sqlite"] if how == "made" else "store"
     location = await opened(store, create=True, consensus=first)
@@ -382,7 +388,7 @@ async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], ho
 
 
 async def test_what_is_no_place_is_refused(places: dict[str, str], tmp_path: Path) -> None:
-    """Before anything is changed."""
+    """A wrong place raises before any change."""
     store = MemoryStore()
     location = await opened(store, create=True)
     before = dict(store.objects)
@@ -395,7 +401,10 @@ async def test_what_is_no_place_is_refused(places: dict[str, str], tmp_path: Pat
 
 @dataclass(slots=True)
 class Stopped:
-    """Has the first mover of all stand still, before its first fence or after it, until told."""
+    """A switch that stops the first mover before or after its first fence.
+
+    The test continues it.
+    """
 
     monkeypatch: pytest.MonkeyPatch
     is_after: bool
@@ -430,7 +439,7 @@ class Stopped:
 async def test_two_who_make_one_move_both_end_well(
     places: dict[str, str], to: str, is_after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who comes second finds it done, whatever it had done of it before."""
+    """The second mover finds the move complete, whatever it has done itself."""
     store = MemoryStore()
     start = places["other" if to == "store" else "store"]
     location = await opened(store, create=True, consensus=start)
@@ -449,7 +458,7 @@ async def test_two_who_make_one_move_both_end_well(
 async def test_a_mover_that_was_overtaken_opens_no_fence(
     places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may write its own over another's: whoever writes waits for that all the same."""
+    """An overtaken mover may overwrite another's fence. Writers still wait for the current move."""
     store = MemoryStore()
     location = await opened(store, create=True)
     await append(location, 1)
@@ -471,7 +480,7 @@ async def test_a_mover_that_was_overtaken_opens_no_fence(
     stopped.go_on.set()
     await stopped.fenced.wait()
     overtaken.cancel()
-    clock = SystemClock()  # Whose waits last, so that nobody takes the move for dead.
+    clock = SystemClock()  # Real waits, so that the writer does not take the mover for dead.
     writer = asyncio.create_task(append(await opened(store, clock=clock), 2))
     await asyncio.sleep(0.05)
     may_switch.set()

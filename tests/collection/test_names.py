@@ -1,4 +1,4 @@
-"""Names in files that a source lacks, or spells in another case: said once, with what to do."""
+"""Field names that a source lacks or has in another case: reported once, with a remedy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def location_of(folder: Path, format: str, **more: Any) -> Location:
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
-    """Every file has the column; the warning states the remedy."""
+    """The warning comes once although every file has the column, and it states the remedy."""
     (tmp_path / "in").mkdir()
     for number in range(3):
         table = pa.table({"id": [number], "x": ["a"], "y": ["b"], "X": ["c"]})
@@ -76,7 +76,7 @@ async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
 async def test_names_of_any_case_are_one_column(
     tmp_path: Path, format: str, schema: str | None
 ) -> None:
-    """With the option; of two in one row, the one that is spelled as the column counts."""
+    """With `ignore_case`, the name spelled as the column wins if a row has two."""
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"id": [1], "x": ["a"]}))
     write(tmp_path / "in" / "2", format, pa.table({"ID": [2], "X": ["b"]}))
@@ -95,7 +95,7 @@ async def test_names_of_any_case_are_one_column(
 async def test_two_names_of_one_column_are_refused_with_the_option(
     tmp_path: Path, format: str
 ) -> None:
-    """The error says both ways to go on."""
+    """The error states both remedies."""
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"id": [1], "ID": [2]}))
 
@@ -111,7 +111,7 @@ async def test_two_names_of_one_column_are_refused_with_the_option(
 async def test_a_file_all_of_whose_names_have_another_case_names_the_option(
     tmp_path: Path, format: str
 ) -> None:
-    """It waits, and creating the source with the option would take it."""
+    """The file waits. The message names the option that would accept it."""
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"ID": [1], "X": ["a"]}))
 
@@ -135,13 +135,13 @@ async def test_a_file_all_of_whose_names_have_another_case_names_the_option(
     ],
 )
 def test_names_of_a_line_are_respelled_and_nothing_else(line: bytes, respelled: bytes) -> None:
-    """Values keep their digits, and names within values their case."""
+    """Values keep their digits, and names within values keep their case."""
     assert fold_names([line, b'{"id": 1}'], ["id", "x", "é"]) == [respelled, b'{"id": 1}']
 
 
 @given(st.lists(st.sampled_from(["a", "A", "b", "B", "c", "C", "d"]), max_size=5))
 def test_each_column_is_matched_at_the_most_once_by_a_new_spelling(names: Sequence[str]) -> None:
-    """Else two values would stand for one column, and one of them would be lost unsaid."""
+    """Two matches for a column would lose one of their values silently."""
     own = match_names(names, ["a", "B"])
 
     assert [one.casefold() for one in own] == [one.casefold() for one in names]

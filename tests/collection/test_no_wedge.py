@@ -1,4 +1,4 @@
-"""Whatever a row does to the code, it is a bad row; nothing stops for it."""
+"""Rows that break the code: each is a bad row, and ingestion continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TEXT = {
 
 
 class LibraryError(Exception):
-    """What no code of ours expects."""
+    """A library's exception that tidelog does not expect."""
 
 
 def decoded(data: bytes, format: str) -> Decoded:
@@ -79,7 +79,7 @@ def check(found: Decoded, reason: str) -> None:
 def test_a_record_that_breaks_a_parser_is_a_bad_record(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an error that the parser never raised before; its name is the reason."""
+    """The parser raises an unknown error, and its name is the reason."""
     place: Any = decode_json if format == "json" else decode_csv._Records
     name = "_read" if format == "json" else "parse"
     parse = getattr(place, name)
@@ -104,7 +104,7 @@ def test_a_record_that_breaks_a_parser_is_a_bad_record(
 
 
 def test_records_that_all_break_a_parser_are_bad_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them, and there are no rows."""
+    """Each record is a bad one, and there are no rows."""
 
     def breaking(*given: Any, **more: Any) -> Any:
         raise LibraryError
@@ -119,7 +119,7 @@ def test_records_that_all_break_a_parser_are_bad_records(monkeypatch: pytest.Mon
 
 
 def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
-    """Return a file, and its footer."""
+    """Return a Parquet file and its footer."""
     sink = io.BytesIO()
     pq.write_table(table, sink, **more)
     file = sink.getvalue()
@@ -130,7 +130,7 @@ def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
 def test_a_row_that_breaks_a_cast_is_a_bad_row(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every format alike."""
+    """The rule is the same in each format."""
     fit = casts.fit
 
     def breaking(wire: pa.Table, wanted: pa.Schema, *more: Any) -> Fitted:
@@ -151,7 +151,7 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
 
 
 def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
-    """The others are rows; the error says how many rows it stands for."""
+    """The other row groups are rows. The error states the number of lost rows."""
     table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
     file, footer = parquet(table, row_group_size=25, compression="zstd", use_dictionary=False)
     column = pq.read_metadata(io.BytesIO(file)).row_group(1).column(0)
@@ -167,7 +167,7 @@ def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
 
 
 def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None:
-    """To show it must not be what stops the tick."""
+    """Showing a bad row must not stop the tick."""
     times = pa.array([2**50, 0], pa.timestamp("ms"))
     file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
     wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
@@ -182,7 +182,7 @@ def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None
 
 
 def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
-    """It may delete its key or not: nobody can say, and the others must not wait for it."""
+    """The row may or may not delete its key, so it is a bad row. The other rows do not wait."""
     schema = shard_schema(WANTED, key=["n"])
     source = SourceInfo(
         id="i",
@@ -220,7 +220,7 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
 
 
 def rows_break(rows: pa.Table) -> None:
-    """Fail at rows of which one is poisonous."""
+    """Raise if one of the rows is poisonous."""
     if set(POISON) & set(rows.column("n").to_pylist()):
         raise LibraryError
 
@@ -246,7 +246,7 @@ async def run(location: Location) -> Summary:
 async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Its time, its updates, or what is summed of these: whichever step nobody foresaw."""
+    """The failing step may be the time, the updates or their check."""
     work = getattr(compute, step)
 
     def breaking(rows: pa.Table, *given: Any, **more: Any) -> Any:
@@ -266,7 +266,7 @@ async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
 async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In ``source status``, for whoever comes later; and the source can go on without that file."""
+    """A later user sees the file and offset in ``source status``, and can skip the file."""
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, found: FileRange, *given: Any, **more: Any) -> Any:
@@ -289,7 +289,7 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
 async def test_an_error_of_no_file_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Status must not show the last good run for ever."""
+    """The status must not show the last good run after a failure."""
     location = await location_of(tmp_path, '{"n": 1}\n')
 
     def breaking(*_: object) -> None:
@@ -306,7 +306,7 @@ async def test_an_error_of_no_file_is_told_too(
 async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is bound, so nothing has to stop."""
+    """Nothing of the file is bound, so the other files continue."""
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, *given: Any, **more: Any) -> Any:
@@ -323,7 +323,7 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
 
 
 async def test_a_file_whose_name_is_no_text_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """Archives of old systems bring such names: no path of theirs could be recorded."""
+    """Old archives contain such names, which no binding can record."""
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
     write_bytes(os.fsencode(tmp_path) + b"/Z\xfcrich.jsonl", b'{"n": 3}\n')
 
@@ -339,7 +339,7 @@ def write_bytes(path: bytes, data: bytes) -> None:
 
 
 async def test_a_row_that_is_larger_than_a_shard_takes_is_a_bad_row(tmp_path: Path) -> None:
-    """It stopped its source for good, and no file could be named that would be skipped."""
+    """A binding of such a row would stop the source, and a user could not skip it."""
     sizes = (0, 9_000_000, ROW_BYTES_MAX - 100, 7)
     lines = [json.dumps({"n": n, "s": "x" * size}) + "\n" for n, size in enumerate(sizes)]
     files = lines[0] + lines[1], lines[2] + lines[3]

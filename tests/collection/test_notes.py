@@ -1,4 +1,4 @@
-"""Reports about files: they stay in the status until the user acknowledges them."""
+"""Reports about files stay in the status until a user acknowledges them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def status_of(location: Location) -> SourceStatus:
 
 
 async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
-    """The run that made it may have been one of cron, and its output is gone."""
+    """The run that made the report may have been started by cron, without any visible output."""
     location = await opened(await fed(tmp_path))
     rewrite(tmp_path, 2)
     await run_once(await location.ingester("c"))
@@ -67,8 +67,8 @@ async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
 async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
-    """A process may die after it bound the rows: the next one finds nothing to report."""
-    for number in range(landed, 100, 2):  # Each is half of the writes.
+    """A process may die after binding the rows, and the next run has nothing new to report."""
+    for number in range(landed, 100, 2):  # Each case of `landed` takes every second write.
         store, process = await fed(tmp_path), DiesWriting(number, landed)
         rewrite(tmp_path, 2)
         with suppress(LocationError):
@@ -85,11 +85,14 @@ async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
 
 
 async def test_two_ingesters_store_their_reports_at_once() -> None:
-    """Each replaces only the version that it read; the oldest reports make room."""
+    """Each ingester replaces only the version that it read.
+
+    The oldest reports are dropped first.
+    """
     store = MemoryStore(name="memory://")
 
     class Slow(Faulty):
-        """Lets the other ingester write between the reading and the writing."""
+        """Lets the other ingester write between the read and the write."""
 
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -111,7 +114,10 @@ async def test_two_ingesters_store_their_reports_at_once() -> None:
 async def test_damaged_reports_are_reported_and_stop_no_ingester(
     tmp_path: Path, data: bytes
 ) -> None:
-    """They may have named lost rows, so the status says so until the user acknowledges it."""
+    """The damaged object may have named lost rows.
+
+    The status reports it until it is acknowledged.
+    """
     store = await fed(tmp_path)
     location = await opened(store)
     key = notes_path((await location.ingester("c")).info.id)

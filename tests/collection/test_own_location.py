@@ -1,4 +1,4 @@
-"""A location among a source's own files is refused, by whatever names the two are called."""
+"""A location among a source's own files is refused, under any names of the two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def is_refused(files: Path, location: Path, *others: Path) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of files with a location in it; ``link`` leads to it, ``out`` out of it."""
+    """A folder of files with a location in it.
+
+    ``link`` leads to it, and ``out`` leads out of it.
+    """
     (tmp_path / "in" / "lake").mkdir(parents=True)
     (tmp_path / "far" / "lake").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "in")
@@ -36,26 +39,26 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("files", ["in", "link", "in/**/*.parquet", "link/*/status/*.json"])
 @pytest.mark.parametrize("location", ["in/lake", "link/lake", "in/new", "link/new/deeper"])
 def test_a_symbolic_link_hides_no_location(folder: Path, files: str, location: str) -> None:
-    """What is written there was listed as the source's, and each run made more of it."""
+    """Otherwise each run would ingest the location's own objects and create more."""
     deep = files.startswith("link/*") and location.endswith("deeper")
     assert is_refused(folder / files, folder / location) != deep
 
 
 def test_a_location_behind_a_link_among_the_files_is_refused(folder: Path) -> None:
-    """A listing follows the link, though what it leads to lies elsewhere."""
+    """A listing follows the link, so the files include a location outside the folder."""
     assert is_refused(folder / "link", folder / "in" / "out" / "lake")
     assert is_refused(folder / "in", folder / "link" / "out" / "new")
 
 
 def test_a_location_elsewhere_is_none_of_the_files(folder: Path) -> None:
-    """Nor is one whose name begins as theirs does, nor one that the pattern leaves out."""
+    """A similar name, or a file pattern that excludes the location, is no reason to refuse it."""
     assert not is_refused(folder / "in", folder / "far" / "lake")
     assert not is_refused(folder / "in", folder / "in-2")
     assert not is_refused(folder / "link" / "*.jsonl", folder / "in" / "lake")
 
 
 def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
-    """It is a folder like others, alone or as what several places have in common."""
+    """The root is a folder like others, alone or as the common parent of several places."""
     lake = folder / "in" / "lake"
     assert is_refused(Path("/"), lake)
     assert is_refused(Path("/**/*.parquet"), lake)
@@ -65,7 +68,7 @@ def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
 
 
 def test_of_several_places_each_is_looked_at(folder: Path) -> None:
-    """The folder that all lie in has no link in its name, and one of them does."""
+    """Each place is checked, because a link may be in only one of them."""
     (folder / "more").mkdir()
     assert is_refused(folder / "link", folder / "in" / "lake", folder / "more")
     assert not is_refused(folder / "link", folder / "far" / "new-2", folder / "more" / "*.jsonl")
@@ -75,7 +78,7 @@ def test_of_several_places_each_is_looked_at(folder: Path) -> None:
 async def test_what_a_link_among_the_files_leads_to_is_not_taken(
     folder: Path, schema: str | None
 ) -> None:
-    """The link may be older than the location, or newer: no name tells of it."""
+    """A link into the location may be older or newer than it. The ingester cannot rely on names."""
     (folder / "in" / "a.jsonl").write_text('{"n": 1}\n')
     spec = SourceSpec(name="c", files=str(folder / "in"), schema=schema)
     await make_source(folder / "far" / "lake", spec)

@@ -1,4 +1,4 @@
-"""Shards that users name, beside those of collections and the controller's own."""
+"""Shards named by users, next to those of collections and of the catalog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ UPDATES = pa.table({"n": [1], "_time": [0], "_diff": [1]})
 async def test_users_may_call_a_shard_as_tidelog_does_its_own(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Written under such a name, the catalog and a collection's shard were lost before."""
+    """User shards live under a prefix.
+
+    Without it, such a name would overwrite the catalog or a collection.
+    """
     location = await made(tmp_path, kind, request)
     (tmp_path / "a.jsonl").write_text('{"n": 7}\n')
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
@@ -38,7 +41,7 @@ async def test_users_may_call_a_shard_as_tidelog_does_its_own(
 
 
 async def test_a_location_without_shards_lists_none(tmp_path: Path) -> None:
-    """Neither the catalog nor what nobody wrote is listed."""
+    """Neither the catalog nor an unwritten shard is listed."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     await location.shard("s", schema=SCHEMA).refresh()
 
@@ -46,7 +49,7 @@ async def test_a_location_without_shards_lists_none(tmp_path: Path) -> None:
 
 
 async def made(folder: Path, kind: str, request: pytest.FixtureRequest) -> Location:
-    """Make a location of a kind of consensus."""
+    """Create a location with a kind of consensus."""
     place = {"store": "store", "sqlite": f"sqlite:{folder / 'c.db'}"}.get(kind)
     if place is None:
         place = request.getfixturevalue("postgres").url()

@@ -1,4 +1,4 @@
-"""Compressed text: the same rows as of the text, at the same addresses, whatever it is cut into."""
+"""Compressed text: the same rows as plain text, at the same addresses, for any division."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(numbers: Sequence[int]) -> bytes:
 async def test_compressed_files_hold_what_their_text_does(
     tmp_path: Path, format: str, suffix: str
 ) -> None:
-    """Rows, bad rows and their offsets, of ticks of any size, on a disk and in the cloud."""
+    """Rows, bad rows and offsets agree, in ticks of any size, from a disk or a cloud."""
     files = write_files(tmp_path / "plain", format, changes(45))
     (tmp_path / "packed").mkdir()
     for file in sorted((tmp_path / "plain").iterdir()):
@@ -100,7 +100,7 @@ def test_each_row_is_taken_once(
     bytes_max: int,
     versioned: bool,
 ) -> None:
-    """However members and ticks are cut: both may end in the middle of a line."""
+    """Members and ticks may both end in the middle of a line."""
     folder = tmp_path_factory.mktemp("packed")
     bounds = [0, *accumulate(counts)]
     for place, count in enumerate(counts):
@@ -117,7 +117,10 @@ def test_each_row_is_taken_once(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) -> None:
-    """As lines of a text are that grows: a line may go on in the next member, too."""
+    """The ingester takes appended members like appended lines.
+
+    A line may continue in the next member.
+    """
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines([0, 1]) + b'{"n":', suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
@@ -134,7 +137,7 @@ async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_a_file_of_other_text_is_another(tmp_path: Path, suffix: str) -> None:
-    """Its rows are taken, and the run reports that some of them may be there twice."""
+    """The ingester takes its rows, and reports that some of them may be duplicates."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
@@ -147,7 +150,7 @@ async def test_a_file_of_other_text_is_another(tmp_path: Path, suffix: str) -> N
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suffix: str) -> None:
-    """It was bound: whoever reads other text, or none, says so."""
+    """The range is bound, so a reader of other text raises SourceRewritten."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
@@ -172,7 +175,7 @@ async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suf
 async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
     tmp_path: Path, suffix: str
 ) -> None:
-    """Of a torn one whole members are taken; of a damaged one nothing, for it is known too late."""
+    """Whole members of a truncated file are taken. A damaged file gives nothing."""
     text = lines(random.Random(7).sample(range(10**9), 400))
     whole = packed(text, suffix)
     (tmp_path / f"a{suffix}").write_bytes(packed(lines([1]), suffix) + whole[:-10])
@@ -197,7 +200,7 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
 async def test_a_file_that_explodes_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, bomb: bytes
 ) -> None:
-    """A line that fits no memory, or a thousand times as much text as anybody compresses so."""
+    """A line may exceed memory, or the text may far exceed a plausible compression ratio."""
     monkeypatch.setattr(packed_text, "RECORD_BYTES_MAX", 2**20)
     monkeypatch.setattr(packed_text, "FREE_TEXT_BYTES", 2**21)
     monkeypatch.setattr(packed_text, "RATIO_MAX", 100)
@@ -212,7 +215,7 @@ async def test_a_file_that_explodes_is_not_taken(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> None:
-    """Both formats, and of a file that is torn what is there of it."""
+    """Inference works in both formats, and uses the intact part of a truncated file."""
     (tmp_path / f"a.csv{suffix}").write_bytes(packed(b"id;day\n1;13.01.2024\n", suffix))
     text = b'{"id": 1, "at": "2024-01-01"}\n' * 3
     (tmp_path / f"a.json{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-9])
@@ -235,7 +238,7 @@ async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> 
 def test_where_a_frame_of_zstd_ends_is_found_without_decompressing_it(
     sizes: list[int], cut: int
 ) -> None:
-    """One that is not all there ends nowhere."""
+    """A truncated frame has no end."""
     noise = random.Random(1).randbytes(200_000)
     frames = [packed(noise[: size // 2] + b"a" * (size // 2), ".zst") for size in sizes]
     whole = b"".join(frames)
@@ -253,7 +256,7 @@ def test_where_a_frame_of_zstd_ends_is_found_without_decompressing_it(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: str) -> None:
-    """A last line without its end is taken, if its member is whole; else it may be anything."""
+    """A last line without its end is taken only if its member is complete."""
     text = lines([1]) + b'{"n": 2'
     (tmp_path / f"a{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-6])
     (tmp_path / f"b{suffix}").write_bytes(packed(text + b"}", suffix))
@@ -269,7 +272,7 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
 async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """It is the machine's: nothing is lost, and the next run goes on."""
+    """The machine failed, so no row is lost and the next run continues."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed(lines(range(9)), ".gz", (20,)))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / "in"))

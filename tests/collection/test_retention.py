@@ -1,4 +1,4 @@
-"""What a collection keeps of its past: no less than it was told, and no more for long."""
+"""Retention of a collection: old times stay readable for that long, and not much longer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = 3
 
 
 async def fed(folder: Path, days: int, **asked: Any) -> Location:
-    """Return a location whose source had a file each day, which takes back what was before."""
+    """Return a location whose source took a file each day. Each row retracts the one before it."""
     (folder / "in").mkdir(parents=True, exist_ok=True)
     spec = SourceSpec(
         name="c",
@@ -64,7 +64,10 @@ def wanted(day: int) -> list[tuple[int, int]]:
 
 
 async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
-    """Newer rows stay as they are after merges and collection, and so do newer bad rows."""
+    """Newer rows and newer bad rows stay after merges and collection.
+
+    Older times become unreadable.
+    """
     location = await fed(tmp_path, 20, retain="5s")
     tending = location.maintenance
     async for _ in tending.compact(await tending.kept(), full=True):
@@ -83,7 +86,7 @@ async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
 
 
 async def test_all_is_kept_unless_told(tmp_path: Path) -> None:
-    """For ever, whatever is merged: the default loses nothing."""
+    """The default keeps every time forever, even after merges."""
     location = await fed(tmp_path, 12)
     tending = location.maintenance
     async for _ in tending.compact(await tending.kept(), full=True):
@@ -93,7 +96,7 @@ async def test_all_is_kept_unless_told(tmp_path: Path) -> None:
 
 
 async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
-    """At once, whether anybody ingests or not; what was given up does not come back."""
+    """A new retention takes effect at once, without an ingester. Times given up do not return."""
     location = await fed(tmp_path, 12)
     running = await location.ingester("c")
     await location.retain("c", 4_000)
@@ -110,7 +113,7 @@ async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
     with pytest.raises(AsOfBeforeSince):
         await contents(location, 6)
 
-    # An ingester that ran all the while obeys the newest word.
+    # A running ingester applies the newest retention.
     row = {"k": 1, "v": 40, "at": 40_000}
     (tmp_path / "in" / "100.jsonl").write_text(json.dumps(row) + "\n")
     await run_once(running)
@@ -120,7 +123,10 @@ async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
 
 
 async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -> None:
-    """A shorter one moved the hold ``history``; the past was held by others, and stays readable."""
+    """A shorter retention moves the hold `history`, but other holds keep the times.
+
+    A later longer one keeps them too.
+    """
     location = await fed(tmp_path, 12)
     collection = await location.collection("c")
     await collection.hold("audit", 2_000)
@@ -143,7 +149,7 @@ async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -
 async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
     tmp_path: Path,
 ) -> None:
-    """Before anything is given up."""
+    """The plan changes nothing itself."""
     location = await fed(tmp_path, 12)
     collection = await location.collection("c")
     await collection.hold("audit", 2_000)
@@ -158,7 +164,7 @@ async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
 
 
 async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_path: Path) -> None:
-    """The tick ends with the retention that it began with; see docs/guides/retention.md."""
+    """A tick ends with the retention that it began with. See docs/guides/retention.md."""
     location = await fed(tmp_path, 6, retain="2s")
     shards = (await location.collection("c")).all_shards
     await place_hold(shards, "keep", None)
@@ -185,7 +191,10 @@ async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_pa
 
 
 async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:
-    """The newest contents can be read in any case; and so can a shard that nobody has written."""
+    """The newest contents stay readable with a retention of zero.
+
+    Zero is also valid for an unwritten shard.
+    """
     location = await fed(tmp_path, 3, retain="0s")
     assert await contents(location, 2) == wanted(2)
     empty = await fed(tmp_path / "empty", 0)
@@ -195,7 +204,7 @@ async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:
 
 
 async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
-    """What is late is measured by what was deleted, however little of the past can be read."""
+    """Deletions outlast a short retention: the ingester needs them to recognise late rows."""
     location = await fed(tmp_path, 4, retain="0s", delete_when="v < 0")
     gone = {"k": 0, "v": -1, "at": 5_000}
     late = {"k": 0, "v": 7, "at": 4_500}
@@ -210,7 +219,7 @@ async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "7", "-1d", "1e3s", "never", "for ever", "1 fortnight"])
 def test_what_is_no_retention_is_refused(text: str) -> None:
-    """Before anything is made: a wrong one would give up what nobody can bring back."""
+    """A wrong retention raises at creation, because times given up cannot be restored."""
     with pytest.raises(UsageError, match="forever"):
         parse_retention_ms(text, what="--retain")
     with pytest.raises(UsageError, match="--retain"):
@@ -218,7 +227,7 @@ def test_what_is_no_retention_is_refused(text: str) -> None:
 
 
 def test_retentions_are_written_as_they_are_read() -> None:
-    """What is shown can be given back."""
+    """The displayed text of a retention is valid input."""
     for text in ("forever", "7d", "90s", "36h", "0s"):
         known = parse_retention_ms(text, what="it")
         assert parse_retention_ms(retention_text(known), what="it") == known

@@ -1,4 +1,7 @@
-"""Files that other files replace: rotation, truncation, compression; each row once, or reported."""
+"""Files replaced by other files: rotation, truncation, compression.
+
+Each row is in once, or reported.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ async def made(folder: Path, pattern: str = "in", **asked: Any) -> Location:
 
 @pytest.mark.parametrize("beginning", [7, 8], ids=["the same first row", "another one"])
 async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -> None:
-    """Each file has another name, and each name another file; nothing is taken twice or lost."""
+    """Each file changes its name, and each name its file. No row is taken twice or lost."""
     await made(tmp_path)
     log, first, second = (tmp_path / "in" / f"app.log{end}" for end in ("", ".1", ".2"))
     write(log, 7)
@@ -62,7 +65,10 @@ async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -
 
 
 async def test_a_log_is_rotated_out_of_the_pattern(tmp_path: Path) -> None:
-    """Its folder has it under another name, so a new file with the same first row is another."""
+    """The renamed file still exists in the folder.
+
+    A new file with the same first row is another file.
+    """
     await made(tmp_path, "in/app.lo[g]")
     log = write(tmp_path / "in" / "app.log", 7)
     await ingested(tmp_path)
@@ -76,7 +82,10 @@ async def test_a_log_is_rotated_out_of_the_pattern(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("grows", [True, False])
 async def test_a_log_is_copied_and_truncated(tmp_path: Path, grows: bool) -> None:
-    """The copy is known by its name and its bytes, and rows that only it has are taken."""
+    """The copy is recognised by its name and bytes.
+
+    The ingester takes the rows that only the copy has.
+    """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
@@ -97,7 +106,7 @@ async def test_a_log_is_copied_and_truncated(tmp_path: Path, grows: bool) -> Non
 async def test_a_file_that_is_compressed_otherwise_is_known(
     tmp_path: Path, old: str, new: str, name: str
 ) -> None:
-    """Its text is the same; rows that were appended before and after are taken."""
+    """The text is the same. The ingester takes rows appended before and after the compression."""
     await made(tmp_path)
     text = write(tmp_path / "text", 1, 2).read_bytes()
     more = write(tmp_path / "more", 3).read_bytes()
@@ -118,7 +127,7 @@ async def test_a_file_that_is_compressed_otherwise_is_known(
 
 
 async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
-    """It may be the first half of a copy and truncation, or of a compression."""
+    """The copy may be the first half of a copy and truncation, or of a compression."""
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
@@ -131,7 +140,10 @@ async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) -> None:
-    """Rsync and editors write a temporary file, and rename it; the run reports the doubt."""
+    """Rsync and editors write a temporary file and rename it.
+
+    The run reports that it assumed so.
+    """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
@@ -147,7 +159,7 @@ async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) ->
 async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
     tmp_path: Path, change: str
 ) -> None:
-    """Its bytes are read wherever they are: their sums prove them."""
+    """The ingester reads the bytes at their new place, and their sums prove them."""
     location = await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     assert await bind(await location.ingester("c"))
@@ -168,7 +180,7 @@ async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
 async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
     tmp_path: Path,
 ) -> None:
-    """The held rows come in first, since two files' ranges cannot have one path."""
+    """The held rows come first, because ranges of two files cannot share one path."""
     await made(tmp_path, time_column="at", lateness="10s")
     log = write(tmp_path / "in" / "app.log", 1, 2, 30)
     await ingested(tmp_path)
@@ -180,7 +192,10 @@ async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
 
 
 async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None:
-    """It is taken as another one, and reported; so is one of few bytes that was moved."""
+    """The ingester takes it as another object and reports it.
+
+    A small moved object is reported as well.
+    """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
     small = write(tmp_path / "in" / "b.jsonl", 5, 6)
@@ -197,7 +212,7 @@ async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None
 async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     tmp_path: Path,
 ) -> None:
-    """Its row stays in the frontier, under a path that no file can have."""
+    """The frontier keeps its row under a path that no file can have."""
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
     await ingested(tmp_path)
@@ -224,7 +239,7 @@ async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     ],
 )
 def test_rotated_names_are_of_one_family(name: str) -> None:
-    """Numbers, dates and suffixes come and go."""
+    """Numbers, dates and suffixes are not part of the family's name."""
     assert family_of(name) == "app.log"
     assert family_of("3.json") == "3.json"
 
@@ -236,7 +251,7 @@ def row(path: str, limit: int, *, moved: str = "", late: int = 0) -> FileRange:
 
 
 def test_a_former_file_has_a_row_unless_a_later_one_exists() -> None:
-    """Its own names stay together, and late rows count by path."""
+    """The names of one file stay together, and late rows count by path."""
     taken = {"log": row("log", 9, late=2), "old": row("old", 4), "log.1": row("log.1", 4)}
     moved = row("log.1", 9, moved=former_path(taken["log"]))
     ranges = [row("log", 3, late=1), moved]

@@ -1,4 +1,4 @@
-"""The texts of bad rows: written by columns, and equal to those that Python writes row by row."""
+"""Texts of bad rows: written by columns, and equal to Python's text of each row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Draw = Callable[[random.Random], Any]
 
 
 def readable(value: Any) -> Any:
-    """Return a value in which bytes are text, by plain recursion."""
+    """Return a value with bytes as text, by plain recursion."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     if isinstance(value, dict):
@@ -33,7 +33,7 @@ def readable(value: Any) -> Any:
 
 
 def plain_texts(rows: pa.Table) -> list[str]:
-    """Return what Python writes for each row."""
+    """Return Python's text of each row."""
     return [str(readable(row))[:TEXT_MAX] for row in rows.to_pylist()]
 
 
@@ -91,7 +91,7 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, Draw]]] = {
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
-    """Stored texts must not change with the way they are written."""
+    """Stored texts must not depend on how the code writes them."""
     draw = random.Random(seed)
     count = draw.choice([1, 7, 400])
     nulls = draw.choice([0.0, 0.2, 1.0])
@@ -109,7 +109,7 @@ def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
 
 
 def test_a_long_text_is_cut_where_python_would_cut_it() -> None:
-    """A row of many megabytes must not be written whole, and its text must remain the same."""
+    """A row of many megabytes must not be written whole. Its cut text stays the same."""
     texts = ["x" * 9_000, "é" * 5_000, "'" + "x" * 5_000, "x" * 4_080, "x" * 5_000 + "'"]
     table = pa.table({"a": texts, "b": texts[::-1], "n": range(5)})
 
@@ -117,13 +117,13 @@ def test_a_long_text_is_cut_where_python_would_cut_it() -> None:
 
 
 def test_rows_without_texts_have_none() -> None:
-    """A range may have no row at all."""
+    """A range may have no rows."""
     assert row_texts(pa.table({"a": pa.array([], pa.int64())})).to_pylist() == []
 
 
 @pytest.mark.parametrize("fault", ["a fraction", "an amount", "no text"])
 def test_the_calls_of_python_do_not_grow_with_the_bad_rows_of_parquet(fault: str) -> None:
-    """Nine in ten rows are bad: a call for each of them takes longer than all good rows."""
+    """If nine in ten rows are bad, one call for each would take longer than all good rows."""
 
     def calls(rows: int) -> int:
         bad = [n % 10 > 0 for n in range(rows)]

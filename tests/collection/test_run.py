@@ -1,4 +1,4 @@
-"""Runs of an ingester: to the head and out, on and on, and through what a store does meanwhile."""
+"""Runs of an ingester: up to the head, with `follow`, and through failures of the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Toss = Callable[[Request], Fault]
 
 
 class Place:
-    """A location in memory whose store fails when told to, with one source of a few lines."""
+    """A location in memory with one source of a few lines. Its store fails as ``toss`` decides."""
 
     def __init__(self, folder: Path, *, timed: bool = True) -> None:
         self.folder = folder
@@ -80,7 +80,10 @@ class Place:
 
 
 async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
-    """What comes while it runs is the next run's: else a busy source would never be done."""
+    """Files that arrive during a run belong to the next run.
+
+    Otherwise a busy source would never finish.
+    """
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -91,7 +94,7 @@ async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
 
 
 async def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
-    """Whoever watches sees at once how much there is."""
+    """The first report states the amount of input."""
     place = Place(tmp_path)
 
     summary = await place.run(await place.ingester())
@@ -104,7 +107,7 @@ async def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None
 
 
 async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
-    """Once to move upper on; and not again, though half a line is left for ever."""
+    """The tick advances the upper. A half line that stays does not cause another tick."""
     place = Place(tmp_path, timed=False)
     with (tmp_path / "1.jsonl").open("a") as file:
         file.write('{"at": 9')
@@ -117,7 +120,7 @@ async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
 
 
 async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
-    """An idle one too; and then the run's own work begins, as the head has more."""
+    """The run completes the other ingester's empty binding, and then takes the rows of the head."""
     place = Place(tmp_path, timed=False)
 
     (tmp_path / "1.jsonl").rename(tmp_path / "later")
@@ -137,7 +140,7 @@ async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> 
 
 
 async def test_who_follows_an_idle_source_writes_once_a_heartbeat(tmp_path: Path) -> None:
-    """Each tick is a put a shard: a collection that nobody feeds need not cost that each second."""
+    """An idle tick costs a put per shard, so an idle source ticks once per heartbeat."""
     place = Place(tmp_path, timed=False)
     ingester = await place.ingester(bytes_max=1_000)
     begun_us = place.clock.monotonic_us()
@@ -159,7 +162,7 @@ async def test_who_follows_an_idle_source_writes_once_a_heartbeat(tmp_path: Path
 
 
 async def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
-    """It sleeps where nothing is left, and looks again; a stop is obeyed in between."""
+    """The ingester sleeps if nothing is left, looks again, and stops between ticks."""
     place = Place(tmp_path)
 
     def more(progress: RunProgress) -> None:
@@ -179,7 +182,7 @@ async def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) ->
 
 
 async def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
-    """Each failed try is told, and the pauses grow; what was in doubt is read back."""
+    """The run reports each failed try, and pauses grow. The rows are in once afterwards."""
     place = Place(tmp_path)
 
     def away(request: Request) -> Fault:
@@ -198,7 +201,10 @@ async def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("follow", [False, True])
 async def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
-    """One run gives up after some tries, with the store's error; one that follows never does."""
+    """A single run gives up after some tries with the store's error.
+
+    A run with `follow` never does.
+    """
     place = Place(tmp_path)
     stopped = 20
 
@@ -221,7 +227,7 @@ async def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
 
 
 async def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> None:
-    """They do not get better by waiting."""
+    """A retry does not repair refused credentials."""
     place = Place(tmp_path)
 
     def refuse(request: Request) -> Fault:
@@ -248,7 +254,7 @@ async def stopped_by(place: Place, spoil: Callable[[Location], Awaitable[None]])
 
 
 async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
-    """For whoever comes later and asks why nothing arrives any more."""
+    """A later user sees in the status why no rows arrive."""
     place = Place(tmp_path)
 
     async def lose(location: Location) -> None:
@@ -266,7 +272,7 @@ async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
 
 
 async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
-    """There is nobody left to ask for it."""
+    """The status of a dropped source has no reader."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -277,7 +283,7 @@ async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> Non
 
 
 async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
-    """Every few seconds, so that one that is killed is known to have been there."""
+    """The status is written every few seconds, so that it shows a killed run."""
     place = Place(tmp_path)
     seen: list[Health | None] = []
 
@@ -299,13 +305,13 @@ async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
 
     place.toss = count
     await work()
-    assert puts == len(place.told)  # One a tick, as each took so long, and one at the end.
+    assert puts == len(place.told)  # One per tick, because each took so long, and one at the end.
     assert seen[0] is not None
     assert not seen[0].running
 
 
 async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
-    """Nothing may come for days; its status must not look like that of one that was killed."""
+    """A source may be idle for days. Its status must differ from that of a killed run."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -322,12 +328,12 @@ async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
     place.toss = count
     await place.run(ingester, follow=True, stop=stop)
     assert await place.health(ingester) is not None
-    # As soon as it waits, three times within 200 seconds, and at the end.
+    # When the wait begins, three times within 200 seconds, and at the end.
     assert (told_at[0], len(told_at)) == (0, 5)
 
 
 async def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
-    """It is a hint."""
+    """The status is a hint, so a failure to write it does not stop the run."""
     place = Place(tmp_path)
     place.toss = lambda r: Fault(happened=not r.key.startswith("status/"))
 
@@ -340,7 +346,7 @@ async def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> Non
 async def test_status_of_a_source_that_cannot_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the location knows is told all the same, and what the source said."""
+    """The status shows the facts of the location, and the error of the source."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -356,7 +362,7 @@ async def test_status_of_a_source_that_cannot_be_asked(
 
 
 def test_health_survives_its_bytes_and_garbage_is_none() -> None:
-    """A hint that cannot be read is none, and never an error."""
+    """The status object is a hint, so unreadable bytes are no error."""
     health = Health(
         engine="local",
         started_us=1,

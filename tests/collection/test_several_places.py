@@ -1,4 +1,4 @@
-"""A source of several folders: files of all of them are one stream, each taken once."""
+"""A source of several folders: their files are one stream, each taken once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ async def source_of(folder: Path, *places: str, **asked: str) -> Location:
 
 
 async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
-    """What two patterns name would be in twice, or a second place not at all."""
+    """Two patterns may match one file.
+
+    It must not be in twice, and the second place must not be ignored.
+    """
     write(tmp_path / "a" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "b" / "deep" / "2.jsonl", '{"n": 2}')
     write(tmp_path / "b" / "2.csv", "no json")
@@ -42,7 +45,7 @@ async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
 
 
 async def test_a_file_moved_from_place_to_place_is_known_again(tmp_path: Path) -> None:
-    """An inbox and an archive are two places of one source."""
+    """An inbox and an archive may be two places of one source."""
     write(tmp_path / "inbox" / "1.jsonl", '{"n": 1}', '{"n": 2}')
     await source_of(tmp_path, "inbox", "done")
     assert await taken(tmp_path) == [1, 2]
@@ -52,7 +55,7 @@ async def test_a_file_moved_from_place_to_place_is_known_again(tmp_path: Path) -
 
 
 async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
-    """Upper follows what is newest in any of them, and ticks end between times of all."""
+    """The upper follows the newest time of all places. Ticks end between times of all places."""
     write(tmp_path / "a" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(0, 100, 2)))
     write(tmp_path / "b" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(1, 100, 2)))
     location = await source_of(tmp_path, "a", "b", time_column="at")
@@ -63,7 +66,7 @@ async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
 
 
 async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path: Path) -> None:
-    """Tools keep what is theirs in folders that begin so; a user who names one means it."""
+    """Tools use such names for their own folders, but a folder that the user names is read."""
     write(tmp_path / "_new" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "_new" / "_temporary" / "2.jsonl", '{"n": 2}')
     write(tmp_path / "old" / "3.jsonl", '{"n": 3}')
@@ -72,7 +75,7 @@ async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path
 
 
 async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
-    """The next process reads what this one was told."""
+    """Another process reads the source's places from the catalog."""
     await source_of(tmp_path, "a", "b/*.jsonl")
     info, _ = await (await open_location(str(tmp_path / "lake"))).source("c")
     assert info.patterns == ("a/**", "b/*.jsonl")
@@ -80,6 +83,6 @@ async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
 
 
 async def test_no_place_may_hold_the_location(tmp_path: Path) -> None:
-    """It would be fed by what it writes, whichever place that is."""
+    """The source would ingest the objects that its own ingester writes."""
     with pytest.raises(UsageError, match="among the source's own files"):
         await source_of(tmp_path, "a", "lake")

@@ -1,4 +1,4 @@
-"""Sifting: few bad rows cost little, and none of them costs its neighbours."""
+"""The search for bad rows: few bad rows cost little, and none spoils its neighbours."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def json_lines(bad: str | None) -> bytes:
 def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong with them: Arrow's reader sees each good byte three times at the most."""
+    """For any kind of bad line, Arrow's reader parses each byte about three times at most."""
     data = json_lines(bad)
     parsed: list[int] = []
     read = decode_json._read
@@ -84,7 +84,7 @@ def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
     told = str(decoded.errors.column("reason")[0])
     assert decoded.errors.num_rows == ROWS // 100
     assert decoded.rows.num_rows == ROWS - ROWS // 100
-    # What the reader stopped in is counted whole, though it did not see all of it.
+    # A block in which the reader stopped counts as a whole.
     assert sum(parsed) < (6 if "twice" in told else 3.2) * len(data)
     assert len(parsed) <= 2 * ROWS // 100 + ROWS // decode_json.STOP_ROWS + 8
 
@@ -107,7 +107,10 @@ def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
 def test_values_that_do_not_fit_have_few_others_cast_again(
     good: object, bad: object, wire: pa.DataType, wanted: pa.DataType, monkeypatch: Any
 ) -> None:
-    """One cast for each of them and a few for all others, not one for each half of each half."""
+    """Each bad value costs about one cast, and the others a few in all.
+
+    Bisection would cost more.
+    """
     values = [bad if n % 100 == 50 else good for n in range(ROWS)]
     tries: list[int] = []
     parse = Sieve._try
@@ -135,7 +138,7 @@ def test_values_that_do_not_fit_have_few_others_cast_again(
 def test_what_is_kept_does_not_depend_on_guesses_or_blocks(
     bad: set[int], guessed: list[set[int]], cuts: set[int]
 ) -> None:
-    """Guesses save work, right or wrong, and decide nothing."""
+    """Guesses save work, right or wrong, and do not change the result."""
 
     def parse(rows: Int64s) -> list[int] | None:
         return None if bad & set(rows.tolist()) else rows.tolist()

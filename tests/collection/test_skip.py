@@ -1,4 +1,4 @@
-"""Skipped files: a source goes on without what is gone or changed, for good, and for everybody."""
+"""Skipped files: every ingester continues permanently without a file that is gone or changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def contents(folder: Path, name: str = "c") -> list[str]:
 
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:
-    """Bind all there is, and compute nothing of it."""
+    """Bind everything available, without computing it."""
     ingester = await location.ingester("c")
     plan = await ingester.plan(await ingester.source.head(), 0)
     assert plan is not None
@@ -50,7 +50,10 @@ async def bound(location: Location) -> tuple[Ingester, Binding]:
 async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     tmp_path: Path, spoil: str
 ) -> None:
-    """The error names the verb; the other files' rows come, and the range is one bad row."""
+    """The error names the command.
+
+    The other files' rows are ingested, and the range is one bad row.
+    """
     write(tmp_path, "a.jsonl", 1, 2)
     write(tmp_path, "b c.jsonl", 3)
     location = await made(tmp_path)
@@ -83,7 +86,7 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
 
 
 async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
-    """Its committed rows stay, the file is taken as another one, and the run reports it."""
+    """Its committed rows stay. The ingester takes the file as another one, and reports that."""
     write(tmp_path, "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
@@ -99,7 +102,7 @@ async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_skip_of_an_older_version_skips_the_name(tmp_path: Path) -> None:
-    """The catalog of an older version holds a path alone, and its promise is for good."""
+    """The catalog of an older version stores only a path, and it skips that name permanently."""
     write(tmp_path, "a.jsonl", 1)
     location = await made(tmp_path)
     await ingested(tmp_path)
@@ -111,7 +114,7 @@ async def test_a_skip_of_an_older_version_skips_the_name(tmp_path: Path) -> None
 
 
 async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None:
-    """A file that is new, waits, was deleted once it was in, or never was: one sentence."""
+    """A file that blocks nothing gets one message, whether new, waiting, deleted or unknown."""
     write(tmp_path, "a.jsonl", 1)
     write(tmp_path, "gone.jsonl", 2)
     location = await made(tmp_path)
@@ -127,7 +130,10 @@ async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None
 
 
 async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None:
-    """It computes other data than one that went on without it: what was first, stands."""
+    """It computes other rows than an ingester that skipped the file.
+
+    The first commit wins without an error.
+    """
     write(tmp_path, "a.jsonl", 1)
     location = await made(tmp_path, shards=2)
     early, binding = await bound(location)
@@ -143,7 +149,7 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
 
 
 async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Path) -> None:
-    """It would hide that two versions of the code compute differently."""
+    """Otherwise two versions of the code could compute differently without an error."""
     write(tmp_path, "a.jsonl", 1)
     location = await made(tmp_path)
     early, binding = await bound(location)
@@ -159,7 +165,10 @@ async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Pat
 
 
 async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Path) -> None:
-    """What is bound of it under that name is never read: it is in, and nothing waits for it."""
+    """The binding of the new name is never read, because the rows are in.
+
+    No ingester waits for it.
+    """
     first = write(tmp_path, "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)

@@ -1,4 +1,4 @@
-"""Skipped files, under schedules: what is skipped is told once, and nothing else is lost by it."""
+"""Skipped files under schedules: a skip is reported once, and no other row is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def contents(folder: Path, name: str = "c") -> list[str]:
 
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:
-    """Bind all there is, and compute nothing of it."""
+    """Bind everything available, without computing it."""
     ingester = await location.ingester("c")
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
@@ -49,7 +49,7 @@ async def bound(location: Location) -> tuple[Ingester, Binding]:
 
 
 async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> None:
-    """As the documents say of it; a rename keeps its date, and none of its rows were in."""
+    """A rename keeps the date, and none of the file's rows are in, as the docs state."""
     location = await made(tmp_path)
     file = write(tmp_path / "a.jsonl", {"n": 1}, {"n": 2})
     await bound(location)
@@ -65,7 +65,7 @@ async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> Non
 
 
 async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
-    """Also where some of its rows would have been held back."""
+    """This also holds if some of the range's rows would be held back."""
     location = await made(tmp_path, time_column="at", lateness="1s")
     file = write(tmp_path / "a.jsonl", {"n": 1, "at": 1_000}, {"n": 2, "at": 5_000})
     await bound(location)
@@ -78,7 +78,7 @@ async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
 
 
 async def test_a_key_has_one_row_whoever_skipped_the_file_that_deletes_it(tmp_path: Path) -> None:
-    """One ingester sleeps before it commits; the one that knows of the skip dies amid its own."""
+    """One ingester stalls before its commit. The one that skips the file dies during its own."""
     location = await made(tmp_path, time_column="at", **UPSERT)
     write(tmp_path / "a.jsonl", {"n": 1, "at": 10, "gone": False})
     await ingested(tmp_path)

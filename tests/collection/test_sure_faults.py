@@ -1,4 +1,4 @@
-"""A line that is refused without asking Arrow's reader is one that the reader refuses."""
+"""Certain faults: a line refused without Arrow's reader is one that the reader refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ lines = st.lists(pairs, max_size=4).map(
 
 
 def is_taken(line: bytes) -> bool:
-    """Ask the reader about one line."""
+    """Return True if the reader accepts the line."""
     try:
         found = pj.read_json(
             io.BytesIO(line + b"\n"),
@@ -61,7 +61,7 @@ def is_taken(line: bytes) -> bool:
 @example('{"i": 1, "i": 2}', "")
 @example('{"f": Inf, "i": 1}', "")
 def test_a_fault_that_is_sure_is_one_for_the_reader(text: str, more: str) -> None:
-    """Else a row would be bad for its neighbours' sake: alone, it would be taken."""
+    """Otherwise a row that is good on its own would be bad because of its neighbours."""
     line = (text + more).encode()
 
     if FaultFinder(WANTED, WIRE).find(line).is_sure:
@@ -71,7 +71,7 @@ def test_a_fault_that_is_sure_is_one_for_the_reader(text: str, more: str) -> Non
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("name", ["i", "f", "d", "l", "s"])
 def test_what_becomes_of_a_line_does_not_depend_on_how_many_are_bad(name: str, value: str) -> None:
-    """One of a hundred, or half of them: the same lines are bad, for the same reasons."""
+    """The same lines are bad for the same reasons, alone or among many."""
     line = f'{{"{name}": {value}}}'.encode()
     good, count = b'{"i": 1}', 3
     if not are_text(line, pa.array([len(line)]).to_numpy())[0]:
@@ -102,7 +102,7 @@ def test_what_becomes_of_a_line_does_not_depend_on_how_many_are_bad(name: str, v
 def test_many_bad_lines_cost_few_calls_of_the_reader(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call takes as long as a thousand good lines: half of a file's lines may be bad."""
+    """A call takes as long as a thousand good lines, and half of the lines may be bad."""
     calls: list[int] = []
     read = pj.read_json
 
@@ -120,7 +120,7 @@ def test_many_bad_lines_cost_few_calls_of_the_reader(
 
 @pytest.mark.parametrize("bad", ['{"i": 1, "i": 1}', '{"i": 1, "d": "1.255"}', '{"i": "x"}'])
 def test_many_bad_lines_cost_few_calls_each(bad: str) -> None:
-    """A file whose lines are mostly bad takes a small multiple of the time of a good one."""
+    """A file of mostly bad lines takes a small multiple of the time of a good one."""
     count, calls = 1_000, 0
     text = '{"i": 1, "t": "x", "f": 1.5, "b": true, "u": 2}'.replace('"i": 1', bad[1:-1])
     data = (text + "\n").encode() * count

@@ -1,4 +1,4 @@
-"""Surveys and reads of files: whatever they are cut into, each record is taken once, and proven."""
+"""Surveys and reads of files: each record is taken once and proven, for any division."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAR = 10**9
 
 @dataclass
 class Lake:
-    """Files in a store that counts what it is asked for, and a source of them."""
+    """Files in a store that counts its requests, and a source of them."""
 
     is_versioned: bool = True
     format: str = "json"
@@ -68,7 +68,7 @@ class Lake:
         return await survey_here(job, self.source, at_once=3)
 
     async def ranges(self, bytes_max: int = FAR) -> list[FileRange]:
-        """Bind all there is, in ranges of about so many bytes."""
+        """Bind everything, in ranges of about ``bytes_max`` bytes."""
         taken: dict[str, FileRange] = {}
         found: list[FileRange] = []
         head = await self.source.head()
@@ -83,7 +83,7 @@ class Lake:
         return found
 
     async def numbers(self, found: FileRange, cuts: Sequence[int] = ()) -> list[int]:
-        """Read a range, or its shares, by somebody who kept nothing of the survey."""
+        """Read a range or its shares, with a source that kept nothing of the survey."""
         inner = sorted({cut for cut in cuts if found.start < cut < found.limit})
         numbers: list[int] = []
         for low, high in pairwise([found.start, *inner, found.limit]):
@@ -120,7 +120,7 @@ def test_each_record_is_read_once_however_files_are_cut(
     is_versioned: bool,
     ended: bool,
 ) -> None:
-    """By bindings of any size, and by tasks that share one out at any byte of it."""
+    """Bindings may have any size, and tasks may divide a binding at any byte."""
     lake = Lake(is_versioned=is_versioned, block_bytes=block_bytes)
     data = lines_of(range(count), widths)
 
@@ -131,7 +131,7 @@ def test_each_record_is_read_once_however_files_are_cut(
             found += await lake.numbers(one, cuts)
         return found
 
-    # A last json object is whole without its line end, too.
+    # A last json object is complete without its line end.
     assert asyncio.run(read()) == list(range(count))
 
 
@@ -151,7 +151,7 @@ def parquet_of(rows: int, groups: int) -> bytes:
 def test_each_row_group_is_read_once_however_files_are_cut(
     bytes_max: int, cuts: list[int], is_versioned: bool
 ) -> None:
-    """It lies where its first byte does."""
+    """A row group belongs to the range with its first byte."""
     lake = Lake(is_versioned=is_versioned, format="parquet", block_bytes=100)
 
     async def read() -> list[int]:
@@ -165,7 +165,7 @@ def test_each_row_group_is_read_once_however_files_are_cut(
 
 
 async def test_objects_with_versions_are_bound_by_their_listing_alone() -> None:
-    """However many they are and however large, whoever plans asks for no byte of them."""
+    """A plan reads no bytes of such objects, whatever their number and size."""
     lake = Lake()
     for name in range(20):
         await lake.store.put(f"{name:02}", lines_of(range(9), [5]))
@@ -178,7 +178,7 @@ async def test_objects_with_versions_are_bound_by_their_listing_alone() -> None:
 
 
 async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> None:
-    """Its bytes may look alike, and are not those that were bound."""
+    """The bytes may look alike, but they are not the bound ones."""
     lake = Lake()
     await lake.store.put("a", lines_of(range(9), [5]))
     (found,) = await lake.ranges()
@@ -198,7 +198,7 @@ async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> N
 
 
 async def test_a_listing_that_is_older_than_a_binding_takes_nothing() -> None:
-    """Another ingester listed later, and took an object that was replaced in between."""
+    """Another ingester listed later, and took an object replaced in between."""
     lake = Lake()
     await lake.store.put("a", lines_of(range(3), [5]))
     old = await lake.source.head()
@@ -211,7 +211,7 @@ async def test_a_listing_that_is_older_than_a_binding_takes_nothing() -> None:
 
 
 async def test_who_reads_a_piece_checks_its_blocks_and_asks_for_no_others() -> None:
-    """A cluster would read a file once for each task else; what a task read is proven all alike."""
+    """A task reads only its share of a file, and verifies the blocks that it reads."""
     lake = Lake(is_versioned=False)
     data = lines_of(range(40), [5])
     await lake.store.put("a", data)
@@ -230,7 +230,10 @@ async def test_who_reads_a_piece_checks_its_blocks_and_asks_for_no_others() -> N
 
 
 async def test_a_file_that_grew_costs_its_last_blocks_and_not_all_that_was_taken() -> None:
-    """It is looked at each second; and one that is another now is told from one that grew."""
+    """A growing file is looked at each second.
+
+    A replaced file is distinguished from a grown one.
+    """
     lake = Lake(is_versioned=False)
     data = lines_of(range(2_000), [5])
     await lake.store.put("a", data)
@@ -253,7 +256,7 @@ async def test_a_file_that_grew_costs_its_last_blocks_and_not_all_that_was_taken
 
 
 async def test_what_waits_is_looked_at_once() -> None:
-    """A line that nobody ends must not be read again each second, for ever."""
+    """A line without an end must not be read again each second."""
     lake = Lake(is_versioned=False)
     await lake.store.put("a", b'{"n": 1}\n{"n": 2')
     assert [r.limit for r in await lake.ranges()] == [9]
@@ -270,14 +273,14 @@ async def test_what_waits_is_looked_at_once() -> None:
         is None
     )
     assert list(lake.source.waiting()) == ["a"]
-    assert (lake.store.usage() - before).get_count == 1  # That of this test.
+    assert (lake.store.usage() - before).get_count == 1  # The test's own read.
     await lake.store.delete(["a"])
     await lake.source.plan({}, await lake.source.head(), lower=0, bytes_max=FAR, survey=lake.survey)
     assert not lake.source.waiting()
 
 
 async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row() -> None:
-    """It never will be anything else, so it must stop nothing."""
+    """It can never be read, so it must not stop the source."""
     lake = Lake(format="parquet")
     tag = await lake.store.put("a", b"PAR1 no footer here PAR1")
     size = len(b"PAR1 no footer here PAR1")
@@ -298,7 +301,7 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
 async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
     tmp_path: Path, format: str
 ) -> None:
-    """Two ingesters of other settings would stop each other else."""
+    """Otherwise two ingesters with other settings would block each other."""
     files = write_files(tmp_path / "in", format, changes(60))
     kinds = [(1 << 20, 1 << 24, False, 2_000), (16, 64, False, 700), (64, 64, True, 1_500)]
     seen = []
@@ -341,5 +344,5 @@ async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
 def test_versions_are_compared_as_far_as_a_listing_tells_them(
     one: str, other: str, same: bool
 ) -> None:
-    """Google lists objects without the number of their generation."""
+    """Google Cloud Storage lists objects without their generation number."""
     assert is_version(one, other) is same

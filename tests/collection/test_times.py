@@ -1,4 +1,4 @@
-"""Times: milliseconds since 1970, however a user or a column writes them."""
+"""Times: milliseconds since 1970, in each form that a user or a column may have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TIME_MAX = 2**63 - 1
     ],
 )
 def test_a_time_is_read(text: str | int, time: int) -> None:
-    """UTC unless it says otherwise; whole milliseconds."""
+    """A time is in UTC unless it has an offset, and rounds down to milliseconds."""
     assert parse_time(text) == time
 
 
@@ -60,13 +60,13 @@ def test_a_time_is_read(text: str | int, time: int) -> None:
     ],
 )
 def test_a_time_may_be_relative_to_the_clock(text: str, time: int) -> None:
-    """A day is its midnight in UTC, as a date is."""
+    """The word `today` means midnight in UTC, as a date does."""
     assert parse_time(text, now_us=1_358_258_400_001_999) == time
 
 
 @pytest.mark.parametrize("text", ["-1", "tomorrow", "1h", "-1x", "--1h", "-99999999d", "-1 h ago"])
 def test_the_refusal_of_a_relative_time_names_the_words(text: str) -> None:
-    """The user learns which words are taken, and none is guessed."""
+    """The error lists the accepted words, and no word is guessed."""
     with pytest.raises(UsageError, match=r"yesterday or -1h|1970-01-01T00:00:00Z"):
         parse_time(text, now_us=1_358_258_400_001_999)
 
@@ -75,14 +75,14 @@ def test_the_refusal_of_a_relative_time_names_the_words(text: str) -> None:
     "text", ["", "now", "2013-13-01", "1.5", "-1", "1969-12-31T23:59:59Z", str(TIME_MAX + 1), "1e3"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """With a sentence, whatever it is."""
+    """Any other text raises UsageError."""
     with pytest.raises(UsageError):
         parse_time(text)
 
 
 @given(time=st.integers(0, TIME_MAX))
 def test_a_time_that_was_written_is_read_back(time: int) -> None:
-    """What tidelog prints, it takes."""
+    """A time that tidelog prints is valid input."""
     assert parse_time(format_time(time)) == time
 
 
@@ -97,7 +97,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 @pytest.mark.parametrize("kind", COLUMNS)
 @given(data=st.data(), unit=st.sampled_from(sorted(UNITS)))
 def test_integers_are_times_in_their_unit(kind: str, data: st.DataObject, unit: str) -> None:
-    """Rounded down, also below 1970; what cannot be kept is none, and never another."""
+    """Values round down, also before 1970. A value out of range is absent, never another time."""
     dtype, values = COLUMNS[kind]
     given_ = data.draw(st.lists(st.none() | values, max_size=5))
 
@@ -126,7 +126,7 @@ moment = dt.datetime.fromisoformat
 def test_timestamps_have_a_unit_of_their_own(
     moments: list[dt.datetime | None], zone: str | None
 ) -> None:
-    """The option is for integers; a timestamp knows better."""
+    """The option `time_unit` applies to integers. A timestamp has its own unit."""
     column = pa.chunked_array(
         [pa.array(moments, pa.timestamp("us")).cast(pa.timestamp("us", zone))]
     )
@@ -139,7 +139,7 @@ def test_timestamps_have_a_unit_of_their_own(
 
 
 def test_a_day_is_its_first_moment() -> None:
-    """A date is a time as well."""
+    """A date is midnight of its day."""
     days = pa.chunked_array([pa.array([dt.date(1970, 1, 2), None, dt.date(1969, 12, 31)])])
 
     times, there = times_of(days, "ms")
@@ -149,13 +149,13 @@ def test_a_day_is_its_first_moment() -> None:
 
 @pytest.mark.parametrize("dtype", [pa.int32(), pa.uint64(), pa.timestamp("us"), pa.date32()])
 def test_columns_that_can_be_times(dtype: pa.DataType) -> None:
-    """Known before anything is read."""
+    """The check needs only the type, so it comes before any read."""
     check_time_type("at", dtype)
 
 
 @pytest.mark.parametrize("dtype", [pa.string(), pa.float64(), pa.bool_(), pa.time64("us")])
 def test_columns_that_cannot_be_times_are_refused(dtype: pa.DataType) -> None:
-    """With the option that would help."""
+    """The error names the option `--schema`."""
     with pytest.raises(UsageError, match="--schema"):
         check_time_type("at", dtype)
 
@@ -163,9 +163,9 @@ def test_columns_that_cannot_be_times_are_refused(dtype: pa.DataType) -> None:
 async def test_a_time_before_all_data_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A time in seconds reads as 1970: no row is right there, and no report would look like a loss.
+    """A read before all data logs a warning: a time in seconds looks like lost data.
 
-    A time at the first row, or at a collection without rows, is no such case.
+    A read at the first row, or of a collection without rows, logs nothing.
     """
     (tmp_path / "a.jsonl").write_text('{"n": 1, "t": 1709290800000}\n')
     spec = SourceSpec(

@@ -1,4 +1,4 @@
-"""Types: how SQL writes them, and how values become them, one row at a time."""
+"""Types: their SQL names, and the conversion of values to them, one row at a time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidelog.persist.format.schema import shard_schema
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_type_is_read_as_it_is_written(kind: str) -> None:
-    """What `describe` shows can be given as --schema."""
+    """A type that `describe` shows is valid in `--schema`."""
     dtype = KINDS[kind][0]
 
     assert parse_schema(f'"a b" {sql_type(dtype)}') == pa.schema([pa.field("a b", dtype)])
 
 
 def test_a_schema_is_names_and_types() -> None:
-    """Names that SQL would want quoted need none; types are DuckDB's, with their brackets."""
+    """Names need quotes only for special characters. Types are DuckDB's, also with parameters."""
     schema = parse_schema(
         'flight int, day date, at timestamptz, "odd ""name" decimal(9, 2), l int[]'
     )
@@ -64,13 +64,13 @@ def test_a_schema_is_names_and_types() -> None:
     ],
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
-    """Nothing but names and types gets to the engine, and no type that cannot be kept."""
+    """Only names and types reach DuckDB, and only types that a shard can store."""
     with pytest.raises(UsageError):
         shard_schema(parse_schema(text))
 
 
 def fitted(values: list[Any], wire: pa.DataType, wanted: pa.DataType) -> list[tuple[bool, Any]]:
-    """Return for each value whether it fits, and what it becomes."""
+    """Return for each value whether it fits, and the converted value."""
     found = fit(pa.table({"c": pa.array(values, wire)}), pa.schema([pa.field("c", wanted)]))
     unfit = found.misfit["c"].tolist() if "c" in found.misfit else []
     return [(row not in unfit, one) for row, one in enumerate(found.table.column("c").to_pylist())]
@@ -145,7 +145,7 @@ TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_text_becomes_what_it_says_or_is_no_fit(kind: str) -> None:
-    """Csv has nothing but text, and json has no dates: no value may be bent to fit."""
+    """Csv has only text, and json has no dates. A text converts exactly or not at all."""
     dtype, good, bad = TEXTS[kind]
 
     assert fitted([t for t, _ in good], pa.string(), dtype) == [(True, v) for _, v in good]
@@ -156,7 +156,7 @@ def test_text_becomes_what_it_says_or_is_no_fit(kind: str) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_text_does_not_know_its_neighbours(data: st.DataObject) -> None:
-    """A value that does not fit makes its own row bad, and no other row anything else."""
+    """A value that does not fit makes its own row bad, and changes no other row."""
     kind = data.draw(st.sampled_from(sorted(TEXTS)))
     dtype, good, bad = TEXTS[kind]
     pool = [*(t for t, _ in good), *bad, None]
@@ -169,7 +169,7 @@ def test_text_does_not_know_its_neighbours(data: st.DataObject) -> None:
     assert repr(fitted(values, pa.string(), dtype)) == repr(alone)
 
 
-# What parquet files bring, and what a schema may ask of it.
+# Types in Parquet files, with values of each.
 WIRES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "float": (pa.float64(), [1.0, 1.5, -2.0, 1e300, float("nan"), float("inf"), 3.0]),
     "int": (pa.int64(), [0, 1, 300, -1, 2**40, 2**60 + 1, 20_000]),
@@ -190,7 +190,7 @@ WIRES: dict[str, tuple[pa.DataType, list[Any]]] = {
 @settings(max_examples=400)
 @given(data=st.data())
 def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject) -> None:
-    """What a column of a file becomes must not depend on which rows are read together."""
+    """The conversion of a value must not depend on the rows read with it."""
     wire, pool = WIRES[data.draw(st.sampled_from(sorted(WIRES)), label="wire")]
     wanted = KINDS[data.draw(st.sampled_from(sorted(KINDS)), label="wanted")][0]
     values = data.draw(st.lists(st.none() | st.sampled_from(pool), min_size=1, max_size=5))
@@ -242,7 +242,7 @@ def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject)
     ids=str,
 )
 def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataType) -> None:
-    """Rounded, cut or wrapped values would be lies: the row is a bad one."""
+    """A rounded, cut or wrapped value would be wrong, so the row is a bad row."""
     (found,) = fitted([value], wire, wanted)
 
     assert found == (False, None)
@@ -265,7 +265,7 @@ def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataT
 def test_a_number_that_a_decimal_holds_fits_it(
     wire: pa.DataType, value: Any, others: list[None]
 ) -> None:
-    """Whatever else its own type holds."""
+    """Only the value must fit, not all values of its type."""
     (found, *_) = fitted([value, *others], wire, pa.decimal128(10, 2))
 
     assert found == (True, Decimal(str(value).strip()))
@@ -273,14 +273,14 @@ def test_a_number_that_a_decimal_holds_fits_it(
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo", "America/New_York"])
 def test_a_midnight_of_utc_is_a_day(zone: str | None) -> None:
-    """Whatever zone a file names: an instant's day is UTC's, as its time is."""
+    """The date of a timestamp is that in UTC, for any zone in the file."""
     wire = pa.timestamp("us", tz=zone)
 
     assert fitted([86_400_000_000], wire, pa.date32()) == [(True, dt.date(1970, 1, 2))]
 
 
 def test_json_has_numbers_booleans_and_text() -> None:
-    """All else is text there, and parsed from it."""
+    """Json stores all other types as text, which the decoder parses."""
     assert json_wire(pa.int8()) == pa.int8()
     assert json_wire(pa.date32()) == pa.string()
     assert json_wire(pa.list_(pa.timestamp("us"))) == pa.list_(pa.field("item", pa.string()))
@@ -290,7 +290,7 @@ def test_json_has_numbers_booleans_and_text() -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
-    """No escape is read in it, and there is no text that has no bytes."""
+    """The decoder reads no escapes in it, and every text has bytes."""
     texts = ["\\x41", "\u00e9", "a\\", "", "plain", None]
     kinds: list[Any] = [pa.string(), pa.binary()]
     values: list[Any] = [[text] for text in texts] if nested else texts
@@ -323,7 +323,7 @@ def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
 def test_many_values_that_do_not_fit_cost_few_casts(
     good: pa.Array[Any], bad: pa.Array[Any], wanted: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cast takes as long as thousands of values: half of a column may not fit."""
+    """A cast takes as long as thousands of values, and half of a column may not fit."""
     casts_done: list[int] = []
     cast = casts._cast
 

@@ -1,4 +1,4 @@
-"""Files that no row can be read from: each is named, with the real cause, and stops no other."""
+"""Unreadable files: each is reported with its real cause, and the others are ingested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelog.location import Location
 
 
 class _Keys(pe.KmsClient):
-    """Keys that are their own wrapping."""
+    """Keys wrapped by plain base64."""
 
     def __init__(self, _: object) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ async def location_of(folder: Path, *, format: str, schema: str = "n bigint, x t
 async def test_an_encrypted_parquet_file_is_named_as_one(
     tmp_path: Path, plain_footer: bool
 ) -> None:
-    """With a plain footer, Arrow aborts the process where it is asked for such a column."""
+    """With a plain footer, Arrow aborts the process on a read of an encrypted column."""
     location = await location_of(tmp_path, format="parquet")
     write_encrypted(tmp_path / "in" / "a.parquet", plain_footer=plain_footer)
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -74,7 +74,7 @@ async def test_an_encrypted_parquet_file_is_named_as_one(
 
 
 def write_wide_integers(path: Path) -> None:
-    """Write a column of integers of 128 bits, as polars writes them."""
+    """Write a column of 128-bit integers as polars writes it."""
     schema, narrow = (
         pa.schema([("n", kind)]).serialize().to_pybytes() for kind in (pa.int64(), pa.int32())
     )
@@ -85,7 +85,7 @@ def write_wide_integers(path: Path) -> None:
 
 
 async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path: Path) -> None:
-    """Arrow's own error names no remedy, and the user would report a defect of tidelog."""
+    """Arrow's own error names no remedy, and looks like a defect of tidelog."""
     location = await location_of(tmp_path, format="parquet")
     write_wide_integers(tmp_path / "in" / "a.parquet")
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -111,7 +111,7 @@ async def waits(folder: Path, table: pa.Table, **more: Any) -> Summary:
 async def test_a_parquet_file_without_any_known_column_waits(
     tmp_path: Path, versioned: bool
 ) -> None:
-    """Each of its rows would be nulls alone; so the ingester names it, and its columns."""
+    """Each row would contain only nulls, so the ingester reports the file and its columns."""
     table = pa.table({"N": [6, 7], "X": ["p", "q"]})
 
     done = await waits(tmp_path, table, versioned=versioned)
@@ -124,7 +124,7 @@ async def test_a_parquet_file_without_any_known_column_waits(
 async def test_a_parquet_file_with_one_known_column_or_no_rows_is_taken(
     tmp_path: Path, rows: int
 ) -> None:
-    """A column that came later is null in earlier files, and a file of no rows loses none."""
+    """A column added later is null in earlier files. A file without rows loses none."""
     table = pa.table({"y": [1] * rows, "x": ["p"] * rows}) if rows else pa.table({"y": [1][:0]})
 
     done = await waits(tmp_path, table)
@@ -151,7 +151,7 @@ FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, packed: bool, versioned: bool
 ) -> None:
-    """No row is lost, and the message does not suggest ``--final``, which would not take it."""
+    """No row is lost. The message does not suggest ``--final``, which would not help."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="csv")
     name = "a.csv.gz" if packed else "a.csv"
@@ -171,7 +171,7 @@ async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
 async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, final: bool
 ) -> None:
-    """The ingester does not split it into bad rows, which would not name the cause."""
+    """The ingester does not split such a file into bad rows, which would hide the cause."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="json")
     (tmp_path / "in" / "a.jsonl").write_bytes(change(JSON))
@@ -189,7 +189,7 @@ async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
 async def test_no_schema_is_inferred_from_a_file_of_another_kind(
     tmp_path: Path, kind: str, format: str
 ) -> None:
-    """The error has the cause, and not what a parser makes of the bytes."""
+    """The error states the cause, not the parser's view of the bytes."""
     change, why = FOREIGN[kind]
     (tmp_path / "a.txt").write_bytes(change(JSON if format == "json" else CSV))
 
@@ -202,15 +202,15 @@ async def test_no_schema_is_inferred_from_a_file_of_another_kind(
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
-        (b'{"n":\r1}', 1),  # White space of one object.
-        (b'{"n": 1}\r', 1),  # A line end of which half is written.
+        (b'{"n":\r1}', 1),  # White space within an object.
+        (b'{"n": 1}\r', 1),  # Half of a line end.
         (b'{"n": 1}\r\n{"n": 2}\r\n', 2),
     ],
 )
 async def test_a_carriage_return_that_ends_no_line_is_read(
     tmp_path: Path, text: bytes, rows: int
 ) -> None:
-    """Only a file whose lines end so waits for its correction."""
+    """Only a file with such line ends waits for a correction."""
     location = await location_of(tmp_path, format="json")
     (tmp_path / "in" / "a.jsonl").write_bytes(text)
 
@@ -220,7 +220,7 @@ async def test_a_carriage_return_that_ends_no_line_is_read(
 async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is_inferred(
     tmp_path: Path,
 ) -> None:
-    """The sample may have one, as any other part of the file; a mark of UTF-8 hides no line."""
+    """The sample for inference may contain such a line. A UTF-8 byte order mark hides no line."""
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n5\n"x"\nnull\n[1]\n{"a": 2}\n')
     (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 3, "b": 1}\n')
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"))
@@ -244,7 +244,7 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
 async def test_files_without_objects_are_refused_by_line(
     tmp_path: Path, text: bytes, why: str
 ) -> None:
-    """The user looks at that line first."""
+    """The error names the line that the user should look at first."""
     (tmp_path / "a.jsonl").write_bytes(text)
 
     with pytest.raises(UsageError, match=why):
@@ -253,7 +253,7 @@ async def test_files_without_objects_are_refused_by_line(
 
 @pytest.mark.parametrize("runs", [1, 2])
 async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, runs: int) -> None:
-    """A later run begins behind the array, and still sees that it is closed."""
+    """A later run starts after the array, and still recognises that it is closed."""
     (tmp_path / "in").mkdir()
     spec = SourceSpec(name="c", files=str(tmp_path / "in"), format="json-array", schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
@@ -269,7 +269,7 @@ async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, 
 
 @pytest.mark.parametrize("schema", ["n bigint", "n json"])
 async def test_a_line_that_nests_too_deep_is_named_as_that(tmp_path: Path, schema: str) -> None:
-    """It may be json: the number of levels is what keeps it from being read."""
+    """The line may be valid json. The error states that its nesting is too deep."""
     location = await location_of(tmp_path, format="json", schema=schema)
     deep = b'{"s": "[[[", "n": ' + b"[" * 3_000 + b"]" * 3_000 + b"}\n"
     (tmp_path / "in" / "a.jsonl").write_bytes(deep + b'{"n": 1}\n')
