@@ -1,4 +1,4 @@
-"""What the scenarios share: the places, each with everything of its own."""
+"""Fixtures of the scenarios: each kind of place, empty at the start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, Addresses]]:
-    """A place that other processes reach as well, and what they are told of it."""
+    """A place that other processes can reach, with its addresses for them."""
     for found, where in open_place(str(request.param), request, tmp_path):
         assert where is not None
         yield found, where

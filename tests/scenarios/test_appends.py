@@ -21,12 +21,12 @@ from tidelog.testing import Recorded
 
 
 def many(key: str, time: int, count: int = 700) -> pa.Table:
-    """Return updates that are too many to ride in the state: a part of their own."""
+    """Return enough updates for a part of their own, outside the state."""
     return rows(*[(f"{key}{n}", n, time, 1) for n in range(count)])
 
 
 async def test_t07_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
-    """Since = upper = {0}, and looking makes nothing."""
+    """Its since and upper are {0}, and a read creates no object."""
     shard = place.shard()
     assert await shard.upper() == await shard.since() == Frontier.at(0)
     assert [entry async for entry in place.store.list("")] == []
@@ -45,7 +45,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_t08_an_interval_that_is_wrong_is_refused_without_a_request(wrong: str) -> None:
-    """A mistake of the caller costs nothing and leaves nothing (T8, T9)."""
+    """A caller's mistake sends no request (T8, T9)."""
     updates, lower, upper = WRONG[wrong]
     store = Recorded(MemoryStore())
     with pytest.raises(UsageError) as caught:
@@ -55,7 +55,7 @@ async def test_t08_an_interval_that_is_wrong_is_refused_without_a_request(wrong:
 
 
 async def test_t08_an_empty_interval_without_updates_is_a_heartbeat(place: Place) -> None:
-    """It is answered as any write, and makes neither batch nor record."""
+    """It gets an answer like any write, and adds neither a batch nor a record."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     seqno = shard.machine.seqno
@@ -67,7 +67,7 @@ async def test_t08_an_empty_interval_without_updates_is_a_heartbeat(place: Place
 
 
 async def test_t09_parts_of_an_append_that_fails_late_are_swept(place: Place) -> None:
-    """What was uploaded before a row outside of the interval came counts for nothing."""
+    """The sweeper deletes parts uploaded before a row outside the interval arrived."""
     shard = place.shard()
     await shard.compare_and_append(many("a", 0), 0, 1)
     there = await keys_in(place.store, "shard/s/part/")
@@ -86,7 +86,7 @@ async def test_t09_parts_of_an_append_that_fails_late_are_swept(place: Place) ->
 
 
 async def test_t10_of_two_that_race_one_wins_and_the_other_is_told(place: Place) -> None:
-    """The loser learns the upper, and no part of it is named."""
+    """The loser learns the upper, and the state names none of its parts."""
     first, second = place.shard(), place.shard()
     won, lost = await asyncio.gather(
         first.try_compare_and_append(many("a", 0), 0, 2),
@@ -101,7 +101,7 @@ async def test_t10_of_two_that_race_one_wins_and_the_other_is_told(place: Place)
 
 
 async def test_t11_two_writers_of_one_thing_make_it_once(place: Place) -> None:
-    """The same data, cut at other times; both are told that it is there."""
+    """Two writers append the same data with other boundaries, and it is stored once."""
     data = [("k", n, n, 1) for n in range(7)]
 
     def between(lower: int, upper: int) -> pa.Table:
@@ -116,7 +116,7 @@ async def test_t11_two_writers_of_one_thing_make_it_once(place: Place) -> None:
 
 
 async def test_t12_an_append_with_a_hole_is_refused(place: Place) -> None:
-    """Nothing is skipped, and nothing is written."""
+    """The append raises UpperMismatch, and no object is written."""
     shard = place.shard()
     with pytest.raises(UpperMismatch) as caught:
         await shard.append(rows(("a", 1, 5, 1)), 5, 9)
@@ -127,7 +127,7 @@ async def test_t12_an_append_with_a_hole_is_refused(place: Place) -> None:
 
 
 async def test_t13_an_append_in_the_past_is_done_already(place: Place) -> None:
-    """Success, and nothing is done twice."""
+    """The repetition succeeds, and nothing is written twice."""
     shard = place.shard()
     assert (await shard.append(rows(("a", 1, 0, 1)), 0, 9)).verdict is COMMITTED
     seqno = shard.machine.seqno
@@ -141,7 +141,7 @@ async def test_t13_an_append_in_the_past_is_done_already(place: Place) -> None:
 async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
     place: Place,
 ) -> None:
-    """The empty frontier is past every time there is."""
+    """The empty frontier is beyond every time."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
     told = await place.shard().try_compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
@@ -154,7 +154,7 @@ async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
 
 
 async def test_t15_empty_appends_write_no_part() -> None:
-    """A thousand moves of upper cost no object, but for a rollup now and then."""
+    """A thousand advances of the upper write no object except a rollup now and then."""
     store = Recorded(MemoryStore())
     shard = on_store(store).shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -206,9 +206,12 @@ asyncio.run(main())
 def test_t16_ten_million_updates_are_one_commit_in_bounded_memory(
     tmp_path: Path,
 ) -> None:
-    """Several parts, one batch; what is held at once does not grow with what comes."""
+    """The append makes several parts and one batch.
+
+    Its memory does not grow with the number of updates.
+    """
     grown = []
-    # Twice as many as T16 asks for, beside them: fewer do not yet fill what is at work at once.
+    # The second count is twice that of T16. Smaller counts do not yet fill the pipeline.
     for count in (10_000_000, 20_000_000):
         url = f"file://{tmp_path}/store-{count}"
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Scenarios T1 to T6: what shards stand on; most are tests/contract, see README.md."""
+"""Scenarios T1 to T6: stores and consensus. Most of them are in tests/contract, see README.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ asyncio.run(main())
 def test_t02_one_of_a_hundred_proposers_in_four_processes_wins(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Two winners of one seqno would be two histories of one shard: also between processes."""
+    """Two winners of one seqno would be two histories of one shard, also between processes."""
     place, where = shared
     started = [
         subprocess.Popen(
@@ -80,7 +80,7 @@ DAMAGES = {
 async def test_t05_bytes_that_are_not_those_written_are_an_error_and_no_rows(
     place: Place, damage: str
 ) -> None:
-    """Of one part among several: no read gives the others' rows without it."""
+    """If one of several parts is damaged, no read returns the rows of the others alone."""
     shard = place.shard()
     for time in range(3):
         table = rows(*[(f"{time} {n}", n, time, 1) for n in range(700)])

@@ -1,4 +1,4 @@
-"""Scenarios T37 to T45: merges change no contents, whoever makes them, and however they end."""
+"""Scenarios T37 to T45: merges change no contents, in any process and at any failure."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from tidelog.testing.models import consolidate
 
 @pytest.fixture(autouse=True)
 def _objects() -> Iterator[None]:
-    """Have every part be an object."""
+    """Store every part as an object."""
     with patch.object(part, "INLINE_BYTES", 0):
         yield
 
 
 async def grown(place: Place, count: int, *, shard: Shard | None = None) -> Shard:
-    """Return a shard to which ``count`` rows came one by one."""
+    """Return a shard after ``count`` appends of one row each."""
     shard = shard or place.shard()
     for time in range(count):
         await shard.compare_and_append(rows((f"k{time}", time, time, 1)), time, time + 1)
@@ -60,7 +60,7 @@ def all_rows(count: int) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize("since", [0, 4, 9])
 async def test_t37_a_merge_changes_no_contents_at_any_time(place: Place, since: int) -> None:
-    """At each time from since on, by a handle that merged and by one that comes later."""
+    """Each time since `since` reads the same, by the merging handle and by a new one."""
     shard = place.shard()
     await shard.hold("h", 0)
     model = await history(shard)
@@ -77,7 +77,7 @@ async def test_t37_a_merge_changes_no_contents_at_any_time(place: Place, since: 
 async def test_t38_what_cancels_goes_once_it_shares_a_batch_and_since_has_passed(
     place: Place,
 ) -> None:
-    """Neither is enough alone."""
+    """Updates cancel only if they share a batch and `since` has passed both."""
     shard = place.shard()
     await shard.hold("h", 0)
     for time in range(4):
@@ -95,7 +95,10 @@ async def test_t38_what_cancels_goes_once_it_shares_a_batch_and_since_has_passed
 
 
 async def test_t39_batches_grow_with_the_logarithm_of_the_updates() -> None:
-    """One row an append, whoever merges when: fewer than twice the fan-out of each size."""
+    """The shard gets one row per append and a merge after every tenth.
+
+    The batches stay logarithmic in number.
+    """
     place = in_memory()
     shard, counted = place.shard(), []
     await shard.hold("h", 0)
@@ -111,7 +114,7 @@ async def test_t39_batches_grow_with_the_logarithm_of_the_updates() -> None:
 
 @pytest.mark.parametrize("keys", ["steady", "zipf"])
 async def test_t40_a_row_is_written_again_only_so_often(keys: str) -> None:
-    """Rows written by merges over rows that came: at most one and the logarithm of the batches."""
+    """The rows rewritten by merges stay within a logarithmic factor of the rows appended."""
     dice, place = random.Random(7), in_memory()
     shard, each, steps = place.shard(), 40, 200
     await shard.hold("h", 0)
@@ -139,7 +142,10 @@ async def test_t40_a_row_is_written_again_only_so_often(keys: str) -> None:
 
 
 async def test_t41_an_outcome_counts_once_and_only_in_its_inputs_place(place: Place) -> None:
-    """Twice, late after another's, of some of the batches; what was written for nothing goes."""
+    """An outcome may be repeated, late or partial.
+
+    The parts of a merge that did not count are deleted.
+    """
     shard = await grown(place, 6)
     await shard.hold("h", 0)
     batches = tuple(shard.state.batches)
@@ -149,7 +155,7 @@ async def test_t41_an_outcome_counts_once_and_only_in_its_inputs_place(place: Pl
     some = MergeRequest(batches[1:3], 0)
     assert (await merge(shard, some)).merges == 1
     assert len(shard.state.batches) == 5
-    assert (await merge(late, some)).overtaken == 1  # The same again, by another.
+    assert (await merge(late, some)).overtaken == 1  # Another handle repeats the merge.
     assert (await merge(slow, MergeRequest(batches, 0))).overtaken == 1
     again = decide_merge(
         shard.state, some, next(iter(shard.state.batches.within(some.lower, some.upper)))
@@ -164,7 +170,7 @@ async def test_t41_an_outcome_counts_once_and_only_in_its_inputs_place(place: Pl
 
 
 async def test_t41_a_merge_ahead_of_since_is_refused(place: Place) -> None:
-    """It would have taken away times that somebody may read."""
+    """Such a merge would remove times that a reader may still read."""
     shard = await grown(place, 4)
     await shard.hold("h", 1)
     request = MergeRequest(tuple(shard.state.batches), 3)
@@ -177,7 +183,7 @@ async def test_t41_a_merge_ahead_of_since_is_refused(place: Place) -> None:
 async def test_t42_a_compactor_killed_at_any_request_leaves_work_for_others(
     happened: bool,
 ) -> None:
-    """Nothing is lost, and the next one does it all, with no append in between."""
+    """No row is lost, and the next compactor completes the work without an append."""
     deaths = 0
     for last in range(200):
         place = in_memory()
@@ -203,7 +209,7 @@ async def test_t42_a_compactor_killed_at_any_request_leaves_work_for_others(
 
 
 async def test_t42_what_a_dead_compactor_claimed_is_free_after_a_while(place: Place) -> None:
-    """Work is claimed anew without any append: by the clock alone."""
+    """The claim expires by the clock alone, without an append."""
     with patch.object(compactor, "CLAIMED_BYTES", 1):
         shard = await grown(place, FANOUT + 2)
         request = plan_merge(shard.state)
@@ -217,9 +223,9 @@ async def test_t42_what_a_dead_compactor_claimed_is_free_after_a_while(place: Pl
 
 
 async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
-    """Inputs of a hundred times the bound: what Arrow holds at once is some times the bound.
+    """A merge of a hundred times the memory bound holds only a few times the bound.
 
-    That is a range of the key, and a row group of each part that reaches it.
+    It holds a range of the key, and a row group of each part that overlaps it.
     """
     place, bound = in_memory(), 64 * 1024
     shard = place.shard()
@@ -264,14 +270,14 @@ async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
 
 
 async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
-    """One request each, of as many bytes, be there no batch or a thousand (P113)."""
+    """Each append is one request of about the same size, with no batches or a thousand (P113)."""
     place = in_memory()
     shard = place.shard()
     recorded, sizes = Recorded(place.store), list[int]()
     inner = place.consensus()
 
     class Sized:
-        """Consensus that tells the size of each record."""
+        """A consensus that records the size of each record."""
 
         head, scan = staticmethod(inner.head), staticmethod(inner.scan)
         sweep = staticmethod(inner.sweep)
@@ -284,7 +290,7 @@ async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
     writer = place.shard(store=recorded, consensus=Sized())
     with patch.object(part, "INLINE_BYTES", 4096):
         await grown(place, 1_000, shard=writer)
-    # A record that a rollup is newly named by is larger, by its name.
+    # A record that names a new rollup is larger by that name.
     early, late = sorted(sizes[100:200])[50], sorted(sizes[-100:])[50]
     assert late < early + 100
     assert {r.key.split("/")[2] for r in recorded.records if r.op == "put"} <= {"rollup", "part"}
@@ -324,7 +330,7 @@ asyncio.run(main())
 async def test_t45_processes_that_read_one_state_plan_one_merge(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """No plan hangs on who makes it: not on a process's hashes, nor on how it came to the state."""
+    """A plan depends neither on the process's hash seed nor on how it obtained the state."""
     place, where = shared
     shard = place.shard()
     shard.machine.rollup_every = 7

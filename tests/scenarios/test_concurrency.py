@@ -1,4 +1,4 @@
-"""Scenarios T57 to T59: who is paused, who contends, and backends that are away for a while."""
+"""Scenarios T57 to T59: paused processes, contention, and backends that are away for a while."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def started(where: Addresses, name: str, *, lease_us: int) -> subprocess.Popen[s
 
 
 def said(process: subprocess.Popen[str], what: str, *, count: int = 1) -> list[int]:
-    """Return the numbers of the next ``count`` lines that begin so."""
+    """Return the numbers of the next ``count`` lines that start with ``what``."""
     found: list[int] = []
     assert process.stdout is not None
     for line in process.stdout:
@@ -96,7 +96,10 @@ def said(process: subprocess.Popen[str], what: str, *, count: int = 1) -> list[i
 def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """SIGSTOP past its lease: others write, and end the lease; it is told so, and loses nothing."""
+    """A writer is stopped past its lease.
+
+    Others write and end the lease. It then gets HoldExpired and loses nothing.
+    """
     place, where = shared
     asyncio.run(place.shard().hold("history", 0))
     sleeper, other = (started(where, name, lease_us=300_000) for name in ("sleeper", "other"))
@@ -112,7 +115,7 @@ def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
             until = time.monotonic() + 20
             while not ended and time.monotonic() < until:
                 ended += await watcher.end_leases()
-                # Its clock sleeps no time, so that a lease must be watched by hand.
+                # The watcher's clock does not really sleep, so the test repeats the look itself.
                 await asyncio.sleep(0.1)
             return ended
 
@@ -141,7 +144,7 @@ def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
 
 
 async def test_t58_of_contenders_one_wins_each_round(place: Place) -> None:
-    """Nobody waits for anybody: each round has one winner, and the rounds are as many as needed."""
+    """Each round has exactly one winner, so no contender waits for another."""
     contenders, each = 5, 4
     wins: Counter[int] = Counter()
     shards = [place.shard() for _ in range(contenders)]
@@ -165,7 +168,7 @@ async def test_t58_of_contenders_one_wins_each_round(place: Place) -> None:
 
 
 class Outage:
-    """Whether a backend is away: what is asked of it then fails, done or not."""
+    """A switch for backends: while it is on, requests fail with an unknown outcome."""
 
     def __init__(self) -> None:
         self.store = self.consensus = False
@@ -186,7 +189,7 @@ class Outage:
         outage = self
 
         class Away:
-            """Consensus that fails while it is away."""
+            """A consensus that fails while the switch is on."""
 
             truncate, list_keys = staticmethod(inner.truncate), staticmethod(inner.list_keys)
             head = staticmethod(inner.head)
@@ -204,7 +207,10 @@ class Outage:
 
 @pytest.mark.parametrize("away", ["store", "consensus", "both"])
 async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: str) -> None:
-    """Whatever was asked meanwhile fails with an error of the store; no handle is made anew."""
+    """A call during the outage fails only with an error of the store.
+
+    All handles work afterwards.
+    """
     outage = Outage()
     shard = place.shard(
         store=outage.over(place.store), consensus=outage.around(place.consensus(place.store))
@@ -220,7 +226,7 @@ async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: 
         outage.store, outage.consensus = away != "consensus", away != "store"
         calls: list[Callable[[], Awaitable[object]]] = [append, reads, shard.compact, reader.renew]
         for call in calls:
-            with suppress(LocationError):  # Of a store that is away, and no other error.
+            with suppress(LocationError):  # Only a store error is expected.
                 await call()
         outage.store = outage.consensus = False
         assert (await append()).verdict is COMMITTED
@@ -232,7 +238,7 @@ async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: 
 
 
 async def test_t59_a_listener_goes_on_after_an_outage() -> None:
-    """What it raised was of that moment: called again from where it was, it misses nothing."""
+    """The error concerns only that call. A new listener from the last position misses nothing."""
     outage, place = Outage(), in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 1, 1, 1)), 0, 2)

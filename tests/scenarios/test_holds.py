@@ -1,4 +1,4 @@
-"""Scenarios T31 to T36: since, and what holds it; clocks that are wrong."""
+"""Scenarios T31 to T36: since, its holds, and wrong clocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR_US = 3_600_000_000
 
 
 class Skewed(SwiftClock):
-    """A host's clock that is set wrong; it may be set anew."""
+    """The clock of a host that is set wrong, and may be set again."""
 
     def __init__(self, off_us: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Skewed(SwiftClock):
 
 
 async def written(place: Place, *, count: int = 8) -> Shard:
-    """Return a shard with a hold, and a batch with a part of its own at each time."""
+    """Return a shard with a hold, and with one batch of one part at each time."""
     shard = place.shard(clock=HandClock())
     for time in range(count):
         many = [(f"k{n}", time, time, 1) for n in range(700)]
@@ -43,7 +43,7 @@ async def written(place: Place, *, count: int = 8) -> Shard:
 
 
 async def merged_away(place: Place) -> Shard:
-    """Merge all there is, and delete at once what that made vanish."""
+    """Merge everything, and delete the replaced parts at once."""
     other = place.shard(clock=HandClock())
     await other.compact(full=True)
     await other.collect(after_us=0)
@@ -51,7 +51,7 @@ async def merged_away(place: Place) -> Shard:
 
 
 async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place) -> None:
-    """It moves with the slowest alone, of whichever kind that is."""
+    """The shard's `since` follows the slowest hold of any kind."""
     shard = await written(place)
     leased = await place.shard(clock=HandClock()).lease(2, lease_us=LEASE_US)
     assert await shard.downgrade_since("history", 5) == Frontier.at(2)
@@ -64,7 +64,7 @@ async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place)
 
 
 async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
-    """A reader that is slow is protected by its own hold, and by nothing else."""
+    """A slow reader is protected only by its own hold."""
     shard, other = place.shard(), place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 10)
     assert await shard.hold("slow") == Frontier.at(0)
@@ -84,7 +84,10 @@ async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
-    """Handles that come, move, expire and go in any order; a newcomer holds what it was told."""
+    """Holders arrive, move, expire and leave in any order.
+
+    A new hold is at the `since` that it was given.
+    """
     dice, place = random.Random(seed), in_memory()
     shards = [place.shard() for _ in range(3)]
     await shards[0].compare_and_append(rows(("a", 1, 0, 1)), 0, 100)
@@ -117,7 +120,7 @@ async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
 
 
 async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Place) -> None:
-    """Within it all is held; after it what it held goes, and critical holds stay."""
+    """A lease protects its times until its end. Afterwards, only critical holds remain."""
     shard = await written(place)
     reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
     planned = await reader.snapshot(5)
@@ -133,7 +136,7 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
     with pytest.raises(HoldExpired, match="open another reader"):
         await reader.renew()
     await merged_away(place)
-    # Nothing is lost by it: the same contents are read by the newest state.
+    # The newest state still gives the same contents.
     assert contents_of(await planned.to_arrow(consolidated=True)) == await contents(shard, 5)
     await shard.downgrade_since("history", 7)
     await merged_away(place)
@@ -142,11 +145,11 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
 
 
 async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place: Place) -> None:
-    """A renewal that loses races for an hour must not write a beat that is an hour old."""
+    """A renewal that loses races for an hour must not record a time that is an hour old."""
     clock = HandClock()
 
     class Contended:
-        """Consensus in which others are first, each time that an hour has passed."""
+        """A consensus in which another writer wins first, each time after an hour."""
 
         def __init__(self, inner: Consensus) -> None:
             self._inner, self.losses = inner, 0
@@ -174,7 +177,7 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
 
 
 async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place) -> None:
-    """Who is fenced learns which token counts, and where the hold stands."""
+    """A fenced owner learns the valid token and the position of the hold."""
     old, new = await written(place), place.shard()
     assert await old.hold("mine", 1, token=3) == Frontier.at(1)
     assert await old.downgrade_since("mine", 2, token=3) == Frontier.at(0)
@@ -187,7 +190,7 @@ async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place
         await old.release("mine", token=3)
     with pytest.raises(HoldFenced):
         await old.hold("mine", token=3)
-    # To move it nowhere with a greater token is a takeover, and nothing else.
+    # A move to the same time with a greater token is only a takeover.
     await old.downgrade_since("mine", 2, token=9)
     assert (await new.refresh()).holds["mine"].frontier == Frontier.at(2)
     with pytest.raises(HoldFenced):
@@ -200,7 +203,7 @@ async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place
 async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
     place: Place, off_us: int, who: str
 ) -> None:
-    """Leases may end early or late; contents are right, and each commit counts once."""
+    """Leases may end early or late, but contents are right and each commit counts once."""
     clocks = {
         name: Skewed(off_us if name == who else 0) for name in ("writer", "reader", "watcher")
     }
@@ -210,7 +213,7 @@ async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
     leased = await place.shard(clock=clocks["reader"]).lease(lease_us=LEASE_US)
     await leased.stop()
     for time in range(6):
-        clocks[who].off_us += off_us // 2 * (-1) ** time  # It is set, and set back.
+        clocks[who].off_us += off_us // 2 * (-1) ** time  # The clock is set wrong and then back.
         table = rows(*[(f"k{n}", time, time, 1) for n in range(700)])
         done = await writer.compare_and_append(table, time, time + 1)
         model.compare_and_append(updates_of(table), time, time + 1)
@@ -228,7 +231,7 @@ async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
 
 
 async def test_t35_a_lease_within_an_hour_of_clocks_ends_by_watching_alone() -> None:
-    """A watcher that is an hour ahead does not end at once what its owner renews."""
+    """A watcher whose clock is almost an hour ahead does not end a lease at once."""
     place = in_memory()
     shard = await written(place, count=2)
     reader = await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US)
@@ -240,7 +243,7 @@ async def test_t35_a_lease_within_an_hour_of_clocks_ends_by_watching_alone() -> 
 
 
 async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
-    """It reads nothing, holds nothing, and makes no record."""
+    """A handle of a finalized shard reads nothing, holds nothing, and writes no record."""
     shard = await written(place, count=2)
     await shard.finalize()
     seqno = shard.machine.seqno

@@ -1,4 +1,4 @@
-"""Scenarios T17 to T22: what a caller is told when it is not known what became of a write."""
+"""Scenarios T17 to T22: the answers to a caller after a write with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Sent = Callable[[], Awaitable[bool]]
 
 
 class Doubtful:
-    """Consensus of any kind, of which one answer is lost for good; ``late`` are held back.
+    """A consensus of any kind that loses one answer for good.
 
-    ``next`` is what becomes of the next compare-and-set; one that did not happen is kept in
-    ``late``, and happens when that is called: as a request that the network had delayed.
+    ``next`` is the fault of the next compare-and-set. If that does not happen, it stays in ``late``
+    and happens when the test calls it, like a request delayed by the network.
     """
 
     def __init__(self, inner: Consensus) -> None:
@@ -64,7 +64,7 @@ async def lose(shard: Shard, consensus: Doubtful, *, happened: bool, named: bool
 
 
 async def retried(place: Place, *, happened: bool, others: bool, named: bool) -> object:
-    """Return what the retry of a write without an answer is told; check what is there then."""
+    """Return the verdict of a retry after a lost answer, and check the contents."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=happened, named=named)
     if others:
@@ -84,13 +84,13 @@ async def retried(place: Place, *, happened: bool, others: bool, named: bool) ->
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_t17_unknown_and_not_there_a_retry_commits_once(place: Place, named: bool) -> None:
-    """Whoever lost a request may send it again."""
+    """A writer whose request was lost may send it again."""
     assert await retried(place, happened=False, others=False, named=named) is COMMITTED
 
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_t18_unknown_and_there_a_retry_is_told_so(place: Place, named: bool) -> None:
-    """Success, and no second batch."""
+    """The retry succeeds with ALREADY, and adds no second batch."""
     assert await retried(place, happened=True, others=False, named=named) is ALREADY
 
 
@@ -98,7 +98,7 @@ async def test_t18_unknown_and_there_a_retry_is_told_so(place: Place, named: boo
 async def test_t19_unknown_and_not_there_a_retry_after_others_mismatches(
     place: Place, named: bool
 ) -> None:
-    """Another was first: that is a no, and true."""
+    """Another writer was first, so MISMATCH is right."""
     assert await retried(place, happened=False, others=True, named=named) is MISMATCH
 
 
@@ -106,7 +106,7 @@ async def test_t19_unknown_and_not_there_a_retry_after_others_mismatches(
 async def test_t20_unknown_and_there_a_retry_after_others_is_told_so(
     place: Place, named: bool
 ) -> None:
-    """Never a no for what is there."""
+    """The retry must not get MISMATCH, because its rows are stored."""
     assert await retried(place, happened=True, others=True, named=named) is ALREADY
 
 
@@ -114,7 +114,7 @@ async def test_t20_unknown_and_there_a_retry_after_others_is_told_so(
 async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
     place: Place, named: bool
 ) -> None:
-    """The first is delayed past its retry and a later write of the same writer."""
+    """The first request is delayed until after its retry and a later write of the same writer."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=named)
     table = rows(("a", 1, 0, 1))
@@ -125,7 +125,7 @@ async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
         assert not await arrive()
     again = shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
     if named:
-        # Of a name the newest alone is remembered: neither yes nor no is known to be true.
+        # A named writer's older tokens are forgotten, so the outcome is unknown.
         with pytest.raises(OutcomeUnknown):
             await again
     else:
@@ -134,7 +134,7 @@ async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
 
 
 async def test_t21_a_request_that_arrives_before_its_retry_counts_once(place: Place) -> None:
-    """It lands while its sender waits to try again."""
+    """The delayed request lands while its sender waits to retry."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=True)
     for arrive in consensus.late:
@@ -146,7 +146,7 @@ async def test_t21_a_request_that_arrives_before_its_retry_counts_once(place: Pl
 
 @pytest.mark.parametrize("delay_us", [0, 3_000, 30_000])
 async def test_t21_puts_of_a_store_that_come_late_count_once(delay_us: int) -> None:
-    """On a store a put that was given up is still under way, and may land at any time."""
+    """A put that the caller gave up may still land at any time."""
     inner, clock = MemoryStore(), SystemClock()
     waits = iter([delay_us, 0, delay_us, 0, delay_us])
     slow = Lingering(
@@ -176,7 +176,7 @@ async def test_t21_puts_of_a_store_that_come_late_count_once(delay_us: int) -> N
 async def test_t22_commands_that_share_a_record_share_the_doubt(
     place: Place, happened: bool
 ) -> None:
-    """One lost answer leaves all of them unknown, and each is told the truth when it asks again."""
+    """A lost answer leaves each command unknown, and each retry gets the right verdict."""
     shard, consensus = doubtful(place)
     writes = [
         (rows(("a", time, time, 1)), time, time + 1, ("w" if time % 2 else "v", time))
@@ -207,7 +207,7 @@ async def test_t22_commands_that_share_a_record_share_the_doubt(
 
 
 async def test_t22_records_are_versioned_so_that_nothing_is_applied_twice(place: Place) -> None:
-    """Each seqno is one record, however often it was sent: the log of the shard says so."""
+    """Each seqno has one record, however often a writer sent it."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=True, named=False)
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 0))

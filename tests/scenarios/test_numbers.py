@@ -1,4 +1,4 @@
-"""Each number of the scenarios has its test, or a reason: README.md says where, and is right."""
+"""The scenario numbers: each has a test or a reason, and the table in README.md is right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = "none yet: "
 
 
 def rows_of(text: str) -> dict[int, str]:
-    """Return what the table says of each number."""
+    """Return the table's entry of each number."""
     return {int(m[1]): m[2] for line in text.splitlines() if (m := ROW.match(line))}
 
 
@@ -33,7 +33,7 @@ def numbers_here() -> set[int]:
 
 
 def problems(rows: dict[int, str], here: set[int]) -> list[str]:
-    """Return the sentences of what is wrong with the table."""
+    """Return one sentence for each fault of the table."""
     found = [f"T{n} has no row" for n in range(1, LAST + 1) if n not in rows]
     for number, told in rows.items():
         ids = ID.findall(told)
@@ -64,7 +64,7 @@ def test_each_number_has_a_test_that_exists_or_a_reason() -> None:
     ],
 )
 def test_a_table_that_is_wrong_is_found(told: str | None, sentence: str) -> None:
-    """Each of the rules can fail."""
+    """Each rule of the check can fail."""
     rows = dict.fromkeys(range(1, LAST + 1), "none yet: x")
     del rows[9]
     if told is not None:

@@ -26,7 +26,7 @@ LEASE_US = 60_000_000
 
 
 async def written(place: Place, *, count: int = 8) -> Shard:
-    """Return a shard with a hold, and a batch with a part of its own at each time."""
+    """Return a shard with a hold, and with one batch of one part at each time."""
     shard = place.shard(clock=HandClock())
     for time in range(count):
         many = [(f"k{n}", time, time, 1) for n in range(700)]
@@ -36,7 +36,7 @@ async def written(place: Place, *, count: int = 8) -> Shard:
 
 
 async def merged_away(place: Place) -> Shard:
-    """Merge all there is, and delete at once what that made vanish."""
+    """Merge everything, and delete the replaced parts at once."""
     other = place.shard(clock=HandClock())
     await other.refresh()
     await compact(other, full=True)
@@ -45,7 +45,7 @@ async def merged_away(place: Place) -> Shard:
 
 
 async def test_t23_a_snapshot_and_a_listener_make_the_whole(place: Place) -> None:
-    """From every time at which they can part, nothing twice and nothing missing."""
+    """A snapshot and the listener after it give each update once, from every time."""
     model = await history(place.shard())
     listeners = {as_of: place.shard().listen(as_of) for as_of in range(10)}
     before = {as_of: await contents(place.shard(), as_of) for as_of in range(10)}
@@ -59,7 +59,7 @@ async def test_t23_a_snapshot_and_a_listener_make_the_whole(place: Place) -> Non
 
 
 async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Place) -> None:
-    """Each listener parts from its snapshot at another time, beside merges that delete at once."""
+    """Each listener starts at another time, while merges and collections delete parts at once."""
     model, steps = ShardModel(), 12
     writer = place.shard()
     await writer.hold("history", 0)
@@ -94,7 +94,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
 
 
 async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
-    """Never partial data; and what can be read is said."""
+    """A reader never gets partial data. The error states the earliest readable time."""
     shard = place.shard()
     await history(shard)
     await shard.hold("h", 0)
@@ -109,7 +109,7 @@ async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(pla
 
 
 async def test_t24_a_time_that_is_not_complete_is_waited_for(place: Place) -> None:
-    """A snapshot blocks until its time is known, or until it was told to give up."""
+    """A snapshot waits until its time is complete, or until its timeout."""
     reader = place.shard(clock=SystemClock())
     with pytest.raises(DeadlineExceeded):
         await reader.snapshot(0, timeout_us=20_000)
@@ -125,7 +125,7 @@ async def test_t24_a_time_that_is_not_complete_is_waited_for(place: Place) -> No
 
 
 async def test_t24_a_wait_that_is_cancelled_leaves_nothing() -> None:
-    """Neither a hold nor a lock: the handle goes on."""
+    """A cancelled wait leaves neither a hold nor a lock, so the handle stays usable."""
     place = in_memory()
     shard = place.shard(clock=SystemClock())
     waiting = asyncio.create_task(contents(shard, 3, wait=True))
@@ -139,7 +139,10 @@ async def test_t24_a_wait_that_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Place) -> None:
-    """One batch of what it was told and of what it was not: it is told the rest alone."""
+    """A merge may join updates that a listener has returned with later ones.
+
+    The listener returns only the later ones.
+    """
     shard = place.shard()
     await shard.hold("history", 0)
     model = ShardModel()
@@ -181,7 +184,10 @@ asyncio.run(main())
 async def test_t27_splits_are_read_by_another_process_after_other_commits(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """As plain values, any number of them; read twice, they are the same rows."""
+    """Splits are plain values, in any number.
+
+    Another process can read them, and twice with equal rows.
+    """
     place, where = shared
     shard = await written(place, count=4)
     snapshot = await place.shard().snapshot(2)
@@ -211,7 +217,10 @@ async def test_t27_splits_are_read_by_another_process_after_other_commits(
 
 
 async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Place) -> None:
-    """Merged and collected, however eagerly, its splits are there; and go when it closes."""
+    """The splits survive merges and collections until the reader closes.
+
+    Then their parts are deleted.
+    """
     shard = await written(place)
     reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
     splits = (await reader.snapshot(5)).splits(3)
@@ -230,7 +239,10 @@ async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Pl
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_t29_no_row_comes_twice_or_with_no_diff(place: Place, seed: int) -> None:
-    """However updates cancel: `contents_of` refuses both, and the model has the same."""
+    """Any updates may cancel.
+
+    `contents_of` refuses repeated rows and zero counts, and the model agrees.
+    """
     dice, model, shard = random.Random(seed), ShardModel(), place.shard()
     await shard.hold("history", 0)
     for time in range(8):

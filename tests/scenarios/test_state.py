@@ -1,4 +1,4 @@
-"""Scenarios T46 to T56: states, rollups, what is collected and what is swept."""
+"""Scenarios T46 to T56: states, rollups, collection and sweeps."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from tidelog.testing import Recorded
 
 @pytest.fixture(autouse=True)
 def _objects() -> Iterator[None]:
-    """Have every part be an object."""
+    """Store every part as an object."""
     with patch.object(part, "INLINE_BYTES", 0):
         yield
 
 
 def opened(place: Place, *, every: int = 4, **made: object) -> Shard:
-    """Return a handle that rolls up often."""
+    """Return a handle that writes rollups often."""
     shard = place.shard(**made)  # type: ignore[arg-type]
     shard.machine.rollup_every = every
     return shard
 
 
 async def lived(place: Place, count: int, *, every: int = 4) -> Shard:
-    """Return a shard of ``count`` rows that was merged now and then, and never collected."""
+    """Return a shard of ``count`` rows with some merges and no collection."""
     shard = opened(place, every=every)
     shard.machine.vanished_us = 2**60
     await shard.hold("h", 0)
@@ -55,7 +55,7 @@ async def lived(place: Place, count: int, *, every: int = 4) -> Shard:
 
 
 async def check_whole(place: Place, count: int) -> None:
-    """A newcomer reads all of it, and each object that the state names is there."""
+    """Check that a new handle reads all rows, and that each object named by the state exists."""
     reader = place.shard()
     found = await contents(reader, count - 1)
     assert found == {(f"k{n}", n): 1 for n in range(count)}
@@ -73,7 +73,7 @@ async def check_whole(place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("every", [1, 3, 8])
 async def test_t46_a_state_is_its_diffs_over_any_rollup(place: Place, every: int) -> None:
-    """At every seqno: who follows record by record has what a newcomer reads."""
+    """A handle that follows each record has the same state as a new handle, at every seqno."""
     writer, follower = opened(place, every=every), place.shard()
     await writer.hold("h", 0)
     for time in range(14):
@@ -88,7 +88,7 @@ async def test_t46_a_state_is_its_diffs_over_any_rollup(place: Place, every: int
 
 
 async def test_t48_a_newcomer_reads_a_rollup_and_what_came_after() -> None:
-    """However long the history is: here five thousand records."""
+    """A new handle reads one rollup and the records after it, even after five thousand records."""
     consensus = MemoryConsensus()
     place = Place(MemoryStore(), lambda _: consensus)
     shard = place.shard()
@@ -102,7 +102,10 @@ async def test_t48_a_newcomer_reads_a_rollup_and_what_came_after() -> None:
 
 
 async def test_t48_handles_that_make_one_change_each_leave_a_short_history(place: Place) -> None:
-    """As processes that cron starts do: some of them roll up, and no rollup is left unnamed."""
+    """Processes started by cron make one change each.
+
+    Some of them write a rollup, and no unnamed rollup remains.
+    """
     for time in range(60):
         shard = opened(place, every=8)
         await shard.compare_and_append(rows((f"k{time}", time, time, 1)), time, time + 1)
@@ -144,7 +147,7 @@ asyncio.run(main())
 
 
 def begin(where: Addresses, first: int) -> str:
-    """Have a process place ten holds, each by a handle of its own; return what it said."""
+    """Run a process that places ten holds, each with its own handle. Return its output."""
     done = subprocess.run(
         [sys.executable, "-c", INITS, *where.arguments, str(first)],
         stdout=subprocess.PIPE,
@@ -157,7 +160,7 @@ def begin(where: Addresses, first: int) -> str:
 async def test_t49_of_many_that_begin_a_shard_at_once_all_begin_the_same(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Twenty handles in two processes: one history, each hold, each rollup that is named."""
+    """Twenty handles in two processes make one history, with every hold and every named rollup."""
     place, where = shared
     told = await asyncio.gather(
         *(asyncio.to_thread(begin, where, first) for first in (0, 10)),
@@ -175,7 +178,7 @@ async def test_t49_of_many_that_begin_a_shard_at_once_all_begin_the_same(
 
 @pytest.mark.parametrize("happened", [False, True])
 async def test_t50_a_collection_killed_at_any_request_is_done_by_the_next(happened: bool) -> None:
-    """After each single deletion; nothing that counts is gone, and nothing stays for good."""
+    """A collector may die after each deletion. No needed object is lost, and no garbage stays."""
     deaths, wanted = 0, None
     for last in itertools.count():
         place = on_store(MemoryStore())
@@ -201,7 +204,7 @@ async def test_t50_a_collection_killed_at_any_request_is_done_by_the_next(happen
 
 
 async def test_t50_collections_side_by_side_and_again_find_nothing_wrong(place: Place) -> None:
-    """Several at once, each again, by who is behind and who is ahead; one with no work."""
+    """Collectors may run concurrently, repeatedly, behind the state or without any work."""
     behind = opened(place)
     await behind.refresh()
     await lived(place, 10)
@@ -218,7 +221,10 @@ async def test_t50_collections_side_by_side_and_again_find_nothing_wrong(place: 
 
 
 async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
-    """Overtaken between its deletions and its record: it finds what it needs, or nothing to do."""
+    """Another collector truncates the records in between.
+
+    The slow collector completes without an error.
+    """
     inner = MemoryStore()
     place = on_store(inner)
     await lived(place, 12)
@@ -241,7 +247,10 @@ async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
 
 
 async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Place) -> None:
-    """A rollup of seqno X is named by a record after X: all up to X goes, and X + 1 stays."""
+    """A rollup of seqno X is named by a later record.
+
+    Records before X are deleted, and X + 1 stays.
+    """
     shard = await lived(place, 9)
     await shard.collect(after_us=0)
     history = shard.machine.history
@@ -255,7 +264,10 @@ async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Pl
 
 
 async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place) -> None:
-    """Who wrote one and slept while others named later ones, and collected, names it no more."""
+    """A writer may stall between a rollup and its name.
+
+    If a collector deletes the rollup, the writer never names it.
+    """
     sleeper = opened(place, every=3)
     await sleeper.hold("h", 0)
     for time in range(2):
@@ -279,7 +291,7 @@ async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place)
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
-    """Leases of many states beside merges, eager collections and sweeps, in any order."""
+    """Leases of many states meet merges, collections and sweeps in any order."""
     dice, place = random.Random(seed), in_memory()
     shard = opened(place, every=dice.choice([1, 2, 5]))
     await shard.hold("h", 0)
@@ -312,7 +324,10 @@ async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
 
 
 async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place: Place) -> None:
-    """A dead writer's parts go; a slow one's stay for a whole period, and are refused after."""
+    """A dead writer's parts are deleted.
+
+    A slow writer's parts stay for a full period, and are refused afterwards.
+    """
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     dead, slow, late = place.shard(), place.shard(), place.shard()
@@ -335,7 +350,7 @@ async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place
 
 
 async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> None:
-    """All parts go, the state stays small, and whoever opens it is told that it is finished."""
+    """All parts are deleted, the state stays small, and a new handle sees a finished shard."""
     shard = await lived(place, 9)
     await shard.finalize()
     await shard.collect(after_us=0)
@@ -355,7 +370,7 @@ async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> N
 
 
 async def test_t56_live_gone_young_and_dead_add_up_to_the_listing(place: Place) -> None:
-    """In objects and in bytes, whatever has happened to the shard."""
+    """The categories add up to the listing in objects and bytes, after any operation."""
     shard = await lived(place, 8)
     await shard.writer().write(rows(("lost", 1, 8, 1)), inline=False)
     await place.store.put("shard/s/standing/1", b"checkpoint")
@@ -370,9 +385,12 @@ async def test_t56_live_gone_young_and_dead_add_up_to_the_listing(place: Place) 
 
 
 async def test_t54_a_lease_is_no_reason_to_keep_what_nothing_names(place: Place) -> None:
-    """What a reader holds is named by a state; what was never named is nobody's."""
+    """A lease protects objects that a state names.
+
+    An object that was never named has no protection.
+    """
     shard = await lived(place, 4)
-    # Its clock stands still: on the shared one, each sleep would renew the lease at once.
+    # A fixed clock: with the shared one, each sleep would renew the lease at once.
     leased = await place.shard(clock=HandClock()).lease()
     left = await shard.writer().write(rows(("dead", 1, 9, 1)), inline=False)
     for _ in range(3):

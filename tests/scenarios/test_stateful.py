@@ -1,7 +1,7 @@
-"""T75: all that shards can do, in any order, by several handles beside a model, on a bad store.
+"""T75: all operations of shards in any order, with several handles, a bad store and a model.
 
-Hypothesis chooses the calls and what becomes of their requests, and shrinks what it finds. What is
-never known to have happened is offered to the model both ways, and settled by what is read.
+Hypothesis chooses the calls and the faults of their requests, and shrinks each failure. An outcome
+that stays unknown is tried on the model both ways, and a read decides.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LEASE_US = 60_000_000
 
 @dataclass(slots=True)
 class Planned:
-    """What a leased reader planned, and what it must read."""
+    """The plan of a leased reader, and the rows that it must read."""
 
     reader: LeasedReader
     splits: list[Split]
@@ -75,7 +75,7 @@ class Planned:
 
 
 class Shards(OnBadStore):
-    """Three handles of a shard, each with a store that fails as it is told, beside a model."""
+    """Three handles of a shard on stores with faults, next to a model."""
 
     leases = Bundle("leases")
 
@@ -96,14 +96,15 @@ class Shards(OnBadStore):
 
     def handle(self, who: int) -> Shard:
         store, clock = self.bad_store(), OneThread()
-        # Few attempts: its callers are to meet the doubt, and two of three are to resolve it first.
+        # With few attempts, callers see unknown outcomes. Two of the three handles first try to
+        # resolve them.
         consensus = StoreConsensus(store=store, clock=clock, attempts=1 + (who > 0))
         shard = self.place.shard(store=store, clock=clock, consensus=consensus)
         shard.machine.rollup_every = 3
         return shard
 
     def observer(self) -> Shard:
-        """Return a handle that nothing goes wrong for."""
+        """Return a handle without faults."""
         return self.place.shard(clock=OneThread())
 
     @property
@@ -123,7 +124,7 @@ class Shards(OnBadStore):
         who=HANDLES, drawn=DRAWN, off=st.sampled_from([0, 0, 0, 0, -1, 1]), more=st.integers(0, 2)
     )
     def compare_and_append(self, who: int, drawn: list[Any], off: int, more: int) -> None:
-        """With a token, until it is known what came of it: as a caller would who must know."""
+        """Append with a token until the outcome is known, as a caller that must know it."""
         lower = max(0, self.upper + off)
         until = lower + 1 + more
         table = rows(*((k, v, min(lower + at, until - 1), d) for k, v, at, d in drawn))
@@ -143,7 +144,10 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, drawn=DRAWN)
     def append_without_a_token(self, who: int, drawn: list[Any]) -> None:
-        """What its error says of it is true; what it leaves open is read."""
+        """Append once without a token.
+
+        An error must be true about its outcome, and a read settles the rest.
+        """
         lower, until = self.upper, self.upper + 3
         if self.model.upper is None:
             return
@@ -163,7 +167,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, drawn=DRAWN, named=st.booleans(), others=st.booleans())
     def ask_again_long_after(self, who: int, drawn: list[Any], named: bool, others: bool) -> None:
-        """T17 to T21: what landed is told so, also after others wrote; what did not, never is."""
+        """T17 to T21: a late retry gets ALREADY if and only if the write landed."""
         if self.model.upper is None:
             return
         lower, until = self.upper, self.upper + 3
@@ -197,7 +201,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, drawn=DRAWN, cut=st.integers(1, 3))
     def append_as_replicas(self, who: int, drawn: list[Any], cut: int) -> None:
-        """Two bring the same, cut at other times, and it is there once."""
+        """Two replicas append the same data with other boundaries, and it is stored once."""
         if self.model.upper is None:
             return
         lower, until = self.upper, self.upper + 4
@@ -230,7 +234,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, name=st.sampled_from(["n", "m"]), drawn=DRAWN, beat=st.booleans())
     def named_appender(self, who: int, name: str, drawn: list[Any], beat: bool) -> None:
-        """Opened anew each time, as by an heir: progress, then updates, again until told."""
+        """Append with a new appender of an old name, as an heir does: updates, then progress."""
         if self.model.upper is None:
             return
         lower, until = self.upper, self.upper + 3
@@ -274,7 +278,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, name=st.sampled_from(["history", "h", "i"]), by=st.integers(0, 3))
     def downgrade(self, who: int, name: str, by: int) -> None:
-        """Retention, and all others who need no more what they needed."""
+        """Move a hold, as retention and other holders do."""
         if name not in self.holds:
             return
         to = min(self.holds[name] + by, self.top)
@@ -288,7 +292,7 @@ class Shards(OnBadStore):
         self.holds.pop(name, None)
 
     def see_since(self) -> None:
-        """T32: since never goes back, and is past no hold."""
+        """Check T32: since never moves back, and never passes a hold."""
         state = self.run(self.observer().refresh())
         if self.is_buried:
             assert state.since is None
@@ -300,7 +304,7 @@ class Shards(OnBadStore):
 
     @rule(target=leases, who=HANDLES, fixed=st.booleans(), count=st.integers(1, 3))
     def lease(self, who: int, fixed: bool, count: int) -> Any:
-        """A reader plans a snapshot; what it planned is there until it is over."""
+        """Plan a snapshot under a lease. Its parts stay until the lease is over."""
         if self.is_buried or self.top <= (self.since or 0) or not self.upper:
             return multiple()
         as_of = max(self.since or 0, self.upper - 1)
@@ -313,7 +317,7 @@ class Shards(OnBadStore):
 
     @rule(planned=leases)
     def read_under_lease(self, planned: Planned) -> None:
-        """T28: merged, collected, swept or buried meanwhile: all its rows, or it is over."""
+        """Check T28: after merges, collections and sweeps, the plan still reads all its rows."""
 
         async def read() -> Counter[Row]:
             found: Counter[Row] = Counter()
@@ -343,7 +347,7 @@ class Shards(OnBadStore):
 
     @rule()
     def leases_end(self) -> None:
-        """Nobody renews them: who watches ends them, and their owners are told."""
+        """End all leases after their term, as a watching collector does."""
         watcher, clock = self.observer(), OneThread()
         watcher.clock = clock
         self.run(watcher.end_leases())
@@ -366,7 +370,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, back=st.integers(0, 4), count=st.integers(1, 4))
     def snapshot(self, who: int, back: int, count: int) -> None:
-        """T29: the model's contents, whole or in splits, or a typed error."""
+        """Check T29: the read returns the model's contents, or raises a typed error."""
         as_of = self.upper - 1 - back
         if as_of < 0:
             return
@@ -382,7 +386,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, back=st.integers(1, 4))
     def listen(self, who: int, back: int) -> None:
-        """T23: what comes after a time, each update once, at its own time."""
+        """Check T23: a listener returns each later update once, at its own time."""
         as_of = self.upper - 1 - back
         if as_of < 0 or self.model.upper is None:
             return
@@ -396,7 +400,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES)
     def another_process(self, who: int) -> None:
-        """A handle dies, and another begins with nothing."""
+        """Replace a handle by a new one, as after the death of its process."""
         self.shards[who] = self.handle(who)
 
     @precondition(lambda self: self.model.upper is not None and len(self.model.updates) > 8)
@@ -420,7 +424,7 @@ class Shards(OnBadStore):
 
     @invariant()
     def whoever_comes_new_sees_the_model(self) -> None:
-        """T46, T53, T56: state, objects and accounts are whole, as a newcomer finds them."""
+        """Check T46, T53 and T56: the state, objects and usage are consistent for a new handle."""
 
         async def look() -> None:
             shard = self.observer()
@@ -439,7 +443,7 @@ class Shards(OnBadStore):
 
 
 def test_a_shard_that_forgets_tokens_is_caught() -> None:
-    """A machine that cannot find what is there proves nothing by finding nothing."""
+    """The machine must find the fault of a broken build. Otherwise its success proves nothing."""
     with commit_forgets_tokens():
         must_fail(Shards)
 

@@ -1,6 +1,7 @@
-"""T75 of schemas: columns come and go among writers, retries and merges, beside a model of rows.
+"""T75 for schemas: columns are added and dropped among writers, retries and merges.
 
-A row is a dict. What a reader of some columns sees is its part of each, null where there was none.
+The model is a list of rows as dicts. A reader of some columns sees these fields of each row, or
+null.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def table_of(columns: pa.Schema, rows: list[Stored]) -> pa.Table:
 
 
 class Evolving(OnBadStore):
-    """Two handles that follow the schema; others come with one of their own."""
+    """Two handles that follow the schema, and others that bring their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class Evolving(OnBadStore):
         self.tried(lambda: self.handle(0, FIRST).hold("history", 0))
 
     def drawn_rows(self, columns: pa.Schema, drawn: list[Any], lower: int) -> list[Stored]:
-        """Return rows for some columns: a number says which values each has."""
+        """Return rows for the columns. Each drawn number selects the values."""
         return [
             (
                 {
@@ -106,7 +107,7 @@ class Evolving(OnBadStore):
 
     @rule(who=HANDLES, drawn=DRAWN)
     def write(self, who: int, drawn: list[Any]) -> None:
-        """By the newest columns, whatever the handle knew before."""
+        """Write in the newest columns, whatever schema the handle knew before."""
         lower, rows = self.upper, self.drawn_rows(self.newest, drawn, self.upper)
         self.number += 1
         token = ("w", self.number)
@@ -127,7 +128,7 @@ class Evolving(OnBadStore):
     def ask_again_after_a_change(
         self, who: int, drawn: list[Any], own: bool, change: bool, looks: bool
     ) -> None:
-        """T18, T20: what landed is told so, though its rows would fit no more."""
+        """T18, T20: a retry of a landed write gets ALREADY, even if its rows no longer fit."""
         lower, columns = self.upper, self.newest
         rows = self.drawn_rows(columns, drawn, lower)
         table = table_of(columns, rows)
@@ -217,7 +218,7 @@ class Evolving(OnBadStore):
 
     @rule(who=HANDLES, back=st.integers(0, 5), at=st.integers(0, 6))
     def snapshot(self, who: int, back: int, at: int) -> None:
-        """In the columns of any schema: as they are, or a word of what was dropped."""
+        """Read in the columns of any schema. A dropped column raises SchemaEvolved."""
         as_of = self.upper - 1 - back
         if as_of < self.since:
             return
@@ -281,7 +282,7 @@ class Evolving(OnBadStore):
     "canary", [commit_forgets_tokens, retries_ask_only_for_columns, merges_lose_added_columns]
 )
 def test_a_broken_build_is_caught(canary: Canary) -> None:
-    """A machine that cannot find what is there proves nothing by finding nothing."""
+    """The machine must find the fault of a broken build. Otherwise its success proves nothing."""
     with canary():
         must_fail(Evolving)
 

@@ -1,4 +1,4 @@
-"""T75 of transactions: all that they can do, in any order, beside models of their shards."""
+"""T75 for transactions: all operations in any order, with models of their shards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UPDATES = st.dictionaries(
 
 
 class Transacted(OnBadStore):
-    """Two handles of transactions over up to three shards, each a process of its own."""
+    """Two handles of transactions over up to three shards, each like a process of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Transacted(OnBadStore):
         return found
 
     def shard(self, name: str) -> Shard:
-        """Return a handle of a shard that knows nothing, on the bad store."""
+        """Return a new handle of a shard on the bad store."""
         store, clock = self.bad_store(), OneThread()
         consensus = StoreConsensus(store=store, clock=clock, attempts=2)
         shard = self.place.shard(name=name, store=store, consensus=consensus, clock=clock)
@@ -93,7 +93,7 @@ class Transacted(OnBadStore):
 
     @rule(who=HANDLES, name=NAMED)
     def register(self, who: int, name: str) -> None:
-        """From where it is; what was registered is so."""
+        """Register a shard at its own upper. A second registration changes nothing."""
         self.tried(lambda: self.handles[who].register(self.shard(name)))
         if name not in self.registered:
             self.registered.add(name)
@@ -101,13 +101,13 @@ class Transacted(OnBadStore):
         self.see(self.upper, self.registered)
 
     def see(self, upper: int, names: Iterable[str]) -> None:
-        """All registered shards are complete up to one time."""
+        """Complete all registered shards up to one time."""
         for name in names:
             self.models[name].upper = upper
 
     @rule(who=HANDLES, name=NAMED)
     def forget(self, who: int, name: str) -> None:
-        """It is its own again, up to where transactions have written it."""
+        """Forget a shard. It keeps everything up to the upper of the transactions."""
         if name not in self.registered:
             return
         found = self.tried(lambda: self.handles[who].forget(name))
@@ -122,7 +122,10 @@ class Transacted(OnBadStore):
 
     @rule(who=HANDLES, drawn=UPDATES, off=st.sampled_from([0, 0, 0, 1]), dies=st.booleans())
     def commit(self, who: int, drawn: dict[str, list[Any]], off: int, dies: bool) -> None:
-        """All or none; with a token until it is known; who dies leaves it to others to apply."""
+        """Commit with a token until the outcome is known.
+
+        A committer that dies leaves the rest to others.
+        """
         lower, tables = self.upper + off, self.tables(drawn)
         if off:
             tables = {}
@@ -154,7 +157,7 @@ class Transacted(OnBadStore):
     def ask_again_long_after(
         self, who: int, drawn: dict[str, list[Any]], forget: bool, looks: bool
     ) -> None:
-        """What was committed is told so, be its shards forgotten and others have committed."""
+        """A retry of a commit gets ALREADY, also if its shards were forgotten since."""
         tables = {n: t for n, t in self.tables(drawn).items() if n in self.registered}
         lower = self.upper
         self.number += 1
@@ -193,7 +196,7 @@ class Transacted(OnBadStore):
 
     @rule(name=NAMED)
     def outsider(self, name: str) -> None:
-        """Who comes past them is refused; a shard of its own is written as any."""
+        """Write directly: a registered shard refuses the write, and another one takes it."""
         shard, model = self.shard(name), self.models[name]
         upper, table = model.upper or 0, rows(("o", 1, model.upper or 0, 1))
         self.number += 1
@@ -219,7 +222,7 @@ class Transacted(OnBadStore):
 
     @rule(name=NAMED, what=st.sampled_from(["compact", "collect", "sweep"]))
     def upkeep(self, name: str, what: str) -> None:
-        """By who knows nothing of transactions."""
+        """Maintain a shard through a handle that knows nothing of transactions."""
         shard = self.shard(name)
         calls = {
             "compact": lambda: shard.compact(full=True),
@@ -252,7 +255,7 @@ class Transacted(OnBadStore):
 
     @invariant()
     def who_comes_new_sees_all_or_nothing(self) -> None:
-        """Through the transactions, and by the shard's own name alone."""
+        """Check that a new handle sees whole transactions, also by the shard's own name."""
 
         async def look() -> None:
             found = self.observer()
@@ -268,7 +271,7 @@ class Transacted(OnBadStore):
                 )
                 assert held == self.models[name].contents(upper - 1), name
 
-        if self.number % 2:  # To look applies what was committed: at times nobody does.
+        if self.number % 2:  # A look applies commits, so only half of the steps look.
             self.calmly(look())
 
 
@@ -276,7 +279,7 @@ class Transacted(OnBadStore):
     "canary", [commit_forgets_transactions_tokens, retries_ask_only_for_shards]
 )
 def test_transactions_that_forget_tokens_are_caught(canary: Canary) -> None:
-    """A machine that cannot find what is there proves nothing by finding nothing."""
+    """The machine must find the fault of a broken build. Otherwise its success proves nothing."""
     with canary():
         must_fail(Transacted)
 

@@ -1,4 +1,4 @@
-"""Scenarios T62 and T63: states of other versions of tidelog; T61 is in README.md."""
+"""Scenarios T62 and T63: states of other versions. T61 is in README.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.persist.states.state import State
 
 
 class Newer(ShardLanguage):
-    """The language of a version to come, whose states say something more."""
+    """The language of a later version, with one more field in its states."""
 
     def decode_state(self, data: bytes) -> State:
         state = ShardLanguage.decode_state(self, data)
@@ -32,10 +32,13 @@ class Newer(ShardLanguage):
 
 
 async def test_t62_a_state_of_a_newer_format_is_refused_and_left_alone(place: Place) -> None:
-    """Whoever cannot read a state must not write one over it: no call changes anything."""
+    """A handle that cannot read a state must not overwrite it.
+
+    Each call raises and changes nothing.
+    """
 
     class Future(ShardLanguage):
-        """A version whose states this one does not know."""
+        """A version whose states this one cannot read."""
 
         def encode_state(self, state: State) -> bytes:
             fields = msgspec.msgpack.decode(ShardLanguage.encode_state(self, state))
@@ -66,7 +69,7 @@ async def test_t62_a_state_of_a_newer_format_is_refused_and_left_alone(place: Pl
 
 
 async def test_t62_a_record_of_a_newer_format_is_refused_and_left_alone(place: Place) -> None:
-    """As a state is."""
+    """A record of a newer format is refused like a state."""
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     (first,) = await place.consensus().scan("s", SeqNo(1))
     fields = msgspec.msgpack.decode(first.data)
@@ -79,7 +82,7 @@ async def test_t62_a_record_of_a_newer_format_is_refused_and_left_alone(place: P
 
 
 async def test_t63_two_versions_in_turn_drop_nothing_of_each_other(place: Place) -> None:
-    """Fields that the older does not know are in its states, and in the rollups that it writes."""
+    """The older version keeps unknown fields in its states and rollups."""
     time = 0
     for turn in range(8):
         shard = place.shard()
