@@ -1,5 +1,6 @@
-"""Ingesters at work on files that change: who does what when is drawn, and a plain list knows all.
+"""Schedules of ingesters and changing files.
 
-Unlike the simulator (`sim`), the files are real ones: they grow, are torn, compressed, renamed and
-copied while several ingesters, of other tick sizes and clocks, read, die and go on.
+Chance decides each step, and a plain list is the model. Unlike the simulator (`sim`), the files are
+real. They grow, are truncated, compressed, renamed and copied. Concurrently, several ingesters with
+different tick sizes and clocks read, die and resume.
 """

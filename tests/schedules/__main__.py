@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def spark_engine(location: Location) -> Engine:
-    """Return an engine on this machine's Spark, whose shares are as small as can be."""
+    """Return an engine on this machine's Spark with the smallest possible shares."""
     from pyspark.sql import SparkSession
 
     from tidelog.spark import SparkEngine

@@ -1,4 +1,4 @@
-"""Files that change by lot, and all that was ever written into them, as a plain list."""
+"""Files that change at random, and a plain list of everything written into them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Row = tuple[int, int, int, bool]  # k, n, at, gone
 
 @dataclass(slots=True)
 class Files:
-    """A folder of json or csv; ``suffix`` compresses it. ``rows`` and ``bad`` are the model."""
+    """A folder of json or csv files, compressed by ``suffix``.
+
+    ``rows`` and ``bad`` are the model.
+    """
 
     folder: Path
     dice: random.Random
@@ -34,7 +37,7 @@ class Files:
     _names: dict[str, set[str]] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Append rows to some file, or begin one; perhaps a bad line, perhaps half a record."""
+        """Append rows to a file or a new one, perhaps with a bad line or only half of a record."""
         dice, here = self.dice, self._here()
         name = dice.choice(here) if here and dice.random() < 0.7 else self._any_name()
         path = self.folder / name
@@ -59,7 +62,7 @@ class Files:
             sink.write(data)
 
     def shuffle(self, *, copies: bool) -> None:
-        """Rename some files, also to names that they had before, or copy them."""
+        """Rename some files, also back to earlier names, or copy them."""
         dice = self.dice
         for _ in range(dice.randrange(3)):
             here = self._here()
@@ -78,16 +81,16 @@ class Files:
                 self._add(new, rows, bad=bad)
 
     def finish(self) -> None:
-        """Write what was torn off."""
+        """Write the second halves of incomplete records."""
         for name, rest in self._rest.items():
             with (self.folder / name).open("ab") as sink:
                 sink.write(rest)
         self._rest.clear()
 
     def expected(self, *, keyed: bool, timed: bool, deletes: bool) -> Counter[Row] | None:
-        """Return what the collection is to hold, but for keys that have two rows of one time.
+        """Return the expected contents, without keys that have two rows of one time.
 
-        None where that hangs on which file was taken first.
+        Return None if the contents depend on which file was taken first.
         """
         if not keyed:
             return Counter(self.rows)
@@ -102,7 +105,7 @@ class Files:
         )
 
     def is_tied(self, key: int) -> bool:
-        """Say whether two rows of a key have its greatest time."""
+        """Return True if two rows of a key have its greatest time."""
         times = [row[2] for row in self.rows if row[0] == key]
         return times.count(max(times)) > 1
 

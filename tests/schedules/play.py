@@ -1,4 +1,4 @@
-"""One schedule, drawn from a seed: ingesters at work, and what each reader sees between."""
+"""One schedule, drawn from a seed: concurrent ingesters, and reads in between."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidelog.errors import ContentionError, LocationError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 
-PATIENCE = 2_000_000  # Turns of the loop, after which an ingester is stuck.
+PATIENCE = 2_000_000  # After so many turns of the loop, an ingester counts as stuck.
 SCHEMA = "k bigint, n bigint, at bigint, gone boolean"
 
 
 @dataclass(slots=True)
 class Play:
-    """A location, the files of its source, and those who work at it."""
+    """A location, the files of its source, and the processes that work on it."""
 
     dice: random.Random
     files: Files
@@ -41,7 +41,7 @@ class Play:
 
     @classmethod
     def of(cls, seed: int, folder: Path) -> Play:
-        """Draw what is asked for."""
+        """Draw the settings of a schedule."""
         dice = random.Random(seed)
         timed, keyed = dice.random() < 0.65, dice.random() < 0.5
         files = Files(
@@ -56,10 +56,10 @@ class Play:
         return cls(dice, files, keyed, timed, deletes, lateness)
 
     async def run(self) -> None:
-        """Play the schedule.
+        """Run the schedule.
 
         Raises:
-            AssertionError: contents are not what the plain list says, or changed once complete.
+            AssertionError: the contents differ from the plain list, or changed once complete.
         """
         await (await self._open(create=True)).create_source(self._spec())
         for _ in range(self.dice.randrange(3, 9)):
@@ -97,7 +97,7 @@ class Play:
         await run_once(await location.ingester("s", bytes_max=bytes_max, final=final))
 
     async def _work(self) -> None:
-        """Have some processes ingest at once, while files go on changing."""
+        """Run some ingesters concurrently, while files continue to change."""
         dice = self.dice
         stores = [
             ProcessStore(self.store, dice, dice.choice(LUCKS))
@@ -122,7 +122,7 @@ class Play:
                 await task
 
     async def _process(self, store: ProcessStore) -> None:
-        """Ingest once or a few times, as a command does that is started anew when it fails."""
+        """Ingest once or a few times, like a command that is restarted after a failure."""
         dice = self.dice
         clock = SkewedClock(dice)
         final = not self.files.is_torn and dice.random() < 0.15
@@ -145,7 +145,7 @@ class Play:
                 await late
 
     async def _look(self) -> None:
-        """Read some times that are complete: contents never change, and a key has one row."""
+        """Read some complete times: their contents never change, and a key has one row."""
         location = await self._open()
         collection = await location.collection("s")
         upper = collection.upper.time
@@ -162,7 +162,7 @@ class Play:
             assert not self.keyed or max(keys.values(), default=0) <= 1, f"a key twice at {time}"
 
     async def _compare(self) -> None:
-        """Compare all that there is in the end with the plain list."""
+        """Compare the final contents with the plain list."""
         location = await self._open()
         found = await self._contents(location)
         expected = self.files.expected(keyed=self.keyed, timed=self.timed, deletes=self.deletes)
@@ -185,10 +185,10 @@ class Play:
 
 
 def play(seed: int) -> Play:
-    """Play the schedule of a seed; return it for who wants to know what it was.
+    """Run the schedule of a seed, and return it.
 
     Raises:
-        AssertionError: a promise was broken.
+        AssertionError: a guarantee was violated.
     """
     with tempfile.TemporaryDirectory(prefix="tidelog-schedule-") as folder:
         played = Play.of(seed, Path(folder))

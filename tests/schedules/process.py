@@ -1,4 +1,4 @@
-"""A process, as a store and a clock see it: it pauses, is not told, comes late, dies."""
+"""The store and clock of a process that pauses, loses answers, writes late and dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_US = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Luck:
-    """How often a put kills the process, a request fails, and one takes long; each from 0 to 1."""
+    """The probabilities that a put kills the process, a request fails, or one is slow."""
 
     death: float = 0.0
     failure: float = 0.0
@@ -33,7 +33,7 @@ LUCKS = (
 
 
 class SkewedClock(OneThread):
-    """A clock that is wrong by up to an hour, and jumps now and then, both ways."""
+    """A clock that is wrong by up to an hour, and sometimes jumps in either direction."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class SkewedClock(OneThread):
 
 @dataclass(slots=True)
 class ProcessStore:
-    """A store as one process has it: after its death no request ever returns.
+    """The store of one process: after its death, no request returns.
 
-    ``late`` are puts that land when nobody waits for them any more.
+    ``late`` are puts that land after their caller has stopped waiting.
     """
 
     inner: Store
@@ -119,7 +119,7 @@ class ProcessStore:
             raise LocationError("no answer", outcome=Outcome.NOT_APPLIED)
 
     async def _perhaps(self, land: Callable[[], Awaitable[str]]) -> None:
-        """Have a put land now, later, or never."""
+        """Let a put land now, later, or never."""
         when = self.dice.choice(["now", "later", "never"])
         if when == "now":
             with suppress(TidelogError):
@@ -143,7 +143,7 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class WatchedStore:
-    """A store that calls ``watch`` before and after each of its requests."""
+    """A store that calls ``watch`` before and after each request."""
 
     inner: Store
     watch: Callable[[], None]

@@ -1,11 +1,11 @@
-"""Rotation by lot: logs that are renamed, copied, truncated and compressed while they are ingested.
+"""Schedules of rotation: logs are renamed, copied, truncated and compressed during ingestion.
 
-A plain list knows each line that was ever written. A tidy schedule must yield just these lines. In
-an untidy one a line may be missing or come twice, if a run reported a file that held it. So it may
-with times from the data, as a move is recorded with the next rows only.
+A plain list holds each line ever written. A tidy schedule must give exactly these lines. In an
+untidy one, a line may be missing or repeated if a run reported a file that held it. The same is
+true with times from the data, because a move is recorded only with the next rows.
 
-In a busy schedule, tools also work during a run: before and after each request to the store of the
-location and of the logs. There the process may be killed, too.
+In a busy schedule, tools also work during a run: before and after each request to the stores of the
+location and of the logs. At such a request, the process may also be killed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tidelog.store.urls import open_store
 
 LOG = "app.log"
 FIRST_NS = 1_700_000_000_000_000_000
-KNOWN_AGAIN = "and its rows were ingested before"  # A note that excuses no row that comes twice.
+KNOWN_AGAIN = "and its rows were ingested before"  # This note excuses no repeated row.
 MakeEngine = Callable[[Location], Engine]
 
 
 @dataclass(slots=True)
 class Logs:
-    """A folder of logs: ``held`` are the lines of each file, ``written`` those of all times.
+    """A folder of logs: ``held`` are the lines of each file, ``written`` all lines ever.
 
-    ``reported`` are the lines that a reported file held. An untidy folder has tools that keep no
-    date, edit files, or are seen at work.
+    ``reported`` are the lines of reported files. In an untidy folder, tools lose dates, edit files,
+    or are seen in the middle of their work.
     """
 
     folder: Path
@@ -61,14 +61,14 @@ class Logs:
     reported: set[int] = field(default_factory=set)
     is_settled: bool = True
     is_copied: bool = False
-    is_edited: bool = False  # Nothing links the copy of a log to it that was edited since a run.
+    is_edited: bool = False  # Then nothing links a copy to the log.
     during: dict[str, set[int]] = field(default_factory=dict)
     _lines: int = 0
     _names: int = 0
     _changes: int = 0
 
     def act(self) -> None:
-        """Do something that a tool, or a program that writes a log, does."""
+        """Do one action of a tool, or of a program that writes a log."""
         tidy: list[Callable[[], None]] = [
             *[self.append] * 4,
             self.append_anywhere,
@@ -100,7 +100,7 @@ class Logs:
         self._append(self.dice.choice(sorted(plain) or [LOG]))
 
     def rotate(self) -> None:
-        """Rotate as logrotate does: each file gets the next number, and the log the first."""
+        """Rotate as logrotate does: each file gets the next number, and the log the number 1."""
         if LOG in self.held and not (self.is_tidy and self.is_copied):
             self._shift()
             self._rename(LOG, f"{LOG}.1")
@@ -114,7 +114,7 @@ class Logs:
             self._rename(LOG, f"{LOG}-{20_260_000 + self._number()}")
 
     def rename(self) -> None:
-        """Give a file another name. Only its name shows the log that a copy is of."""
+        """Rename a file. For a copy, only its name shows the original log."""
         names = sorted(name for name in self.held if self.is_tidy or self._is_alone(name))
         if names and not (self.is_tidy and self.is_copied):
             name = self.dice.choice(names)
@@ -136,7 +136,7 @@ class Logs:
     def compress(self, *, keeps_date: bool = True) -> None:
         plain = sorted(name for name in self.held if not name.endswith(".gz"))
         if self.is_tidy and self.is_copied and LOG in plain:
-            plain.remove(LOG)  # Nothing would show that the copy is of this log.
+            plain.remove(LOG)  # Without the log, nothing would identify its copy.
         if plain:
             name = self.dice.choice(plain)
             self._pack(name, f"{name}.gz", gzip.compress((self.folder / name).read_bytes()))
@@ -161,7 +161,7 @@ class Logs:
             self._touch(path.name)
 
     def write_again_with_more(self) -> None:
-        """Replace a log by a copy with more in it, as rsync does, and an editor."""
+        """Replace a log by a longer copy, as rsync and editors do."""
         if LOG in self.held:
             temporary = self.folder / f".{LOG}.Xa3f"
             shutil.copy(self.folder / LOG, temporary)
@@ -180,7 +180,7 @@ class Logs:
             self.is_settled = False
 
     def delete(self) -> None:
-        """Delete a file all of whose lines are in."""
+        """Delete a file whose lines are all in."""
         if self.held and self.is_settled:
             name = self.dice.choice(sorted(self.held))
             (self.folder / name).unlink()
@@ -189,8 +189,8 @@ class Logs:
     def move_away(self) -> None:
         """Move a file out of the source.
 
-        With times from the data, a move is recorded with the next rows only, so the way of a file
-        out and back may be lost.
+        With times from the data, a move is recorded only with the next rows. The way of a file out
+        and back may therefore be lost.
         """
         if self.held and not self.banner and not (self.is_tidy and self.is_timed):
             name = self.dice.choice(sorted(self.held))
@@ -207,7 +207,7 @@ class Logs:
                 self.is_settled = False
 
     def edit(self) -> None:
-        """Write a log again in place, without its first line, once all of it is in."""
+        """Rewrite a log in place without its first line, once all its lines are in."""
         if self.is_settled and len(self.held.get(LOG, ())) > 2:
             self.is_edited = True
             self.held[LOG] = self.held[LOG][1:]
@@ -216,7 +216,7 @@ class Logs:
             self.is_settled = False
 
     def begin_to_copy(self) -> None:
-        """Copy a log under a rotated name, and do not truncate it yet."""
+        """Copy a log under a rotated name, without truncating it yet."""
         if LOG in self.held:
             self._shift()
             shutil.copy(self.folder / LOG, self.folder / f"{LOG}.1")
@@ -230,17 +230,17 @@ class Logs:
             self.held[f"back-{name}"] = self.outside.pop(name)
 
     def note(self, names: set[str]) -> None:
-        """Remember which lines the reported files hold."""
+        """Record the lines of the reported files."""
         for name in names:
             self.reported.update(self.held.get(name, ()), self.during.get(name, ()))
 
     def remember(self) -> None:
-        """Remember which lines each name holds now, for the notes of a run in progress."""
+        """Record the lines under each name, for the notes of the current run."""
         for name, lines in self.held.items():
             self.during.setdefault(name, set()).update(lines)
 
     def _is_alone(self, name: str) -> bool:
-        """Return True if no other file has a line of this one, but for the first."""
+        """Return True if no other file has a line of this one, except for the first line."""
         lines = {*self.held[name]} - {0}
         return all(other == name or not lines & {*held} for other, held in self.held.items())
 
@@ -302,7 +302,7 @@ class Logs:
         return self._names
 
     def _touch(self, name: str) -> None:
-        """Date a change later than all before: two in one tick of the disk's clock look alike."""
+        """Give each change a date of its own: within a tick of the disk clock, dates are equal."""
         self._changes += 1
         dated = FIRST_NS + self._changes * 1_000_000_000
         os.utime(self.folder / name, ns=(dated, dated))
@@ -320,10 +320,10 @@ class Rotation:
     is_busy: bool = False
 
     async def run(self) -> None:
-        """Play the schedule.
+        """Run the schedule.
 
         Raises:
-            AssertionError: a line is missing, or comes twice, and no run reported it.
+            AssertionError: a line is missing or repeated, and no run reported it.
         """
         asked: dict[str, Any] = {}
         if self.logs.is_timed:
@@ -400,7 +400,7 @@ class Rotation:
         self.logs.is_settled = not (self.logs.is_timed and self.lateness != "0s")
 
     async def _bind(self) -> None:
-        """Bind the new rows, as a process does that dies then."""
+        """Bind the new rows and stop, like a process that dies there."""
         ingester = await self._ingester()
         await ingester.refresh()
         if await ingester.pending() is None and await bind(ingester):
@@ -428,10 +428,10 @@ class Rotation:
 def play_rotation(
     seed: int, make_engine: MakeEngine | None = None, *, is_busy: bool = False
 ) -> Logs:
-    """Play the schedule of a seed; return its logs.
+    """Run the schedule of a seed, and return its logs.
 
     Raises:
-        AssertionError: a promise was broken.
+        AssertionError: a guarantee was violated.
     """
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="tidelog-rotation-") as name:

@@ -1,6 +1,6 @@
-"""Whatever is drawn, each row is in once, and what is complete never changes.
+"""Random schedules: each row is in once, and complete times never change.
 
-More of them: ``make schedules SCHEDULES_ARGS="--first 1000 --seeds 500"``.
+For more of them: ``make schedules SCHEDULES_ARGS="--first 1000 --seeds 500"``.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from tidelog.collection.ingest import source_shards
 from tidelog.collection.source import files
 from tidelog.collection.source.binding import AddressRange, Binding, next_binding
 
-SEEDS = range(10)  # A second each; others, of many small ticks, take half a minute.
-CAUGHT_IN = 12  # Seeds, in which each fault below is found.
+SEEDS = range(10)  # A second each. Other seeds have many small ticks and take half a minute.
+CAUGHT_IN = 12  # Each fault below is found within as many seeds.
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_row_is_in_once(seed: int) -> None:
-    """While files grow, are torn, packed, renamed and copied, and ingesters die."""
+    """Files grow, are truncated, compressed, renamed and copied, while ingesters die."""
     play(seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_each_line_of_a_rotated_log_is_in_once_or_reported(seed: int) -> None:
-    """While logs are renamed, copied, truncated, compressed and moved, and ingesters die.
+    """Logs are renamed, copied, truncated, compressed and moved, while ingesters die.
 
-    200 of them: ``make schedules SCHEDULES_ARGS=--rotation``, on Spark ``--spark``.
+    For 200 seeds: ``make schedules SCHEDULES_ARGS=--rotation``, or ``--spark`` on Spark.
     """
     play_rotation(seed)
 
 
 @pytest.mark.parametrize("seed", [17, 19, 30, 194])
 def test_each_line_of_a_log_rotated_during_a_run_is_in_once_or_reported(seed: int) -> None:
-    """While tools work, and kills happen, between the requests of a run.
+    """Tools work between the requests of a run, and the process may be killed there.
 
-    200 of them: ``make schedules SCHEDULES_ARGS=--busy``, on Spark ``--busy --spark``.
+    For 200 seeds: ``make schedules SCHEDULES_ARGS=--busy``, or ``--busy --spark`` on Spark.
     """
     play_rotation(seed, is_busy=True)
 
 
 def forgetful(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
-    """Forget a range of a binding of several."""
+    """Return the next binding without its last range, if it has several."""
     found = next_binding(updates, lower, upper, kind)
     kept = found.ranges[:-1] if len(found.ranges) > 1 else found.ranges
     return Binding(found.lower, found.upper, kept)
 
 
 def blind(*_: object) -> Mapping[object, object]:
-    """Know no file again that has another name."""
+    """Recognise no renamed file."""
     return {}
 
 
 @pytest.mark.parametrize("fault", ["a range is forgotten", "a renamed file is not known"])
 def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary: rows that are lost, and rows that come twice."""
+    """The schedules must find both canaries: a fault that loses rows, and one that repeats rows."""
     if fault == "a range is forgotten":
         monkeypatch.setattr(source_shards, "next_binding", forgetful)
     else:
