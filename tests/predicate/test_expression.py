@@ -1,4 +1,4 @@
-"""Expressions of users: what they choose, and the many ways in which they are refused."""
+"""Conditions of users: the rows that they choose, and the reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _chosen(sql: str, *, definite: bool = True) -> list[int]:
     ],
 )
 def test_conditions_choose_rows(sql: str, rows: list[int]) -> None:
-    """Whatever people write in a WHERE clause over one row works here."""
+    """Every condition on one row that SQL permits in a WHERE clause works."""
     assert _chosen(sql) == rows
     chosen = filter_table(FLIGHTS, _check(sql))
     assert chosen.equals(FLIGHTS.take(pa.array(rows, pa.int64())))
@@ -140,7 +140,7 @@ def test_conditions_choose_rows(sql: str, rows: list[int]) -> None:
 )
 @pytest.mark.parametrize("definite", [True, False])
 def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None:
-    """The text goes into statements, within parentheses, and must not get out of them."""
+    """The text is put into statements within parentheses, and must not escape from them."""
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql, definite=definite)
 
@@ -196,7 +196,7 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
 )
 @pytest.mark.parametrize("definite", [True, False])
 def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None:
-    """The message is all that somebody at a shell gets to see."""
+    """A user at a shell sees only the message, so it states the fault."""
     with pytest.raises(UsageError, match=rf"(?s)^--where .*{told}"):
         _check(sql, definite=definite)
 
@@ -238,7 +238,10 @@ def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None
     ],
 )
 def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
-    """A retry must come to the same rows; where no retry is, the clock and dice are welcome."""
+    """A retry must choose the same rows.
+
+    If no retry exists, the clock and random numbers are allowed.
+    """
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql)
 
@@ -246,10 +249,10 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
 
 
 def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB ends between two lots of some 2,000 rows; that it did says nothing of a row."""
+    """DuckDB stops between two vectors of about 2,000 rows. A timeout does not blame any row."""
     slow = _check("regexp_matches(repeat(carrier, 1000), '(u+a+)+y')")
     rows = FLIGHTS.take([0] * 100_000)
-    # After the check, which may take as long on a busy machine.
+    # Only after the check, which may also be slow on a busy machine.
     monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
 
     with pytest.raises(ExpressionTooSlow, match=r"^--where takes longer than 0.05 s"):
@@ -259,9 +262,9 @@ def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller gets its error in time, also if DuckDB computes on after an interrupt.
+    """A caller gets its error in time, even if DuckDB continues after an interrupt.
 
-    DuckDB 1 computes one vector of rows to its end; DuckDB 2 may stop within it.
+    DuckDB 1 computes one vector of rows to its end. DuckDB 2 may stop within it.
     """
     slow = _check('levenshtein(repeat(carrier, 1500), repeat("at", 900)) > 0')
     monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
@@ -289,14 +292,14 @@ def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_may_grow_to_any_size_is_refused(sql: str) -> None:
-    """One such row took 20 GB, and nothing that was tried interrupts DuckDB within a function."""
+    """A single row could take 20 GB, and an interrupt does not stop DuckDB within a function."""
     for definite in (True, False):
         with pytest.raises(UsageError, match="of any length: give it a number of up to four"):
             _check(sql, definite=definite)
 
 
 def test_a_small_number_bounds_a_size() -> None:
-    """Codes are padded with zeros everywhere."""
+    """Padding of codes with zeros is common, so small constant sizes are accepted."""
     assert _chosen("lpad(carrier, 4, '0') = '00UA'") == [0]
     assert _chosen("carrier.rpad(3, '-') = 'DL-'") == [1]
     assert _chosen("list_contains(range(5, 30, 5), delay)") == [0, 2]
@@ -304,14 +307,14 @@ def test_a_small_number_bounds_a_size() -> None:
 
 
 def test_side_effects_are_never_definite() -> None:
-    """Whether they work otherwise depends on the version of DuckDB."""
+    """DuckDB's version decides whether such functions work at all."""
     for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):
         with pytest.raises(UsageError, match="does not follow from the row alone"):
             _check(sql)
 
 
 def test_a_macro_is_judged_by_what_it_stands_for() -> None:
-    """DuckDB says of no macro whether it is stable."""
+    """DuckDB does not mark macros as stable, so the check expands them."""
     assert _chosen("fdiv(delay, 2) = 2") == [0]
     with pytest.raises(UsageError):
         _check("pg_postmaster_start_time() > seen")
@@ -320,7 +323,7 @@ def test_a_macro_is_judged_by_what_it_stands_for() -> None:
 
 
 def test_a_column_may_be_called_like_a_clock() -> None:
-    """A column wins over the call without parentheses that has its name."""
+    """A column takes precedence over a function of its name without parentheses."""
     table = pa.table({"current_date": [1, 2], "user": ["a", "b"]})
     predicate = check_predicate("current_date = 2 and user = 'b'", table.schema, definite=True)
 
@@ -330,7 +333,7 @@ def test_a_column_may_be_called_like_a_clock() -> None:
 
 
 def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
-    """DuckDB would silently take one of them."""
+    """DuckDB would silently choose one of the columns."""
     schema = pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b", pa.int64())])
 
     assert check_predicate("b = 1", schema, definite=True).schema.names == ["b"]
@@ -339,7 +342,10 @@ def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
 
 
 def test_a_predicate_knows_what_it_reads() -> None:
-    """Readers fetch no other columns; a column that DuckDB cannot read does no harm unread."""
+    """Readers fetch only these columns.
+
+    An unreadable column does no harm if the condition does not use it.
+    """
     assert _check("carrier.lower() = 'ua' and PLANE.seats > 1").schema.names == ["carrier", "plane"]
     assert _check("len(list_filter(tags, lambda t: t > carrier)) > 0").schema.names == [
         "carrier",
@@ -349,7 +355,7 @@ def test_a_predicate_knows_what_it_reads() -> None:
 
 
 def test_the_same_rows_are_chosen_whatever_their_encoding() -> None:
-    """The schema it was checked against decides the types, so widths cannot overflow elsewhere."""
+    """The checked schema fixes the types, so a narrower encoding cannot cause an overflow."""
     predicate = _check("carrier > 'B' and delay * 1000000000 > 1")
     encoded = pa.table(
         {
@@ -371,7 +377,7 @@ def _outcome(predicate: Predicate, table: pa.Table) -> object:
 
 
 def test_failures_on_a_row_are_usage_errors() -> None:
-    """Whoever wrote the expression can mend it."""
+    """The author of the expression can correct it."""
     predicate = _check("carrier::int = 1")
 
     with pytest.raises(UsageError, match=r"^--where fails on a row: .*UA"):
@@ -383,7 +389,7 @@ def test_failures_on_a_row_are_usage_errors() -> None:
 
 
 def test_empty_tables_and_tables_of_many_chunks() -> None:
-    """A mask has a value for each row, in the order of the rows."""
+    """A mask has one value per row, in the order of the rows."""
     numbers = np.arange(300_000) % 1000
     chunks: list[Any] = [pa.array(part, pa.int32()) for part in np.array_split(numbers, 7)]
     many = pa.table({"delay": pa.chunked_array(chunks)})
@@ -396,7 +402,7 @@ def test_empty_tables_and_tables_of_many_chunks() -> None:
 
 
 def test_predicates_travel_to_executors() -> None:
-    """The driver checks; each executor computes."""
+    """The driver checks a predicate, and each executor computes it."""
     predicate = _check("delay > 0")
     copy = pickle.loads(pickle.dumps(predicate))
 
@@ -405,7 +411,7 @@ def test_predicates_travel_to_executors() -> None:
 
 
 def test_the_machines_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same instant has another hour elsewhere."""
+    """An instant has another hour in another time zone. The condition uses UTC."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
 
     assert _chosen("hour(seen) = 12") == [0, 1, 3]
@@ -448,7 +454,7 @@ TOKENS = [
     ).map(" ".join)
 )
 def test_what_is_accepted_is_safe_within_parentheses(sql: str) -> None:
-    """The canary for all tricks that nobody thought of: negation must negate every row."""
+    """The canary for unknown tricks: the negation of a condition must negate every row."""
     try:
         predicate = _check(sql)
     except UsageError:

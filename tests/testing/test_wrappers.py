@@ -1,4 +1,4 @@
-"""The wrappers with which other parts are tested do what they say."""
+"""The test wrappers of stores work as described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.testing import Delayed, Fault, Faulty, Recorded, RecordedRequest, R
 
 
 def stores() -> list[Store]:
-    """Return one of each; that they are stores, the type checker looks after."""
+    """Return one store of each wrapper. The type checker proves that they are stores."""
     clock = SwiftClock()
     return [
         Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 1),
@@ -23,7 +23,7 @@ def stores() -> list[Store]:
 
 @pytest.mark.parametrize("store", stores(), ids=lambda store: type(store).__name__)
 async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
-    """Else a test would test the wrapper."""
+    """A wrapper that changed results would invalidate the tests that use it."""
     e_tag = await store.put("a", b"123", if_absent=True)
     with pytest.raises(ObjectExists):
         await store.put("a", b"", if_absent=True)
@@ -44,7 +44,10 @@ async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
     ],
 )
 async def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
-    """Did it happen, and was the caller told; a read that fails has changed nothing, ever."""
+    """One draw decides if the request happens, and the other if the caller gets the answer.
+
+    A failed read is NOT_APPLIED.
+    """
     inner = MemoryStore()
     store = Faulty(inner, toss=lambda request: fault)
 
@@ -64,7 +67,7 @@ async def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
 
 
 async def test_a_lost_refusal_is_not_told() -> None:
-    """Who is not told is not told of a refusal either."""
+    """If the answer is lost, a refusal is lost too."""
     inner = MemoryStore()
     await inner.put("a", b"1")
     store = Faulty(inner, toss=lambda request: Fault(told=False))
@@ -74,7 +77,7 @@ async def test_a_lost_refusal_is_not_told() -> None:
 
 
 async def test_requests_are_described() -> None:
-    """A toss decides by number, verb, key, and whether there is a condition."""
+    """A fault may depend on the number, verb, key and condition of a request."""
     seen: list[Request] = []
 
     def toss(request: Request) -> Fault:
@@ -102,7 +105,7 @@ async def test_requests_are_described() -> None:
 
 
 async def test_delays_are_by_verb_and_key() -> None:
-    """A test may slow down one kind of request only."""
+    """A test can delay only one kind of request."""
     clock = SwiftClock()
     delays = {("put", "a"): 5, ("list", "p"): 70}
     store = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0))
@@ -114,7 +117,7 @@ async def test_delays_are_by_verb_and_key() -> None:
 
 
 async def test_records_say_what_was_asked_and_how_it_ended() -> None:
-    """A test reads from them how many requests something costs, and in which order."""
+    """A test can count requests and check their order."""
     store = Recorded(MemoryStore())
 
     e_tag = await store.put("a", b"123", if_absent=True)

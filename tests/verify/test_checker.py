@@ -1,4 +1,4 @@
-"""The sequences, and the checker: it passes over nothing that a log may do to records."""
+"""The sequences and the checker: the checker finds each fault of a log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED, STREAMS = 11, 7
 
 
 def bodies_of(counts: list[int], *, seed: int = SEED, authors: int = 2) -> list[bytes]:
-    """Return what authors append who take turns, so many records each time."""
+    """Return the records of authors that append in turn, with the given number each time."""
     begin = first_cut(seed, STREAMS).next
     writers = [author_of(seed, n, authors=authors, next_numbers=begin) for n in range(authors)]
     found: list[bytes] = []
@@ -50,7 +50,7 @@ def mismatch_of(bodies: list[bytes]) -> Mismatch:
 
 @given(counts=st.lists(st.integers(1, 30), min_size=1, max_size=8), data=st.data())
 def test_what_was_appended_passes_however_it_is_cut(counts: list[int], data: st.DataObject) -> None:
-    """Readers get tables of any size; and one that goes on from a cut sees the same."""
+    """Readers get tables of any size. A reader that resumes from a cut sees the same records."""
     bodies = bodies_of(counts)
     edges = sorted({0, len(bodies), *data.draw(st.lists(st.integers(0, len(bodies)), max_size=5))})
     whole = table_of(bodies)
@@ -65,7 +65,7 @@ def test_what_was_appended_passes_however_it_is_cut(counts: list[int], data: st.
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_each_stream_counts_from_one_without_a_gap(counts: list[int]) -> None:
-    """Whoever appends, and in however many records at once."""
+    """The numbers of a stream have no gap, for any authors and any sizes of appends."""
     keys, has_key = read_keys(pa.array(bodies_of(counts), pa.binary()))
     streams, numbers = split_keys(keys)
 
@@ -76,7 +76,7 @@ def test_each_stream_counts_from_one_without_a_gap(counts: list[int]) -> None:
 
 
 def test_the_first_streams_are_the_most_popular() -> None:
-    """Skewed, as the keys of the world are."""
+    """The distribution of streams is skewed, like real keys."""
     keys, _ = read_keys(pa.array(bodies_of([4_000], authors=1), pa.binary()))
     counts = np.bincount(split_keys(keys)[0].astype(np.int64))
 
@@ -85,7 +85,7 @@ def test_the_first_streams_are_the_most_popular() -> None:
 
 
 def of_one_stream(bodies: list[bytes]) -> tuple[int, int]:
-    """Return the places of two records of one stream that follow each other in it."""
+    """Return the indexes of two successive records of one stream."""
     streams = split_keys(read_keys(pa.array(bodies, pa.binary()))[0])[0].tolist()
     first = next(n for n in range(5, len(bodies)) if streams[n] in streams[n + 1 :])
     return first, first + 1 + streams[first + 1 :].index(streams[first])
@@ -131,7 +131,7 @@ def replace(bodies: list[bytes], one: int, _: int) -> tuple[list[bytes], int]:
 def test_harm_is_found_at_its_place(
     harm: Callable[[list[bytes], int, int], tuple[list[bytes], int]], why: str
 ) -> None:
-    """With what is needed to make both records again."""
+    """The mismatch contains all that is needed to make both records again."""
     bodies = bodies_of([40, 40, 40])
     harmed, place = harm(bodies, *of_one_stream(bodies))
 
@@ -146,7 +146,7 @@ def test_harm_is_found_at_its_place(
 
 
 def test_other_seeds_and_other_positions_are_found() -> None:
-    """A log of another run, or one that passes over a position, is not this one."""
+    """A log of another run, or one that skips a position, is reported."""
     assert "was changed" in mismatch_of(bodies_of([9], seed=12)).why
     checker = first_cut(SEED, STREAMS).checker("r")
     with pytest.raises(LogDiffers, match="position 1 is missing: 2 comes"):
@@ -154,7 +154,7 @@ def test_other_seeds_and_other_positions_are_found() -> None:
 
 
 def test_what_was_acknowledged_must_have_been_read() -> None:
-    """An end that is lost leaves no gap: only who was told of it can tell."""
+    """A lost end leaves no gap, so only the acknowledgement can reveal it."""
     checker = first_cut(SEED, STREAMS).checker("r")
     checker.take(table_of(bodies_of([50])))
     reached = {n: int(number) - 1 for n, number in enumerate(checker.next) if number > 1}
@@ -172,14 +172,14 @@ def test_what_was_acknowledged_must_have_been_read() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"seed":1,"position":2,"next":[-1]}'])
 def test_what_is_no_cut_is_refused(data: bytes) -> None:
-    """A later run must not begin at a place that nobody stored."""
+    """A later run must not start at a damaged cut."""
     with pytest.raises(CorruptionError, match="not a cut"):
         decode_cut(data)
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=200), st.floats(0.01, 1))
 def test_quantiles_are_right_to_a_tenth(durations: list[int], share: float) -> None:
-    """In memory that does not grow with the days."""
+    """The quantiles are accurate to about a tenth, in constant memory."""
     lags = Lags()
     lags.note(np.array(durations, dtype=np.int64))
     found = lags.quantile_us(share)
@@ -191,7 +191,7 @@ def test_quantiles_are_right_to_a_tenth(durations: list[int], share: float) -> N
 
 
 def test_a_checker_may_begin_anywhere_it_has_the_numbers_of() -> None:
-    """That is what a cut is for."""
+    """A cut stores the numbers from which another checker can start."""
     bodies = bodies_of([30, 30])
     first = first_cut(SEED, STREAMS).checker("a")
     first.take(table_of(bodies[:25]))

@@ -1,4 +1,4 @@
-"""Whole runs: clean on a log that keeps its promises, and not on one that breaks any of them."""
+"""Whole runs: clean on a correct log, and failing on a log that breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run(store: Store, settings: Settings, *, keep: bool = False) -> Report:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_log_that_keeps_its_promises_is_clean(protocol: str) -> None:
-    """While it is collected, and its writers take it from each other; then nothing is left."""
-    for seconds in (1.5, 6.0, 24.0):  # On a busy machine not all comes about in the first.
+    """The run includes collections, replays and takeovers, and deletes its logs at the end."""
+    for seconds in (1.5, 6.0, 24.0):  # A busy machine may not do all of these in the shortest run.
         store = MemoryStore()
         report = run(store, settings_of(protocol=protocol, seconds=seconds))
         figures = report.figures
@@ -58,7 +58,7 @@ def test_a_log_that_keeps_its_promises_is_clean(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_later_run_goes_on_from_the_cut(protocol: str) -> None:
-    """With the same seed; what was there is replayed first, and more streams may be added."""
+    """A later run with the same seed first replays the records. It may add streams."""
     store = MemoryStore()
     first = run(store, settings_of(protocol=protocol, seconds=0.8), keep=True)
     second = run(store, settings_of(protocol=protocol, seconds=0.8, streams=20), keep=True)
@@ -74,7 +74,7 @@ def test_a_later_run_goes_on_from_the_cut(protocol: str) -> None:
 
 @dataclass
 class Lying:
-    """A log that is all right, but for what one of its handles does to the records."""
+    """A correct log, except that one of its handles harms the records."""
 
     inner: Log
     harm: str
@@ -86,7 +86,7 @@ class Lying:
     async def append_arrow(self, bodies: pa.BinaryArray) -> int:
         if self.harm == "lose" and not self.harmed and len(bodies) > 1:
             self.harmed.append("append")
-            # What was acknowledged is not there, and nothing else is missing.
+            # The acknowledged records are missing, and no others.
             return (await self.inner.bounds()).next
         position = await self.inner.append_arrow(bodies)
         if self.harm == "misplace" and not self.harmed:
@@ -139,7 +139,10 @@ class Harmed(Verification):
     ],
 )
 def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
-    """The canaries: whoever breaks it, a reader tells which record, and the logs are kept."""
+    """The canaries: for each broken guarantee, a reader reports the record.
+
+    The run keeps the logs.
+    """
     store, settings = MemoryStore(), settings_of(seconds=5)
     verification = Harmed(
         store=store, clock=CLOCK, writer="t", settings=settings, harm=harm, victim=victim
@@ -150,7 +153,7 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
     assert not report.is_clean
     assert report.mismatch.seed == settings.seed
     told = report.mismatch.why
-    # A log that lost the last that it acknowledged has no gap: then the end is told.
+    # If the lost records were the last, the log has no gap, and the report concerns its end.
     assert why in told or "ends" in told, told
     asyncio.run(Logs(store=store, clock=CLOCK, writer="t").open(settings.log))
 
@@ -158,7 +161,7 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
 @pytest.mark.parametrize("harm", ["flip", "delete"])
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
-    """By a checksum, a missing object, or an end that comes too early; and the logs are kept."""
+    """A checksum, a missing object or an early end reveals the fault. The run keeps the logs."""
     inner, settings = MemoryStore(), settings_of(protocol=protocol, seconds=5)
     harmed: list[str] = []
     folder = "epoch" if protocol == "slot" else "log"
@@ -168,7 +171,7 @@ def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
         if op != "get" or not key.startswith(f"log/verify-5/{folder}/") or harmed:
             return
         if found is None or len(found.data) < 2_000:
-            return  # A fence, which nobody may need any more.
+            return  # A fence, which may no longer be needed.
         harmed.append(key)
         if harm == "delete":
             await inner.delete([key])
@@ -184,7 +187,7 @@ def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
 
 
 def test_a_log_that_lost_its_end_between_two_runs_is_found() -> None:
-    """The cut says how far it went."""
+    """The cut stores the position that the log must reach."""
     store = MemoryStore()
     run(store, settings_of(protocol="manifest", seconds=0.8), keep=True)
     cut = {k: v for k, v in store.objects.items() if k.startswith("log/verify-5-cuts/")}
@@ -207,7 +210,10 @@ async def _make(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str) -> None:
-    """Lost answers included: each outcome is learned, and the sequences stay whole."""
+    """The faults include lost answers.
+
+    The run learns each outcome, and the sequences stay complete.
+    """
     puts = 0
 
     def toss(request: Request) -> Fault:
@@ -215,7 +221,7 @@ def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str)
         puts += request.changes
         if request.changes and puts % 15 == 0:
             return Fault(happened=puts % 2 == 0, told=False)
-        # Of reads only few: a scrub has many, and begins again if one of them fails.
+        # Few reads fail, because a scrub has many and starts again after a failure.
         is_told = request.changes or request.index % 200 > 0
         return Fault(happened=is_told, told=True)
 
@@ -243,6 +249,6 @@ def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str)
     ids=str,
 )
 def test_settings_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
-    """Before a location is made for them."""
+    """Wrong settings raise before the run creates anything."""
     with pytest.raises(UsageError):
         settings_of(**changed)
