@@ -1,5 +1,5 @@
-"""What a server and a client say to each other: messages, their bytes, and errors. Pure.
+"""The HTTP API of keyed logs: messages, their encodings, and errors. Pure.
 
-Source: the HTTP API of OpenData's log (RFC 0004), whose names and field numbers these are; what
-tidelog adds has numbers from 16 on.
+Source: the HTTP API of OpenData's log (RFC 0004), with its names and field numbers. The fields that
+tidelog adds have the numbers 16 and above.
 """

@@ -1,4 +1,4 @@
-"""Errors as HTTP has them, both ways: which status stands for one, and which error a status is."""
+"""Errors over HTTP, both ways: the status and body of an error, and the error of an answer."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from tidelog.http_api.messages import ErrorAnswer
 
 
 class HttpFailure(TidelogError):
-    """A server refused a request for what HTTP alone knows: a token, a size, a route."""
+    """A server refused a request for a reason that only HTTP has: a token, a size, a route."""
 
     kind = "http"
     status = 400
 
 
 class Unauthorized(HttpFailure):
-    """The request has no token, or one that is not known."""
+    """The request has no token, or an unknown one."""
 
     status = 401
 
 
 class Forbidden(HttpFailure):
-    """The token, or the server, is for reading only."""
+    """The token or the server is read-only."""
 
     status = 403
 
 
 class NoSuchRoute(HttpFailure):
-    """There is nothing at that path."""
+    """No route has that path."""
 
     status = 404
 
 
 class MethodNotAllowed(HttpFailure):
-    """What is at that path is asked for in another way."""
+    """The route does not have that method."""
 
     status = 405
 
 
 class BodyTooSlow(HttpFailure):
-    """The body did not come within the time that it has."""
+    """The body did not arrive in time."""
 
     status = 408
 
 
 class BodyTooLarge(HttpFailure):
-    """The body is larger than the server takes."""
+    """The body exceeds the server's limit."""
 
     status = 413
 
@@ -67,11 +67,11 @@ class WrongMediaType(HttpFailure):
 
 
 class TooMany(errors.BusyError):
-    """The server does as much at once as it may."""
+    """A limit of concurrent requests, bytes or connections is reached."""
 
 
 class ShuttingDown(errors.BusyError):
-    """The server ends: ask another one, or this one when it is there again."""
+    """The server is ending: use another one, or try again after its restart."""
 
 
 class NotReady(errors.BusyError):
@@ -86,7 +86,7 @@ BY_KIND: Final = {
     "handle": 503,
     "location": 503,
 }
-# First what is more particular.
+# Subclasses come before their base classes.
 BY_CLASS: Final[tuple[tuple[type[TidelogError], int], ...]] = (
     (NoSuchSegment, 404),
     (NameTaken, 409),
@@ -103,10 +103,10 @@ RETRIED: Final = frozenset({429, 503})
 
 
 def status_of(error: TidelogError) -> int:
-    """Return the HTTP status that stands for an error.
+    """Return the HTTP status of an error.
 
-    What is UNKNOWN is a 500, never one of those (502 to 504) that proxies and clients try again by
-    themselves: the records may be in the log.
+    An error with an UNKNOWN outcome is a 500. Proxies and clients retry 502 to 504 by themselves,
+    and the records may already be in the log.
     """
     if isinstance(error, HttpFailure):
         return error.status
@@ -119,7 +119,7 @@ def status_of(error: TidelogError) -> int:
 
 
 def answer_of(error: TidelogError) -> ErrorAnswer:
-    """Return what is said of an error."""
+    """Return the answer that describes an error."""
     return ErrorAnswer(
         message=" ".join(str(error).split("\n")),
         kind=error.kind,
@@ -129,7 +129,7 @@ def answer_of(error: TidelogError) -> ErrorAnswer:
 
 
 def error_of(answer: ErrorAnswer, status: int) -> TidelogError:
-    """Return the error that was told, of the class that it had where it was raised."""
+    """Return the error that an answer describes, in its original class."""
     kind = _class_named(answer.error) or _class_of_kind(answer.kind) or TidelogError
     try:
         outcome = Outcome(answer.outcome)
@@ -142,7 +142,7 @@ def error_of(answer: ErrorAnswer, status: int) -> TidelogError:
 
 
 def error_of_status(status: int, text: str) -> TidelogError:
-    """Return what to raise for an answer that is not the API's: a proxy's, say."""
+    """Return the error for an answer that is not the API's, such as a proxy's."""
     told = " ".join(text.split())[:200]
     sentence = f"the server answered {status}, and not as a keyed log does: {told!r}"
     if status >= 500:

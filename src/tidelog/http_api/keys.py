@@ -1,4 +1,4 @@
-"""Keys and values in writing: text, base64 and hex."""
+"""Text forms of keys and values: text, base64 and hex."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Base64(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     base64: Annotated[bytes, Meta(extra_json_schema={"pattern": _PADDED})]
 
 
-# A text means its bytes in UTF-8.
+# A text stands for its UTF-8 bytes.
 JsonBytes = str | Base64
 
 
 def json_bytes(value: bytes) -> JsonBytes:
-    """Return bytes as JSON has them: a text if they are UTF-8, else base64."""
+    """Return the JSON form of bytes: a text if they are UTF-8, else base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -42,10 +42,10 @@ def plain_bytes(value: JsonBytes) -> bytes:
 
 
 def base64_bytes(text: str, what: str) -> bytes:
-    """Return what base64 of either alphabet says, with or without padding.
+    """Decode base64 of either alphabet, with or without padding.
 
     Raises:
-        UsageError: it is no base64; ``what`` names where it stands.
+        UsageError: it is not base64; ``what`` names the parameter in the message.
     """
     plain = text.replace("-", "+").replace("_", "/")
     try:
@@ -58,10 +58,10 @@ def base64_bytes(text: str, what: str) -> bytes:
 
 
 def hex_bytes(text: str, what: str) -> bytes:
-    """Return what hex digits say.
+    """Decode hex digits.
 
     Raises:
-        UsageError: they are none.
+        UsageError: the text is not hex.
     """
     if _HEX.fullmatch(text) is None:
         raise UsageError(f"{what} is no hex: two digits (0-9, a-f) a byte", given=quoted(text))

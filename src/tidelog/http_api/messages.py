@@ -1,8 +1,8 @@
 """The messages of the HTTP API of keyed logs; see ``keyed_log.proto``.
 
-In JSON, names are lowerCamelCase and whole numbers are numbers; a field without a value is left
-out. A key or a value is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. ``NUMBERS`` has
-the number of each field in protobuf.
+In JSON, names are lowerCamelCase, and whole numbers are numbers. A field without a value is
+omitted. A key or a value is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. ``NUMBERS``
+has the number of each field in protobuf.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tidelog.http_api.keys import JsonBytes
 OK: Final = "success"
 ERROR: Final = "error"
 
-# Protobuf must tell an absent key from the empty key.
+# Protobuf must distinguish an absent key from the empty key.
 Required = Annotated[JsonBytes, Meta(extra={"is_optional": True})]
-# What clients say that know no end is 2^64-1.
+# Clients without a limit send 2^64-1.
 EndSequence = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": 2**64 - 1})]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 OneUp = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -35,7 +35,7 @@ class RecordIn(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown
 
 
 class AppendRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Records to append, which stand together."""
+    """Records to append together, with consecutive sequences."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "records": 1,
@@ -51,7 +51,7 @@ class AppendRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 class AppendAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """How many records were appended, and the sequence of the first."""
+    """The number of appended records, and the sequence of the first."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "status": 1,
@@ -65,7 +65,7 @@ class AppendAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ScanRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What is to be read: of one key, of a prefix, or of keys from a first to before a last."""
+    """A scan of one key, of a prefix, or of the keys from ``first`` to before ``last``."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "key": 1,
@@ -93,7 +93,7 @@ class ScanRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unkn
 
 
 class ScanValue(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A record that was read; ``key`` is there where several keys were asked for."""
+    """A record; ``key`` is present if the scan was for several keys."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"sequence": 1, "value": 2, "timestamp_us": 16, "key": 17}
 
@@ -104,7 +104,7 @@ class ScanValue(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Records, and where to go on; ``more`` says that a limit ended it, not the log."""
+    """Records, and the sequence to resume from; ``more`` means that a limit ended the answer."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "status": 1,
@@ -122,7 +122,7 @@ class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class KeyListed(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A key, how many records it has, and between which sequences they are."""
+    """A key, the number of its records, and its lowest and highest sequence."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "key": 1,
@@ -138,7 +138,7 @@ class KeyListed(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class KeysAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Keys in order of their bytes; ``more`` says that others follow after the last."""
+    """Keys in the order of their bytes; ``more`` means that other keys follow."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "keys": 2, "more": 16}
 
@@ -148,7 +148,7 @@ class KeysAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SegmentListed(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A segment; the active one has no end. Its numbers are of what is compacted."""
+    """A segment; the active one has no end. Its numbers count only compacted records."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "id": 1,
@@ -178,7 +178,7 @@ class SegmentListed(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SegmentsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Segments in order; ``more`` says that others follow: ask from the last one's end on."""
+    """Segments in order; ``more`` means that others follow: ask again from the last one's end."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "segments": 2, "more": 16}
 
@@ -188,7 +188,7 @@ class SegmentsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CountRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Of which key the records are to be counted, and between which sequences."""
+    """A count of the records of a key, in a range of sequences."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"key": 1, "start_seq": 2, "end_seq": 3, "approximate": 16}
 
@@ -199,7 +199,7 @@ class CountRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 
 class CountAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """How many records there are; of an approximate count, at least and at most."""
+    """The number of records; for an approximate count, also the least and the greatest."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "count": 2, "least": 16, "most": 17}
 
@@ -219,7 +219,7 @@ class LogsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LogAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What there is to know of a keyed log."""
+    """The description of a keyed log."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "status": 1,
@@ -247,7 +247,7 @@ class LogAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whether the server is well."""
+    """The answer of a healthy server."""
 
     NUMBERS: ClassVar[dict[str, int]] = {"status": 1}
 
@@ -255,7 +255,7 @@ class HealthAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What went wrong, whether the change happened, and which error of tidelog's it is."""
+    """An error: the message, its kind, whether the change was applied, and the class of error."""
 
     NUMBERS: ClassVar[dict[str, int]] = {
         "status": 1,
@@ -273,5 +273,5 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def encode_json(message: Struct) -> bytes:
-    """Return a message as JSON."""
+    """Encode a message as JSON."""
     return msgspec.json.encode(message)

@@ -1,13 +1,12 @@
-"""The messages as protobuf: the few kinds of fields that they have, both ways.
+"""An encoder and a decoder of protobuf for the kinds of fields that the messages have.
 
-A codec of its own, since the API has a dozen flat messages of four kinds of fields: the package
-``protobuf`` would bring a compiler, generated code and a runtime that is tied to its version, and
-limits (records of a request, say) could be checked only after all was decoded. What it does is
-compared with that package in tests.
+The API has a dozen flat messages with a few kinds of fields, so tidelog has a codec of its own. The
+package ``protobuf`` would need a compiler, generated code, and a runtime of a matching version. It
+could also check limits, such as the records of a request, only after decoding. Tests compare this
+codec with that package.
 
-As proto3 has it: unknown fields are passed over, the last value of a field counts, and a number,
-text or list that is left out is 0 or empty. Groups, and fields whose wire type is not theirs, are
-refused.
+As in proto3, unknown fields are ignored, the last value of a field counts, and an absent number,
+text or list is 0 or empty. Groups, and fields with a wrong wire type, are errors.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _ZERO: Final[dict[str, Any]] = {"int": 0, "bool": False, "str": "", "bytes": "",
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field of a message: its number, its kind, and the message or items that it holds.
+    """A field of a message: its number, its kind, and the type of its items.
 
-    ``is_optional`` states that the field tells none from 0. Bytes are the `JsonBytes` of a message.
+    ``is_optional``: an absent field differs from 0. Bytes have the type `JsonBytes` in messages.
     """
 
     name: str
@@ -46,7 +45,7 @@ class WireField:
 
 
 def encode_message(message: Struct) -> bytes:
-    """Return a message as protobuf."""
+    """Encode a message as protobuf."""
     out = bytearray()
     for field in fields_of(type(message)):
         _put_field(out, field, getattr(message, field.name))
@@ -54,10 +53,10 @@ def encode_message(message: Struct) -> bytes:
 
 
 def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
-    """Return the message that protobuf's bytes are.
+    """Decode a message from protobuf.
 
     Raises:
-        UsageError: they are none, or a list has more than ``items_max`` items.
+        UsageError: the bytes are not such a message, or a list has more than ``items_max`` items.
     """
     values = _decoded(memoryview(data), wanted, items_max)
     try:
@@ -68,7 +67,7 @@ def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
 
 @cache
 def fields_of(message: type[Struct]) -> tuple[WireField, ...]:
-    """Return the fields of a message that protobuf knows, in the order of their numbers."""
+    """Return the fields of a message that have a number, in the order of their numbers."""
     numbers: dict[str, int] = message.NUMBERS  # type: ignore[attr-defined]
     hints = get_type_hints(message, include_extras=True)
     found = [_field(name, number, hints[name]) for name, number in numbers.items()]
@@ -109,7 +108,7 @@ def _put_field(out: bytearray, field: WireField, value: Any) -> None:
             out += body
         return
     if field.kind in ("int", "bool"):
-        # An absent field reads as 0.
+        # An absent field decodes as 0.
         if field.is_optional or value:
             _put_varint(out, field.number << 3 | VARINT)
             _put_varint(out, int(value))
@@ -130,7 +129,7 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str, Any]:
-    """Return the values of a message as JSON has them, by name, but for bytes, which are plain."""
+    """Return a message's values by their JSON names, in their JSON forms, but with plain bytes."""
     fields = {field.number: field for field in fields_of(wanted)}
     names = {field.name: field.encode_name for field in msgspec.structs.fields(wanted)}
     found: dict[str, Any] = {
@@ -182,7 +181,7 @@ def _text_of(value: memoryview, field: WireField) -> str:
 
 
 def _values(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value of each field; what is of a fixed size as bytes."""
+    """Yield the number, the wire type and the value of each field; fixed-size values as bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

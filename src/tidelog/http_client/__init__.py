@@ -1,4 +1,4 @@
-"""A client of keyed logs over HTTP, of Python's own library: nothing else is to be installed.
+"""A client of keyed logs over HTTP; it needs no further packages.
 
 ```python
 from tidelog.http_client import HttpKeyed

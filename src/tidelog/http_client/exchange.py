@@ -1,8 +1,8 @@
-"""Requests to a server and its answers: connections that are kept, errors as they were raised.
+"""Requests to a server and their answers: pooled connections, and errors as the server raised them.
 
-It is Python's ``http.client``, since requests are few and plain: what a larger library brings
-(redirects, cookies, pools by host, HTTP/2) would never be used, and would have to be installed.
-A program that has a loop calls it from threads.
+It uses Python's ``http.client``. The requests are few and simple, so a larger library would only
+add features without a use (redirects, cookies, pools by host, HTTP/2) and an installation. Programs
+with an event loop call it from threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: ``http://host:port`` or ``https://host:port``, perhaps with a path."""
+    """The address of a server: ``http://host:port`` or ``https://host:port``, maybe with a path."""
 
     host: str
     port: int
@@ -41,10 +41,10 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, url: str) -> ServerAddress:
-        """Read a URL.
+        """Parse a URL.
 
         Raises:
-            UsageError: it is none, or has what no server's has.
+            UsageError: it is not a URL of a server, or has a user, query or fragment.
         """
         try:
             parts = urlsplit(url)
@@ -61,9 +61,9 @@ class ServerAddress:
 
 @dataclass(slots=True)
 class Exchange:
-    """Sends requests to one server; threads may share it.
+    """A sender of requests to one server; threads may share it.
 
-    Units: ``timeout_s`` is how long to wait for a connection, and then for each piece of an answer.
+    Units: ``timeout_s``: seconds to wait for a connection, and for each piece of an answer.
     """
 
     address: ServerAddress
@@ -82,7 +82,7 @@ class Exchange:
         *,
         wait_s: float = 0.0,
     ) -> T:
-        """Ask for something; ``wait_s`` is how long the server may take on purpose."""
+        """Send a GET request; ``wait_s`` is the time that the server may wait before it answers."""
         told = f"{path}?{urlencode(query)}" if query else path
         return self._asked("GET", told, None, wanted, wait_s=wait_s, is_write=False)
 
@@ -95,7 +95,7 @@ class Exchange:
         wait_s: float = 0.0,
         is_write: bool = False,
     ) -> T:
-        """Send a message; one that ``is_write`` may have been taken although it failed."""
+        """Send a message; if ``is_write``, a failed request may still have been applied."""
         body = encode_json(message)
         return self._asked("POST", path, body, wanted, wait_s=wait_s, is_write=is_write)
 
@@ -146,20 +146,20 @@ class Exchange:
             headers["Authorization"] = f"Bearer {self.token}"
         if connection.sock is not None:
             connection.sock.settimeout(self.timeout_s + wait_s)
-        # A server that refuses a body does not read it to its end: it has answered already.
+        # A server that refuses a body answers before it has read all of it.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, self.address.path + path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
         if not data and answer.getheader("Content-Length") is None:
-            raise http.client.IncompleteRead(data)  # Its head was cut off: a server tells a length.
+            raise http.client.IncompleteRead(data)  # Every answer has a length: the head was cut.
         return answer.status, data, not answer.will_close
 
     def _connected(self) -> http.client.HTTPConnection:
-        """Return a connection: one that was kept and is whole, or a new one.
+        """Return a pooled connection that is still open, or a new one.
 
         Raises:
-            LocationError: there is no way to the server; nothing was sent.
+            LocationError: the server cannot be reached; nothing was sent.
         """
         while (kept := self._taken()) is not None:
             if _is_quiet(kept):
@@ -195,9 +195,9 @@ class Exchange:
 
 
 def _is_quiet(connection: http.client.HTTPConnection) -> bool:
-    """Say whether nothing came on a connection that waits: else it was closed by the server.
+    """Return True if an idle connection has received nothing; otherwise the server closed it.
 
-    To send an append on one that is closed would leave open what became of it.
+    An append on a closed connection would have an unknown outcome.
     """
     if connection.sock is None:
         return False

@@ -1,4 +1,4 @@
-"""A keyed log over HTTP: the verbs that it has in a process, and the errors."""
+"""A keyed log over HTTP, with the methods and errors of a local one."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from tidelog.keyed.values import Count, Segment, check_key, check_keys, check_se
 
 WAIT_US: Final = 30_000_000
 PATIENCE_US: Final = 60_000_000
-_PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # Between the polls of a server that is away.
+_PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # Between polls while the server is unreachable.
 TIMEOUT_S: Final = 30.0
 
 
 class HttpKeyed:
-    """A keyed log of a server: the one called ``name``, or the one that it was told by ``--log``.
+    """A keyed log of a server: the log ``name``, or by default the server's ``--log``.
 
-    Threads may share it. Errors are those that the log raised, with their outcome; an append whose
-    answer was lost is OutcomeUnknown.
+    Threads may share it. Its errors are those that the log raised, with their outcome. An append
+    whose answer was lost raises OutcomeUnknown.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HttpKeyed:
                 if left_us <= wait_us and until_us is not None:
                     raise _handed_back(error, records) from error
                 if not isinstance(error, LogFull):
-                    self._closed.wait(1.0)  # The server itself is busy: it was not waited there.
+                    self._closed.wait(1.0)  # The server waits only for a full log.
 
     def try_append(
         self,
@@ -101,7 +101,7 @@ class HttpKeyed:
         durable: bool = True,
         timestamp_us: int | None = None,
     ) -> int:
-        """Append records if there is room for them now; see `tidelog.KeyedLog.try_append`."""
+        """Append records if the log has room now; see `tidelog.KeyedLog.try_append`."""
         try:
             return self._append(records, durable, timestamp_us, 0)
         except LogFull as error:
@@ -210,9 +210,9 @@ class HttpKeyed:
         rows: int = PAGE_ROWS,
         wait_us: int = WAIT_US,
     ) -> tuple[pa.Table, int]:
-        """Return the records from ``start`` on, or wait for some; and where to go on.
+        """Return the records from ``start``, or wait for some; and the sequence to resume from.
 
-        Of a key, of a prefix, or of all keys. The table is empty if there were none for so long.
+        It reads a key, a prefix, or all keys. After ``wait_us`` without records the table is empty.
         """
         if key is not None and prefix is not None:
             raise UsageError("a key and a prefix exclude each other: give one")
@@ -237,14 +237,15 @@ class HttpKeyed:
         start: int | None = None,
         patience_us: int = PATIENCE_US,
     ) -> Iterator[pa.Table]:
-        """Yield records as they come, until the client is closed; see `tidelog.KeyedLog.follow`.
+        """Yield new records until the client is closed; see `tidelog.KeyedLog.follow`.
 
         A restart of the server leaves no gap and repeats no record.
 
-        Units: ``patience_us`` is how long the server may be away, or too busy, after an answer.
+        Units: ``patience_us``: the time without an answer after which an unreachable or busy server
+            is an error.
 
         Raises:
-            TidelogError: its fact ``next_sequence`` is the start to go on from. NOT_APPLIED.
+            TidelogError: its fact ``next_sequence`` is the start to resume from. NOT_APPLIED.
         """
         at = self.next_sequence() if start is None else start
         return self._followed(key, prefix, at, patience_us)
@@ -271,11 +272,11 @@ class HttpKeyed:
                 yield table
 
     def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
-        """Return how many records a key has in a range; see `tidelog.KeyedLog.count`."""
+        """Return the number of records of a key in a range; see `tidelog.KeyedLog.count`."""
         return self._counted(key, start, limit, approximate=False).count
 
     def count_approximate(self, key: bytes, start: int = 0, limit: int | None = None) -> Count:
-        """Return about how many, with bounds; see `tidelog.KeyedLog.count_approximate`."""
+        """Return an estimate with bounds; see `tidelog.KeyedLog.count_approximate`."""
         found = self._counted(key, start, limit, approximate=True)
         assert isinstance(found.least, int)
         assert isinstance(found.most, int)
@@ -301,7 +302,7 @@ class HttpKeyed:
         segments: tuple[int, int | None] | None = None,
         page_rows: int = PAGE_ROWS,
     ) -> Iterator[pa.Table]:
-        """Yield keys in order, a page at a time; see `tidelog.KeyedLog.keys`."""
+        """Yield keys in order, one page per table; see `tidelog.KeyedLog.keys`."""
         query: dict[str, str | int] = {"prefix_base64": _url_base64(check_key(prefix))}
         query["limit"] = page_rows
         if segments is not None:
@@ -322,7 +323,7 @@ class HttpKeyed:
                 return
 
     def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
-        """Return the segments that have any of a range; see `tidelog.KeyedLog.segments`."""
+        """Return the segments that overlap a range; see `tidelog.KeyedLog.segments`."""
         check_sequences(start, limit)
         found: list[SegmentListed] = []
         while True:
@@ -337,24 +338,24 @@ class HttpKeyed:
             start = last
 
     def describe(self) -> LogAnswer:
-        """Return what there is to know of the log."""
+        """Return a description of the log."""
         path = self._path if self.name is not None else f"{self._path}/describe"
         return self._exchange.get(path, {}, LogAnswer)
 
     def next_sequence(self) -> int:
-        """Return the sequence to come."""
+        """Return the next sequence."""
         return self.describe().next_sequence
 
     def logs(self) -> list[str]:
-        """Return the names of the keyed logs that the server has."""
+        """Return the names of the server's keyed logs."""
         return self._exchange.get("/api/v1/keyed", {}, LogsAnswer).logs
 
     def is_healthy(self) -> bool:
-        """Say whether the server answers."""
+        """Return True if the server answers."""
         return self._is_well("/-/healthy")
 
     def is_ready(self) -> bool:
-        """Say whether the server's store answers, and it takes requests."""
+        """Return True if the server accepts requests and its store answers."""
         return self._is_well("/-/ready")
 
     def _is_well(self, path: str) -> bool:
@@ -364,7 +365,7 @@ class HttpKeyed:
             return False
 
     def close(self) -> None:
-        """Close its connections, and end what follows once it has its answer."""
+        """Close the connections; followers end after their present answer."""
         self._closed.set()
         self._exchange.close()
 
@@ -386,7 +387,7 @@ def _url_base64(value: bytes) -> str:
 
 
 def _is_passing(error: TidelogError) -> bool:
-    """Return True if the same read may succeed once the server, or its store, is there again."""
+    """Return True if the same read may succeed after the server or its store recovers."""
     is_away = isinstance(error, LocationError | BusyError | HandleError)
     return is_away and not isinstance(error, StoreRefused)
 

@@ -1,4 +1,4 @@
-"""Records that are read over HTTP, an answer at a time."""
+"""Scans over HTTP, one answer at a time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidelog.keyed.values import KEYED_RECORDS
 PAGE_ROWS: Final = 1_000
 _KEYS: Final = ("records", "min_sequence", "max_sequence")
 
-# Asks for ``[start, limit)``, and at most so many rows.
+# Requests the records of ``[start, limit)``, at most a number of rows.
 Asked = Callable[[int, int | None, int], ScanAnswer]
 
 
 class HttpScan:
-    """Records as they are read, a table an answer."""
+    """A scan that yields one table per answer."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class HttpScan:
 
     @property
     def next_sequence(self) -> int:
-        """Return the sequence to go on from, once it was read: never too large."""
+        """Return a sequence from which no later record is missed, as far as the scan was read."""
         return self._next
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Yield tables until all was read."""
+        """Yield tables until the end of the scan."""
         start, limit, left = self._start, self._limit, self._rows
         is_first = True
         while left is None or left > 0:
@@ -64,13 +64,13 @@ class HttpScan:
                 start = answer.next_sequence
 
     def to_arrow(self) -> pa.Table:
-        """Return all of it as one table."""
+        """Return all records as one table."""
         found = list(self)
         return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
 
 
 def records_of(answer: ScanAnswer) -> pa.Table:
-    """Return the records of an answer as a keyed log's tables have them."""
+    """Return the records of an answer in the schema of a keyed log."""
     values = answer.values
     known = UNSET if answer.key is UNSET else plain_bytes(answer.key)
     keys = [known if value.key is UNSET else plain_bytes(value.key) for value in values]
@@ -84,7 +84,7 @@ def records_of(answer: ScanAnswer) -> pa.Table:
 
 
 def keys_table(found: list[KeyListed]) -> pa.Table:
-    """Return keys as a keyed log's listing has them."""
+    """Return keys in the schema of a keyed log's listing."""
     keys = {"key": pa.array([plain_bytes(one.key) for one in found], pa.binary())}
     return pa.table(
         keys | {name: pa.array([getattr(one, name) for one in found], pa.int64()) for name in _KEYS}

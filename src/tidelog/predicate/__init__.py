@@ -1,1 +1,1 @@
-"""Conditions: what a user may ask of rows, checked, and computed in a sandbox."""
+"""Conditions: users' expressions that select rows, checked and evaluated in a sandbox."""

@@ -1,11 +1,11 @@
-"""Expressions that users write to choose rows, in DuckDB's dialect, made safe and definite.
+"""Checks of users' SQL expressions that select rows, in DuckDB's dialect.
 
-An expression is checked once, where it is written: it is one boolean expression over the columns of
-one row, whatever text it consists of, and stays one when put in parentheses into a statement. A
-*definite* one is a pure function of the row: the same in every process, on every retry, for ever.
+An expression is checked once, when a user enters it. It must be one boolean expression over the
+columns of one row, also after it is put in parentheses into a statement. A *definite* expression is
+a pure function of the row: it has the same value in every process, at every retry, at any time.
 
-Each use opens a DuckDB of its own that can reach neither files nor network, nor be talked into it,
-and whose time zone is UTC: results depend on no machine.
+Each use opens a DuckDB of its own, which has no access to files or network, and locks this
+configuration. Its time zone is UTC, so results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.predicate.predicate import (
 __all__ = ["Predicate", "check_predicate", "filter_table"]
 
 _SCHEMAS = frozenset({"main", "system", "pg_catalog"})
-# Bare words that DuckDB takes for calls where no column has that name.
+# Names that DuckDB evaluates as function calls if no column has the name.
 _CALLS_WITHOUT_PARENTHESES = frozenset(
     {
         "current_catalog",
@@ -48,7 +48,7 @@ _CALLS_WITHOUT_PARENTHESES = frozenset(
         "user",
     }
 )
-# Called stable by DuckDB, and yet: the clock, the version, or a result that versions change.
+# DuckDB calls them stable, but they read the clock or the version, or change with versions.
 _NOT_DEFINITE_EITHER = frozenset(
     {
         "age",
@@ -82,11 +82,11 @@ def check_predicate(
     """Check that ``sql`` is one boolean expression over a row of ``schema``.
 
     Args:
-        definite: also refuse what is not a pure function of the row.
-        what: what users know the expression by, such as "--where"; messages begin with it.
+        definite: also refuse an expression that is not a pure function of the row.
+        what: the users' name for the expression, such as "--where"; messages begin with it.
 
     Raises:
-        UsageError: it is not; the message says why and what to do.
+        UsageError: it is not; the message states the reason and the remedy.
     """
     text = sql.strip()
     if not text:
@@ -122,13 +122,13 @@ class _Check:
         )
         self._check_type(schema)
         predicate = Predicate(self.sql, schema, self.what)
-        # A row of nulls finds constants that cannot be computed, and so would fail on every row.
+        # A row of nulls detects a constant that cannot be computed: it would fail on every row.
         nulls = pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
         predicate.mask_in(self.connection, nulls)
         return predicate
 
     def _expression(self) -> Json:
-        """Parse the expression within parentheses, on one line, as it will be used."""
+        """Parse the expression in parentheses, on one line, which is the form of its use."""
         if "\0" in self.sql or not _is_unicode(self.sql):
             raise self.refusal("contains a zero byte, or half a character: remove it")
         tree, complaint = self._parse(f"({self.sql})")
@@ -139,7 +139,7 @@ class _Check:
         return tree
 
     def _hint_at_quotes(self) -> str:
-        """Return the commonest remedy where a column is called like a word of SQL."""
+        """Return a remedy if the name of a column is a keyword of SQL."""
         rows = self.connection.execute(
             "SELECT lower(keyword_name) FROM duckdb_keywords() "
             "WHERE keyword_category IN ('reserved', 'type_function')"
@@ -151,7 +151,7 @@ class _Check:
         return f"; write the column {told} in double quotes" if names else ""
 
     def _parse(self, expression: str) -> tuple[Json, str]:
-        """Return the tree of ``expression``, or why it is not exactly one."""
+        """Return the tree of ``expression``, or the reason why it is not exactly one expression."""
         frame, complaint = self._parse_query(expression)
         if complaint:
             return None, complaint
@@ -200,7 +200,7 @@ class _Check:
                 )
 
     def _columns(self, uses: Iterable[Use]) -> set[str]:
-        """Return the columns that are read, and refuse names that are none."""
+        """Return the columns that the expression reads; raise an error for an unknown name."""
         read: set[str] = set()
         for use in uses:
             first = use.path[0].lower()
@@ -220,7 +220,7 @@ class _Check:
         return read
 
     def _check_other_name(self, use: Use) -> None:
-        """Check a name that is not a column's."""
+        """Check a name that is not the name of a column."""
         if use.path[-1].lower() in _CALLS_WITHOUT_PARENTHESES and len(use.path) == 1:
             if self.definite:
                 raise self._not_definite(use.name)
@@ -253,7 +253,7 @@ class _Check:
                 raise self._not_definite(name)
 
     def _is_definite(self, name: str, seen: frozenset[str]) -> bool:
-        """Return True if each overload depends on its arguments only; read macros through."""
+        """Return True if each overload depends only on its arguments; follow macros."""
         if name in _NOT_DEFINITE_EITHER:
             return False
         for kind, is_consistent, parameters, definition in self._functions(name):
@@ -280,7 +280,7 @@ class _Check:
     def _functions(self, name: str) -> list[tuple[str, bool, list[str], str]]:
         """Return kind, consistency, parameters and definition of each overload of ``name``.
 
-        An overload without parameters reads the clock or the session, whatever its type is.
+        An overload without parameters reads the clock or the session, so it is not consistent.
         """
         return self.connection.execute(
             "SELECT function_type, stability = 'CONSISTENT' OR ("
@@ -315,7 +315,7 @@ class _Check:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether ``text`` can be written as UTF-8: no lone surrogate stands in it."""
+    """Return True if ``text`` can be encoded as UTF-8: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
-"""What a SQL expression is made of: DuckDB's parse tree, boiled down to what must be judged.
+"""The uses in a SQL expression: DuckDB's parse tree, reduced to the facts to judge. Pure.
 
-Pure: the tree comes as JSON from ``json_serialize_sql``, whose fields differ between versions of
-DuckDB. So the walk knows a few kinds of nodes, passes through all others that it knows by name to
-be harmless, and reports the rest as refused. Nothing is judged here, see `expression`.
+``json_serialize_sql`` returns the tree as JSON, and its fields differ between versions of DuckDB.
+So the walk knows a few kinds of nodes, passes through the kinds that are known to be harmless, and
+reports all others as refused. It judges nothing: see `expression`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-# Nodes that stand for a value of one row, given their children do.
+# Nodes that are a value of one row if their children are.
 _OF_ONE_ROW = frozenset(
     {
         "BETWEEN",
@@ -32,7 +32,7 @@ _OF_ONE_ROW = frozenset(
         "TYPE",
     }
 )
-# Aggregates over a list's elements, whose name is given as text.
+# Aggregates over a list's elements; the name of the aggregate is an argument.
 _AGGREGATES_BY_NAME = frozenset(
     {
         "aggregate",
@@ -42,8 +42,8 @@ _AGGREGATES_BY_NAME = frozenset(
         "list_aggregate",
     }
 )
-# Functions whose result is as long as a number among these arguments says: nothing interrupts them,
-# and no bound on memory holds them.
+# Functions whose result is as long as a number among these arguments. DuckDB neither interrupts
+# them nor applies its memory limit to them.
 _SIZED: Final[dict[str, slice]] = {
     "array_resize": slice(1, 2),
     "bar": slice(1, None),
@@ -62,7 +62,7 @@ _LONG: Final = re.compile(r"[0-9]{5}|[eE]")
 
 
 class Kind(Enum):
-    """What an expression uses."""
+    """The kinds of uses in an expression."""
 
     NAME = "a name that should be a column's"
     PARAMETER = "a name left of an arrow: a lambda's parameter, or a JSON column"
@@ -75,7 +75,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One thing that an expression uses; a qualified name has several parts."""
+    """One use in an expression; a qualified name has several parts."""
 
     kind: Kind
     path: tuple[str, ...]
@@ -86,7 +86,7 @@ class Use:
 
 
 def without_places(node: Json) -> Json:
-    """Drop from a tree where in the text its nodes stand, so that trees can be compared."""
+    """Return a tree without its nodes' positions in the text, so that trees can be compared."""
     if isinstance(node, dict):
         return {
             key: without_places(value)
@@ -99,7 +99,7 @@ def without_places(node: Json) -> Json:
 
 
 def uses_of(node: Json, scope: frozenset[str] = frozenset()) -> Iterator[Use]:
-    """Yield what an expression uses; names in ``scope``, in lower case, are parameters."""
+    """Yield the uses in an expression; names in ``scope``, in lower case, are parameters."""
     if isinstance(node, list):
         for value in node:
             yield from uses_of(value, scope)
@@ -140,7 +140,7 @@ def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[
             for part in _texts([node.get("catalog"), node.get("schema"), node["function_name"]])
             if part
         )
-    # In `column.function()` the column stands where a schema would.
+    # In `column.function()` the column has the place of a schema.
     if path[0].lower() in scope and len(path) > 1:
         path = path[1:]
     yield Use(Kind.FUNCTION, path)
@@ -153,7 +153,7 @@ def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[
 
 
 def _is_bounded(path: tuple[str, ...], arguments: Json) -> bool:
-    """Say whether a function's result is no longer than five digits can say, or than its input."""
+    """Return True if no argument makes a result longer than four digits, or than its input."""
     sized = _SIZED.get(path[-1].lower())
     if sized is None or not isinstance(arguments, list):
         return True
@@ -163,7 +163,7 @@ def _is_bounded(path: tuple[str, ...], arguments: Json) -> bool:
 
 
 def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
-    """Return the constant text that says which aggregate to use."""
+    """Return the constant argument that names the aggregate; empty if it is computed."""
     at = 0 if method else 1
     if not isinstance(arguments, list) or len(arguments) <= at:
         return ""
@@ -171,7 +171,7 @@ def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
 
 
 def _constant(argument: Json) -> str | None:
-    """Return a constant argument as text; None if it is none."""
+    """Return a constant argument as text; None if it is not a constant."""
     if isinstance(argument, dict) and "class" not in argument:
         argument = argument.get("expression")
     if not isinstance(argument, dict) or argument.get("class") != "CONSTANT":
@@ -184,7 +184,7 @@ def _constant(argument: Json) -> str | None:
 
 
 def _parameters(node: Json) -> Iterator[str]:
-    """Yield the plain names on the left of an arrow: ``x``, or ``(x, y)``."""
+    """Yield the plain names left of an arrow: ``x``, or ``(x, y)``."""
     if isinstance(node, list):
         for value in node:
             yield from _parameters(value)

@@ -1,7 +1,7 @@
-"""Predicates: checked conditions on one row, and the sandbox in which they are computed.
+"""Predicates: checked conditions on one row, and the sandbox that evaluates them.
 
-Invariants: a predicate's ``sql`` is one boolean expression over its ``schema`` (`expression` sees
-to that), and rows keep their order.
+Invariants: a predicate's ``sql`` is one boolean expression over its ``schema``, which `expression`
+ensures; rows keep their order.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pyarrow as pa
 
 from tidelog.errors import ExpressionTooSlow, UsageError
 
-# What a sandbox may use: far more than any condition on a row needs. Both are errors of the
-# expression, and the second decides nothing about a row: another machine is quicker.
+# The limits of a sandbox, far above the need of any condition on a row. Exceeding one is an error
+# of the expression. A timeout never decides about a row, since another machine may be faster.
 MEMORY_MAX = "2GiB"
 SECONDS_MAX = 300.0
-GRACE_SECONDS = 1.0  # After which a computation that was broken off is left alone.
-AT_WORK = "tidelog-condition"  # The thread that computes one.
-ROWS = "tidelog_rows"  # What the rows are called inside the sandbox.
+GRACE_SECONDS = 1.0  # The wait for the end of an interrupted computation.
+AT_WORK = "tidelog-condition"  # The name of the thread that evaluates a condition.
+ROWS = "tidelog_rows"  # The name of the rows' table in the sandbox.
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """A checked boolean expression. Put ``(sql)`` into a statement, never bare ``sql``.
 
-    Shape: ``schema`` holds the columns that the expression reads, in the order of the schema it
-    was checked against.
+    Shape: ``schema`` has the columns that the expression reads, in the order of the schema that
+    the check used.
     """
 
     sql: str
@@ -41,11 +41,12 @@ class Predicate:
     what: str
 
     def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Say for each row whether the expression is true; null counts as false.
+        """Return True for each row on which the expression is true; null counts as false.
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type, or the expression fails
-                on a row, or takes too long (ExpressionTooSlow).
+                on a row.
+            ExpressionTooSlow: the time limit is exceeded.
         """
         with open_sandbox() as connection:
             return np.asarray(self.mask_in(connection, table).to_numpy(), np.bool_)
@@ -53,7 +54,7 @@ class Predicate:
     def mask_in(
         self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table
     ) -> pa.ChunkedArray[pa.BooleanScalar]:
-        """Do as `mask` does, in a sandbox that is open: to open one takes 30 ms."""
+        """Return the `mask`, in a sandbox that is already open: opening one takes 30 ms."""
         sandbox.register(ROWS, self.rows(table))
         try:
             statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
@@ -63,17 +64,17 @@ class Predicate:
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
             ) from error
         finally:
-            with suppress(duckdb.Error):  # It is still at work: see `_in_time`.
+            with suppress(duckdb.Error):  # The thread may still use it: see `_in_time`.
                 sandbox.unregister(ROWS)
         return found.column("p")
 
     def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Say for each row whether the expression fails on it, for which `mask` fails on all.
+        """Return True for each row on which the expression fails; there `mask` raises an error.
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type.
         """
-        # What is null by itself must be told from what is null since it failed.
+        # TRY turns a failure into null, so the CASE maps a null of the expression to 1.
         told = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
         with open_sandbox() as connection:
             connection.register(ROWS, self.rows(table))
@@ -84,20 +85,20 @@ class Predicate:
     def _in_time(
         self, sandbox: duckdb.DuckDBPyConnection, compute: Callable[[], pa.Table]
     ) -> pa.Table:
-        """Return what is computed, or stop waiting for it.
+        """Return the result of a computation, or stop waiting for it.
 
-        DuckDB ends between lots of 2,048 rows, and one may take it hours: where it does not end
-        soon, a thread of its own goes on with it, for which nobody waits.
+        DuckDB stops only between blocks of 2,048 rows, and one block may take hours. If it does not
+        stop soon, the computation continues in a daemon thread, and its result is dropped.
 
         Raises:
-            ExpressionTooSlow: it took too long.
+            ExpressionTooSlow: the time limit is exceeded.
         """
         found: Future[pa.Table] = Future()
 
         def work() -> None:
             try:
                 found.set_result(compute())
-            except BaseException as error:  # noqa: BLE001 - it is raised by whoever waits.
+            except BaseException as error:  # noqa: BLE001 - the caller's `result()` raises it.
                 found.set_exception(error)
 
         Thread(target=work, daemon=True, name=AT_WORK).start()
@@ -114,16 +115,16 @@ class Predicate:
                 wait([found], GRACE_SECONDS)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Return what of ``table`` the expression reads, in the types it was checked for.
+        """Return the columns that the expression reads, cast to the types of the check.
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type.
         """
         if not self.schema.names:
-            # Rows must be counted even where nothing of them is read.
+            # An expression without columns still needs the number of rows.
             return pa.table({"row": pa.nulls(table.num_rows, pa.int8())})
         try:
-            # Other widths would overflow elsewhere, and so choose other rows.
+            # Other integer widths would overflow at other values, and select other rows.
             return table.select(self.schema.names).cast(self.schema)
         except (KeyError, pa.ArrowException) as error:
             raise UsageError(
@@ -144,8 +145,8 @@ def filter_table(table: pa.Table, predicate: Predicate) -> pa.Table:
 
 @contextmanager
 def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a DuckDB that reaches nothing but what is registered with it."""
-    # One thread: rows come back in their order, and executors have one core each.
+    """Open a DuckDB with access to nothing but the tables registered with it."""
+    # One thread keeps the order of rows, and an executor's task has one core.
     connection = duckdb.connect(
         ":memory:",
         config={"threads": 1, "enable_external_access": "false", "memory_limit": MEMORY_MAX},
@@ -156,11 +157,11 @@ def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET lock_configuration = true")
         yield connection
     finally:
-        with suppress(duckdb.Error):  # It is still at work, and goes when that is done.
+        with suppress(duckdb.Error):  # If a thread still uses it, it closes after that.
             connection.close()
 
 
 def told_by(error: BaseException) -> str:
-    """Return the first line of what DuckDB says, without its class of error."""
+    """Return the first line of DuckDB's message, without its class of error."""
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return first.partition(" Error: ")[2] or first

@@ -1,1 +1,1 @@
-"""What tidelog serves over HTTP: an app that rooms add routes to, and the room of keyed logs."""
+"""The HTTP server: an app, the routers that add routes to it, and the router of keyed logs."""

@@ -1,7 +1,7 @@
 """Connections before their first request: accepted, counted, and limited before TLS begins.
 
-A connection without TLS begins at once. A connection with TLS is a socket and a timer until its
-first bytes come: the state of a handshake takes 0.3 MB.
+A connection without TLS begins at once. A connection with TLS is only a socket and a timer until
+its first bytes arrive, because the state of a handshake takes 0.3 MB.
 
 Invariants: the number of open connections never exceeds ``connections_max + REFUSED_MAX``.
 """
@@ -23,10 +23,10 @@ from tidelog.server.limits import REFUSED_MAX, SECOND_US, ServerLimits
 _logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
-_PAUSE_SECONDS: Final = 1.0  # After the system had no descriptor for a connection.
+_PAUSE_SECONDS: Final = 1.0  # After the system refused a descriptor for a connection.
 _BIND_TRIES: Final = 10
 
-# Makes the protocol of a connection, which may be refused, and calls the function at its end.
+# Creates the protocol of a connection, refused or not, which calls the function at its end.
 MakeProtocol = Callable[[bool, Callable[[], None]], asyncio.Protocol]
 
 
@@ -51,17 +51,17 @@ class Acceptor:
 
     @property
     def open_count(self) -> int:
-        """Return how many connections are open, in a handshake or before it."""
+        """Return the number of open connections, including those in or before a handshake."""
         return len(self._open)
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """Begin to accept connections."""
+        """Start to accept connections."""
         self._sockets += sockets
         for one in sockets:
             self._loop.add_reader(one, self._accept, one)
 
     def close(self) -> None:
-        """Accept the connections that are here already, and no more; drop those before TLS."""
+        """Accept the pending connections, then stop; drop those that wait for TLS."""
         for one in self._sockets:
             self._loop.remove_reader(one)
             self._accept(one)
@@ -86,7 +86,7 @@ class Acceptor:
             self._admit(found)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Wait a moment: the system has no descriptor, or no memory, for another connection."""
+        """Stop for a moment: the system has no descriptor or no memory for a connection."""
         _logger.warning(
             "no connection can be accepted for a moment: raise the limit of open files "
             "(ulimit -n), connections=%s, why=%s",
@@ -101,7 +101,7 @@ class Acceptor:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _admit(self, found: socket.socket) -> None:
-        """Begin a connection; refuse one too many by an answer, or without it before TLS."""
+        """Begin a connection. Above the limit, answer with a refusal; with TLS, just close it."""
         is_refused = self.open_count >= self._limits.connections_max
         spare = REFUSED_MAX if self._tls is None else 0
         if self.open_count >= self._limits.connections_max + spare:
@@ -118,7 +118,7 @@ class Acceptor:
         self._loop.add_reader(found, self._hear, found)
 
     def _hear(self, found: socket.socket) -> None:
-        """Begin the handshake: the first bytes of a client, or its end, are here."""
+        """Begin the handshake, now that the client sent its first bytes or closed."""
         token, timer = self._silent.pop(found)
         timer.cancel()
         self._loop.remove_reader(found)
@@ -146,7 +146,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, found, ssl=self._tls, ssl_handshake_timeout=handshake
             )
-        except OSError:  # The handshake failed, or took too long.
+        except OSError:  # The handshake failed or timed out.
             self._open.discard(token)
             self._dropped()
         except asyncio.CancelledError:
@@ -155,10 +155,10 @@ class Acceptor:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets of all addresses of a host; port 0 is one free port for all.
+    """Return listening sockets for all addresses of a host; port 0 picks one free port for all.
 
     Raises:
-        UsageError: the host is unknown, or the port is taken.
+        UsageError: the host is unknown, or the port is in use.
     """
     loop = asyncio.get_running_loop()
     left = _BIND_TRIES if port == 0 else 1
@@ -187,7 +187,7 @@ def _bound(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.sock
         except OSError as error:
             failed = error
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                continue  # The name has an address of a kind that this machine lacks.
+                continue  # This machine does not support the address family.
             break
         one.setblocking(False)
         made.append(one)

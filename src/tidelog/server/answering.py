@@ -1,4 +1,4 @@
-"""Answers as they are sent: in the form that is asked for, in pieces, to whoever takes them."""
+"""Answers: their media type, their encoding, and sending in pieces to slow clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def media_type_of(accept: str, given: str) -> str:
-    """Return in which form to answer: what is accepted, else as the request's body was."""
+    """Return the media type of the answer: the accepted one, else that of the request's body."""
     weights: dict[str, float] = {}
     for part in accept.lower().split(","):
         kind, *options = (piece.strip() for piece in part.split(";"))
@@ -43,7 +43,7 @@ def _weight(options: list[str]) -> float:
 
 
 def encoded(answer: Struct | Plain, media_type: str) -> Plain:
-    """Return an answer as bytes, in a form."""
+    """Return an answer encoded in a media type."""
     if isinstance(answer, Plain):
         return answer
     if media_type in PROTOBUF_TYPES:
@@ -61,12 +61,14 @@ async def send_answer(
     timeout_us: int,
     outgoing: Allowance | None,
 ) -> None:
-    """Send an answer in pieces, and leave a client that does not take them.
+    """Send an answer in pieces, and disconnect a client that reads too slowly.
 
-    Without ``outgoing`` it is sent whatever is on its way: what was refused has to be told.
+    ``outgoing`` limits the bytes on their way to all clients. Without it the answer is always sent,
+    because a refusal must reach the client.
 
     Raises:
-        TooMany: too much is on its way to others; nothing was sent. ClientGone: it was left.
+        TooMany: too many bytes are on their way to other clients; nothing was sent.
+        ClientGone: the client was disconnected.
     """
     size = len(answer.body)
     if outgoing is not None:
@@ -77,7 +79,7 @@ async def send_answer(
             await _send(send, answer, status, headers)
     except TimeoutError as error:
         abort = scope.get("state", {}).get("abort")
-        if abort is not None:  # What the system still holds for it goes, too.
+        if abort is not None:  # This also drops the bytes in the system's buffers.
             abort()
         raise ClientGone from error
     finally:
@@ -86,7 +88,7 @@ async def send_answer(
 
 
 def head_of(answer: Plain, headers: Headers) -> Headers:
-    """Return the headers of an answer."""
+    """Return the headers of an answer with those of its body."""
     return [
         (b"content-type", answer.media_type.encode()),
         (b"content-length", str(len(answer.body)).encode()),

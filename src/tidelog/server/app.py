@@ -1,7 +1,7 @@
-"""The app: routes of rooms, and what is done for each request, whichever room answers it.
+"""The app: the routes of all routers, and the steps that every request shares.
 
-A request's token is checked before its body is read, and its limits before anything is asked of a
-room. What a room raises becomes an answer here, and nowhere else.
+The app checks a request's token before it reads the body, and the limits before it calls a handler.
+Only this module turns errors of handlers into answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLOSE: Final = (b"connection", b"close")
 
 @dataclass(kw_only=True)
 class ServerState:
-    """What all requests share; ``is_ending`` once the server takes no more of them."""
+    """The state that all requests share; ``is_ending`` is True once the server refuses requests."""
 
     limits: ServerLimits = field(default_factory=ServerLimits)
     tokens: Tokens = field(default_factory=Tokens)
@@ -62,14 +62,14 @@ class ServerState:
         self.outgoing = Allowance(most, "too much is being read from this server")
 
     def end(self) -> None:
-        """Take no more requests; those that wait for records are answered with none."""
+        """Refuse new requests; answer requests that wait for records, with none."""
         self.is_ending = True
         for room in self.rooms:
             room.stop_waiting()
 
 
 def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -> Starlette:
-    """Make an app of rooms, beside the routes of its own: health, metrics, description."""
+    """Create an app of routers and its own routes: health, metrics, description."""
     state.rooms.extend(rooms)
     described: list[bytes] = []
     every = (*rooms, system_room(rooms, state, description=lambda: described[0]))
@@ -91,7 +91,7 @@ def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     app.router.redirect_slashes = False
-    # What no route matches, be it no path at all, is answered in the API's own words, too.
+    # A request that matches no route, or has no path at all, also gets an answer of the API.
     app.router.default = RouteHandler("other", (), state)
     return app
 
@@ -100,27 +100,27 @@ def _by_path(endpoints: Iterable[Endpoint]) -> list[tuple[str, tuple[Endpoint, .
     found: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         found.setdefault(endpoint.path, []).append(endpoint)
-    # One of which a part may be anything comes after those that are written out.
+    # A path with placeholders must come after the literal paths, which it would match too.
     ordered = sorted(found.items(), key=lambda item: len(compile_path(item[0])[2]))
     return [(path, tuple(ones)) for path, ones in ordered]
 
 
 class Incoming:
-    """What a client sends; ``is_read`` once all of it was."""
+    """The body of a request, as events; ``is_read`` is True after its end."""
 
     def __init__(self, receive: Any, *, is_read: bool) -> None:
         self._receive = receive
         self.is_read = is_read
 
     async def __call__(self) -> Any:
-        """Return what comes next."""
+        """Return the next event."""
         event = await self._receive()
         self.is_read = self.is_read or not event.get("more_body", False)
         return event
 
 
 class Sending:
-    """The way to a client; ``is_begun`` once an answer was begun."""
+    """The answer to a client; ``is_begun`` is True once a part was sent."""
 
     def __init__(self, send: Any) -> None:
         self._send = send
@@ -133,7 +133,7 @@ class Sending:
 
 
 class RouteHandler:
-    """Answers requests for one path."""
+    """The handler of all requests for one path."""
 
     def __init__(self, path: str, endpoints: Sequence[Endpoint], state: ServerState) -> None:
         self._path, self._state = path, state
@@ -146,7 +146,7 @@ class RouteHandler:
         state = self._state
         started = state.clock.monotonic_us()
         state.metrics.in_flight.inc()
-        status = 499  # Of one that left before it had its answer.
+        status = 499  # The client left before its answer.
         try:
             status = await self._answered(scope, receive, send)
         except ClientGone:
@@ -177,18 +177,18 @@ class RouteHandler:
                 raise
             error = self._error_of(fault, scope["method"])
         known = self._headers_of(error)
-        # The rest of a body that is not read would pass for the next request.
+        # The server would read the rest of an unread body as the next request.
         known += self._closing() or ([] if incoming.is_read else [CLOSE])
         answer = encoded(answer_of(error), media_type)
         return await self._send(scope, sending, answer, status_of(error), known)
 
     def _error_of(self, fault: BaseException, method: str) -> TidelogError:
-        """Return the error to answer for whatever kept a request from its answer."""
+        """Return the error to answer with for a fault of any kind."""
         if isinstance(fault, TidelogError):
             return fault
         endpoint = self._endpoints.get(method)
         is_write = endpoint is not None and endpoint.is_write
-        if not isinstance(fault, Exception):  # Cancelled: the server has waited for long enough.
+        if not isinstance(fault, Exception):  # Cancelled: the drain of a shutdown timed out.
             return (
                 OutcomeUnknown("the server ended: the records may be in the log; read it back")
                 if is_write
@@ -203,7 +203,7 @@ class RouteHandler:
         return error
 
     def _closing(self) -> Headers:
-        """Return the header by which a server that ends closes the connection."""
+        """Return the header that closes the connection if the server is ending."""
         return [CLOSE] if self._state.is_ending else []
 
     async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
@@ -218,7 +218,7 @@ class RouteHandler:
                 )
             state.tokens.check(headers.get("authorization"), is_write=endpoint.is_write)
             if endpoint.is_write and "origin" in headers and not state.tokens.known:
-                # A page of the web could else append to a server on its reader's own machine.
+                # Otherwise any web page could append to a server on the machine of its reader.
                 raise Forbidden("web pages may append only with a token: see --token-file")
         ask = Ask(
             scope=scope,
@@ -264,14 +264,14 @@ class RouteHandler:
             status=status,
             headers=headers,
             timeout_us=self._state.limits.answer_timeout_us,
-            # What was written, or refused, has to be told, and is little.
+            # The result of a write, or a refusal, is small and must reach the client.
             outgoing=self._state.outgoing if status == 200 and not is_write else None,
         )
         return status
 
 
 class Refusal(RouteHandler):
-    """Answers a connection that is one too many."""
+    """The handler of a connection above the limit."""
 
     def __init__(self, state: ServerState) -> None:
         super().__init__("other", (), state)

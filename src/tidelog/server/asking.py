@@ -1,4 +1,4 @@
-"""Requests as handlers see them: parameters that are checked, and bodies that are bounded."""
+"""Requests for handlers: parameters are checked, and bodies are limited."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance, Serv
 T = TypeVar("T", bound=Struct)
 
 JSON_TYPES: Final = ("application/json", "application/protobuf+json")
-# What curl says of a body that it is not told the type of; and those who say nothing.
+# curl's default type for a body, and a request without a type.
 UNTYPED: Final = ("", "application/x-www-form-urlencoded")
 PROTOBUF_TYPES: Final = ("application/protobuf", "application/x-protobuf")
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _FLAGS: Final = {"true": True, "false": False}
-_HERE_BYTES_MAX: Final = 65_536  # What is larger is decoded by a thread, not in the loop.
+_HERE_BYTES_MAX: Final = 65_536  # A thread decodes larger bodies, so that the loop stays free.
 _NAMES_MAX: Final = 100
 
 
 class ClientGone(Exception):
-    """Whoever asked has left."""
+    """The client has closed the connection."""
 
 
 class Query:
-    """The parameters of a request, each given once, and of a name that is known."""
+    """The query parameters of a request: known names, each given once."""
 
     def __init__(self, query: bytes, known: Iterable[str]) -> None:
         names = tuple(known)
         self._given: dict[str, bytes] = {}
-        # By hand: what the library has for it replaces bytes that are no UTF-8.
+        # The library's parser would replace bytes that are not UTF-8.
         for pair in query.replace(b"+", b" ").split(b"&", _NAMES_MAX) if query else ():
             raw, _, value = pair.partition(b"=")
             name = unquote_to_bytes(raw).decode("utf-8", "backslashreplace")
@@ -60,10 +60,10 @@ class Query:
         return name in self._given
 
     def whole(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
-        """Return a parameter that is a whole number; None where it is not given.
+        """Return a whole number; None if the parameter is missing.
 
         Raises:
-            UsageError: it is none, or out of its bounds.
+            UsageError: it is not a whole number from ``least`` to ``most``.
         """
         text = self.text(name)
         if text is None:
@@ -74,14 +74,14 @@ class Query:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """Return a parameter that is true or false; false where it is not given."""
+        """Return a boolean; False if the parameter is missing."""
         text = self.text(name)
         if text is not None and text not in _FLAGS:
             raise UsageError(f"{name} is true or false", given=quoted(text))
         return _FLAGS.get(text or "", False)
 
     def text(self, name: str) -> str | None:
-        """Return a parameter as text; None where it is not given."""
+        """Return a text; None if the parameter is missing."""
         value = self._given.get(name)
         try:
             return None if value is None else value.decode()
@@ -89,10 +89,10 @@ class Query:
             raise UsageError(f"{name} must be text in UTF-8") from error
 
     def key(self, name: str) -> bytes | None:
-        """Return bytes, as they are escaped in the URL, or by ``_base64`` or ``_hex``.
+        """Return bytes: percent-encoded in ``name``, or in ``name_base64`` or ``name_hex``.
 
         Raises:
-            UsageError: they are given in two ways, or in neither rightly.
+            UsageError: more than one form is given, or the text is not valid.
         """
         forms = [one for one in (name, f"{name}_base64", f"{name}_hex") if one in self]
         if len(forms) > 1:
@@ -104,13 +104,13 @@ class Query:
         text = self.text(forms[0]) or ""
         if forms[0].endswith("_hex"):
             return hex_bytes(text, forms[0])
-        # A plus that was not escaped is a space by now, and base64 has none.
+        # In a query an unescaped plus means a space, which base64 does not contain.
         return base64_bytes(text.replace(" ", "+"), forms[0])
 
 
 @dataclass(slots=True, kw_only=True)
 class Ask:
-    """A request: what of it was read, and what it may still ask of the server."""
+    """A request, with the parts read so far and the server's limits for it."""
 
     scope: Mapping[str, Any]
     receive: Any
@@ -127,11 +127,12 @@ class Ask:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def message(self, wanted: type[T]) -> T:
-        """Return the message that the body is; one without a type of its own is taken for JSON.
+        """Return the message in the body; without a media type, the body is JSON.
 
         Raises:
-            UsageError: it is none. WrongMediaType: it is neither JSON nor protobuf. BodyTooLarge,
-            BodyTooSlow, TooMany: see `body`.
+            UsageError: it is not such a message.
+            WrongMediaType: it is neither JSON nor protobuf.
+            BodyTooLarge, BodyTooSlow, TooMany: see `body`.
         """
         kind = self.media_type
         if kind not in (*UNTYPED, *JSON_TYPES, *PROTOBUF_TYPES):
@@ -152,8 +153,10 @@ class Ask:
         """Return the body.
 
         Raises:
-            BodyTooLarge: it is larger than bodies may be. BodyTooSlow: it comes too slowly.
-            TooMany: too much is held for others. ClientGone: its sender has left.
+            BodyTooLarge: it exceeds the limit.
+            BodyTooSlow: it arrives too slowly.
+            TooMany: the server holds too many bytes for other requests.
+            ClientGone: the client has closed the connection.
         """
         told = self.headers.get("content-length", "")
         size = int(told) if _NUMBER.fullmatch(told) else 0
@@ -184,7 +187,7 @@ class Ask:
                 return b"".join(kept)
 
     async def gone(self) -> None:
-        """Wait until whoever asked has left."""
+        """Wait until the client closes the connection."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
@@ -193,7 +196,7 @@ class Ask:
         self.held += amount
 
     def release(self) -> None:
-        """Give back what was held for the body."""
+        """Return the body's bytes to the allowance."""
         self.incoming.give(self.held)
         self.held = 0
 
@@ -205,9 +208,9 @@ class Ask:
 
 
 def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
-    """Return the message that JSON is.
+    """Decode a message from JSON.
 
-    The decoder is compiled, base64 included: while it runs, no other thread of Python does.
+    The decoder is compiled and holds the interpreter's lock until its end, also in a thread.
 
     Raises:
         UsageError: the body is not such a message, or has more than ``items_max`` records.
@@ -226,7 +229,7 @@ def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
 
 
 def _explained(fault: str) -> str:
-    """Return a fault of the decoder, with the remedy of the usual mistakes."""
+    """Return the decoder's message, with the remedy of a common mistake."""
     if "base64" in fault:
         return f"{fault}. Base64 has the standard alphabet and is padded; write a text as it is"
     if re.search(r"unknown field `\w+Text`", fault):

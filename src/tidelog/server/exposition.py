@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it; the table of it is in docs/reference/metrics.md."""
+"""A server's metrics in Prometheus' format; docs/reference/metrics.md has their table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS: Final = tuple(0.001 * 2**n for n in range(14))
 
 
 class ServerMetrics:
-    """The numbers of one server; also a sink of what tidelog counts of its own work."""
+    """The metrics of one server, and the sink for tidelog's own metrics."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
@@ -53,7 +53,7 @@ class ServerMetrics:
         return kind(PREFIX + metric.name, metric.meaning, metric.labels, registry=self.registry)
 
     def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Take a number of tidelog's own work; see `tidelog.metrics`."""
+        """Record a number of tidelog's own work; see `tidelog.metrics`."""
         found = self._inner[metric.name].labels(**labels)
         if isinstance(found, Counter):
             found.inc(value)
@@ -61,9 +61,9 @@ class ServerMetrics:
             found.observe(value)
 
     def count_error(self, error: TidelogError) -> None:
-        """Count an answer that is an error."""
+        """Count an error answer."""
         self.errors.labels(error.kind, error.outcome.value).inc()
 
     def text(self) -> bytes:
-        """Return all of it in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,8 +1,8 @@
-"""Connections by uvicorn's protocol, with limits of time, and errors in the API's own form.
+"""Connections on uvicorn's protocol, with time limits, and with errors in the API's format.
 
-Uvicorn ends a connection that is idle between requests. This module also ends a connection whose
-head does not come, and one whose client does not take an answer. It answers bytes that are not a
-request, and a server that stops closes its connections by it.
+Uvicorn closes a connection that is idle between requests. This module also closes a connection
+whose head does not arrive in time, or whose client does not read its answer. It answers bytes that
+are not a request, and closes connections when the server stops.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidelog.server.app import Refusal, ServerState
 from tidelog.server.asking import JSON_TYPES
 from tidelog.server.limits import SECOND_US
 
-LINGER_TURNS: Final = 2  # Of `end`, between the closing of a connection and its abortion.
+LINGER_TURNS: Final = 2  # Calls of `end` between the close of a connection and its abort.
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection that has so long for a head, and for taking what is in its buffer."""
+    """A connection with a time limit for each head, and for reading its buffer."""
 
     _head: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
@@ -58,14 +58,14 @@ class GuardedProtocol(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a head."""
+        """Start the timer for the first head."""
         super().connection_made(transport)
-        # The app ends by it who reads its answer too slowly.
+        # The app aborts the connection of a client that reads its answer too slowly.
         self.app_state = {**self.app_state, "abort": transport.abort}
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and wait for the rest of a head if it is none yet."""
+        """Process bytes; start the timer for the head unless a request is complete."""
         super().data_received(data)
         if self.is_busy:
             self._cancel_head()
@@ -73,7 +73,7 @@ class GuardedProtocol(H11Protocol):
             self._await_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not a request, as `RouteHandler` answers errors, and close."""
+        """Answer bytes that are not a request, like `RouteHandler` answers errors, and close."""
         fault = sys.exc_info()[1]
         is_long = getattr(fault, "error_status_hint", 400) == 431
         error = UsageError(
@@ -81,7 +81,7 @@ class GuardedProtocol(H11Protocol):
             if is_long
             else f"the bytes sent are not a request of HTTP/1.1: {fault}"
         )
-        if self.is_busy:  # The body of a request is not one.
+        if self.is_busy:  # The invalid bytes are in the body of a request.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -104,10 +104,11 @@ class GuardedProtocol(H11Protocol):
         self.transport.close()
 
     def end(self, *, is_over: bool) -> None:
-        """End the connection of a server that stops; the server calls this again and again.
+        """End the connection of a server that stops; the server calls this repeatedly.
 
-        A request in progress is answered first. An idle connection stays until ``is_over``: a
-        request may be on its way. A client of TLS may never answer that the connection closes.
+        A request in progress gets its answer first. An idle connection stays open until
+        ``is_over``, because a request may be on its way. A TLS client may never answer a close, so
+        the connection is aborted after `LINGER_TURNS` calls.
         """
         if self.is_busy:
             self.cycle.keep_alive = False
@@ -120,20 +121,20 @@ class GuardedProtocol(H11Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all waiting."""
+        """Cancel all timers."""
         self._cancel_head()
         self._cancel_writing()
         super().connection_lost(exc)
         self._ended()
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to take what is in the buffer."""
+        """Start the timer for the client to read the buffer."""
         super().pause_writing()
         self._cancel_writing()
         self._writing = self.loop.call_later(self._answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: the client took it."""
+        """Cancel the timer: the client has read the buffer."""
         self._cancel_writing()
         super().resume_writing()
 

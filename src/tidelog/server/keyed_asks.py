@@ -1,4 +1,4 @@
-"""What is asked of a keyed log, from a query or from a body, as one thing. Pure."""
+"""The requests to a keyed log, parsed from a query or from a body into one type. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tidelog.server.asking import Query
 from tidelog.server.limits import ServerLimits
 from tidelog.server.rooms import Parameter
 
-ROWS: Final = 32  # As OpenData's log has it.
+ROWS: Final = 32  # The default of OpenData's log.
 FOLLOW_MS: Final = 30_000
-_ENDLESS: Final = 2**64 - 1  # What clients say that know no end.
+_ENDLESS: Final = 2**64 - 1  # Some clients send this as a missing limit.
 
 _WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}
 _COUNT: Final = {"type": "integer", "minimum": 1}
@@ -25,7 +25,7 @@ _FLAG: Final = {"type": "boolean"}
 
 
 def bytes_parameters(name: str, told: str) -> tuple[Parameter, ...]:
-    """Return the three ways in which bytes are given in a query."""
+    """Return the three parameters for bytes in a query: escaped, base64 and hex."""
     return (
         Parameter(name, {"type": "string"}, f"{told}: escaped, any byte as %XX."),
         Parameter(
@@ -66,7 +66,7 @@ SCAN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanAsk:
-    """A scan: of ``key``, of ``prefix``, or of the keys ``[first, last)``."""
+    """A scan of a key, a prefix, or the keys ``[first, last)``."""
 
     key: bytes | None = None
     prefix: bytes | None = None
@@ -103,7 +103,7 @@ class CountAsk:
 
 
 def scan_of_query(query: Query, limits: ServerLimits) -> ScanAsk:
-    """Return the scan that a query asks for."""
+    """Return the scan that a query requests."""
     start, limit = range_of_query(query)
     return ScanAsk(
         key=query.key("key"),
@@ -120,7 +120,7 @@ def scan_of_query(query: Query, limits: ServerLimits) -> ScanAsk:
 
 
 def scan_of_message(message: ScanRequest, limits: ServerLimits) -> ScanAsk:
-    """Return the scan that a body asks for."""
+    """Return the scan that a body requests."""
     return ScanAsk(
         key=_bytes(message.key),
         prefix=_bytes(message.prefix),
@@ -136,12 +136,12 @@ def scan_of_message(message: ScanRequest, limits: ServerLimits) -> ScanAsk:
 
 
 def range_of_query(query: Query) -> tuple[int, int | None]:
-    """Return the sequences that a query asks for."""
+    """Return the range of sequences that a query requests."""
     return query.whole("start_seq") or 0, _limit(query.whole("end_seq", most=_ENDLESS))
 
 
-def count_of_query(query: Query, limits: ServerLimits) -> CountAsk:  # noqa: ARG001  As a scan's.
-    """Return the count that a query asks for."""
+def count_of_query(query: Query, limits: ServerLimits) -> CountAsk:  # noqa: ARG001  Like a scan's.
+    """Return the count that a query requests."""
     start, limit = range_of_query(query)
     return CountAsk(
         key=_needed(query.key("key")),
@@ -152,7 +152,7 @@ def count_of_query(query: Query, limits: ServerLimits) -> CountAsk:  # noqa: ARG
 
 
 def count_of_message(message: CountRequest, limits: ServerLimits) -> CountAsk:  # noqa: ARG001
-    """Return the count that a body asks for."""
+    """Return the count that a body requests."""
     return CountAsk(
         key=_needed(_bytes(message.key)),
         start=_start(message.start_seq),
@@ -167,10 +167,10 @@ def records_of(message: AppendRequest) -> list[tuple[bytes, bytes]]:
 
 
 def checked_rows(rows: int | None, limits: ServerLimits) -> int:
-    """Return how many rows are wanted at most.
+    """Return the greatest number of rows for an answer.
 
     Raises:
-        UsageError: they are more than an answer has.
+        UsageError: the request exceeds the server's limit.
     """
     if rows is None:
         return min(ROWS, limits.rows_max)
@@ -180,12 +180,12 @@ def checked_rows(rows: int | None, limits: ServerLimits) -> int:
 
 
 def append_wait_us(message: AppendRequest, limits: ServerLimits) -> int:
-    """Return how long an append may wait for room: no longer than the server lets it."""
+    """Return how long an append may wait for room, at most the server's limit."""
     return min((_or_none(message.timeout_ms) or 0) * 1_000, limits.append_us_max)
 
 
 def _wait_us(wait_ms: int | None, limits: ServerLimits) -> int:
-    """Return how long to wait for records; whoever gets none asks again."""
+    """Return how long to wait for records, at most the server's limit; a client polls again."""
     asked_us = (FOLLOW_MS if wait_ms is None else wait_ms) * 1_000
     return min(asked_us, limits.follow_us_max)
 

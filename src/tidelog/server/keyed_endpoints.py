@@ -1,4 +1,4 @@
-"""The routes of a keyed log, under one path: what they take and what they answer."""
+"""The routes of a keyed log under one path: their parameters, messages and answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COUNT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedHandlers:
-    """What answers each of the routes."""
+    """The handlers of the routes."""
 
     describe: Handler
     append: Handler
@@ -48,7 +48,7 @@ class KeyedHandlers:
 
 
 def keyed_endpoints(path: str, name: str, handlers: KeyedHandlers) -> list[Endpoint]:
-    """Return the routes of a keyed log under a path; ``name`` begins what they are called."""
+    """Return the routes of a keyed log under a path; their names begin with ``name``."""
     describe = Endpoint(
         path=path if "{" in path else f"{path}/describe",
         method="GET",

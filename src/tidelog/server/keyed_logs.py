@@ -1,4 +1,4 @@
-"""The keyed logs that a server has open: one handle each, for all requests."""
+"""The keyed logs that a server has opened: one handle per log, shared by all requests."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tidelog.keyed.values import DURABLE
 
 _logger = logging.getLogger(__name__)
 
-TRIES: Final = 3  # An append may take the log over so often.
+TRIES: Final = 3  # An append opens the log at most this often.
 Send = Callable[[KeyedWrites], Awaitable[int]]
 
 
 class KeyedPlace(Protocol):
-    """Where keyed logs lie: a location."""
+    """The port to the keyed logs of a location."""
 
     async def keyed(self, name: str, *, visibility: str) -> KeyedWrites:
-        """Open a log to write and read it."""
+        """Open a log for writing and reading."""
         ...
 
     async def keyed_reader(self, name: str) -> KeyedReads:
-        """Open a log to read it."""
+        """Open a log for reading."""
         ...
 
     async def keyed_logs(self) -> list[str]:
-        """Return the names of the logs that there are."""
+        """Return the names of the existing logs."""
         ...
 
 
@@ -46,13 +46,13 @@ class OpenLog:
 
 
 class ServedLogs:
-    """Opens each log at its first request.
+    """The open logs; each is opened at its first request.
 
-    If another process takes a log over, the next append opens the log again and takes it back; a
-    read takes nothing over. A follower stays with the handle that it began with.
+    If another process fences this server's handle, the next append opens the log again, and so
+    fences the other process. A read fences nothing. A follower keeps the handle it began with.
 
-    Reads show durable records, unless ``visibility`` says otherwise: a record may be lost before it
-    is durable, and a follower that passed it would never see the record that gets its sequence.
+    Reads show durable records by default. A record that is not durable may be lost, and another
+    record then gets its sequence. A follower that passed the lost one would never see the other.
     """
 
     def __init__(
@@ -62,18 +62,19 @@ class ServedLogs:
         self._is_read_only = is_read_only
         self._opened: dict[str, OpenLog] = {}
         self._opening: dict[str, asyncio.Lock] = {}
-        self._fenced: list[OpenLog] = []  # Followers still use these.
+        self._fenced: list[OpenLog] = []  # Fenced handles that followers still use.
 
     async def names(self) -> list[str]:
-        """Return the names of all logs."""
+        """Return the names of all logs, sorted."""
         return sorted(await self._place.keyed_logs())
 
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[KeyedReads]:
-        """Yield the handle of a log; a handle that proves to be over is opened again next time.
+        """Yield the handle of a log; after a fatal error, the next request opens a new one.
 
         Raises:
-            NoSuchLog: no log has the name. UsageError: it is not a name.
+            NoSuchLog: no log has the name.
+            UsageError: the name is not valid.
         """
         used = await self._open(name)
         used.users += 1
@@ -101,7 +102,7 @@ class ServedLogs:
                 try:
                     self._opened[name] = OpenLog(await self._handle(name))
                 except TidelogError:
-                    self._opening.pop(name, None)  # A client may ask for any number of names.
+                    self._opening.pop(name, None)  # Clients may send any number of wrong names.
                     raise
             return self._opened[name]
 
@@ -111,21 +112,22 @@ class ServedLogs:
         return await self._place.keyed(name, visibility=self._visibility)
 
     async def check_append(self, name: str) -> None:
-        """Refuse an append before its body is read.
+        """Check, before the body of an append is read, that the log accepts it.
 
         Raises:
-            Forbidden: the server only reads. NoSuchLog, UsageError: see `using`.
+            Forbidden: the server is read-only.
+            NoSuchLog, UsageError: see `using`.
         """
         if self._is_read_only:
             raise Forbidden("this server only reads: append where the log is written")
         await self._open(name)
 
     async def append(self, name: str, send: Send) -> int:
-        """Append by the open handle, or by a new one if another process took the log over.
+        """Append with the open handle, or with a new one if another process fenced it.
 
         Raises:
-            Fenced: another process took the log over. UNKNOWN: the records met the takeover.
-            NOT_APPLIED: the other process did so at each try.
+            Fenced: another process opened the log. UNKNOWN if the records may be in the log;
+                NOT_APPLIED if that happened before each try.
         """
         for _ in range(TRIES):
             try:
@@ -142,7 +144,7 @@ class ServedLogs:
         )
 
     async def close(self) -> None:
-        """Close all handles, and write the appended records."""
+        """Write the appended records, and close all handles."""
         handles = [*self._opened.values(), *self._fenced]
         self._opened.clear()
         for one in handles:
@@ -150,7 +152,7 @@ class ServedLogs:
 
 
 async def _close(handle: KeyedReads, *, level: int = logging.INFO) -> None:
-    """Close a handle; the requests that used it have its errors already."""
+    """Close a handle; an error is only logged, as its requests have received it already."""
     try:
         await handle.close()
     except TidelogError as error:

@@ -1,4 +1,4 @@
-"""Records and keys of a keyed log, no more than an answer has: its rows, and its bytes."""
+"""Pages of records and keys of a keyed log, limited in rows and bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tidelog.keyed.port import KeyedReads, KeyedScan
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.server.keyed_asks import ScanAsk
 
-_ROW_BYTES: Final = 64  # Of an answer's text, beside a record's key and value.
+_ROW_BYTES: Final = 64  # Bytes of an answer per record, without its key and value.
 
 
 @dataclass(slots=True)
 class RecordsPage:
-    """What was read: the records, where to go on, and whether a limit ended it."""
+    """A page: the records, the sequence to resume from, and whether a limit ended it."""
 
     records: pa.Table
     next_sequence: int
@@ -31,7 +31,7 @@ class RecordsPage:
 
 
 async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPage:
-    """Read a page of a scan."""
+    """Read one page of a scan."""
     options: dict[str, Any] = {"rows": ask.rows, "newest_first": ask.newest_first}
     if ask.key is not None:
         scan = log.scan(ask.key, ask.start, ask.limit, **options)
@@ -53,7 +53,7 @@ async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPag
 
 
 def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
-    """Return what was read up to a limit."""
+    """Return the page of a scan that reached a limit."""
     records = _joined(found)
     if ask.newest_first:
         return RecordsPage(records, scan.next_sequence, is_cut=True)
@@ -68,14 +68,14 @@ async def follow_page(
     turns: asyncio.Semaphore,
     given_up: list[Callable[[], Awaitable[Any]]],
 ) -> RecordsPage:
-    """Read what there is from the start on, or wait for it, until it is given up, or too long.
+    """Read the records from the start, or wait for some until the time is over or it is given up.
 
-    Nothing is asked of the store meanwhile that other followers have not asked already; and what
-    waits takes nobody's turn.
+    While it waits, it makes no request to the store that other followers do not share. It also
+    holds none of the ``turns``.
     """
     if ask.limit is not None and ask.limit <= ask.start:
         return RecordsPage(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
-    # Who is far behind gets a page, and not as much as a follower reads ahead.
+    # A follower that is far behind gets one page now; `follow` would read much further ahead.
     async with turns:
         page = await scan_page(log, ask, bytes_max)
     is_over = ask.limit is not None and page.next_sequence >= ask.limit
@@ -89,11 +89,11 @@ async def follow_page(
         return RecordsPage(KEYED_RECORDS.empty_table(), max(at, reached), is_cut=False)
     if reached < _after(found):
         if not ask.is_of_one_key:
-            # A part of more: what else of these sequences there is has not come yet.
+            # One table of several: more records of these sequences have not arrived yet.
             async with turns:
                 return await scan_page(log, replace(ask, start=at), bytes_max)
         reached = _after(found)
-    found = found.sort_by("sequence")  # What is cut off must be the newest.
+    found = found.sort_by("sequence")  # The cut must remove the newest records.
     if ask.limit is not None:
         found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
         reached = min(reached, ask.limit)
@@ -104,19 +104,19 @@ async def follow_page(
 async def _first_of(
     scan: KeyedScan, wait_us: int, given_up: list[Callable[[], Awaitable[Any]]]
 ) -> tuple[pa.Table | None, int]:
-    """Return the first records, None if it takes too long or is given up; and where to go on."""
+    """Return the first records, or None if the time is over; and the sequence to resume from."""
     coming = asyncio.ensure_future(anext(aiter(scan), None))
     others = [asyncio.ensure_future(one()) for one in given_up]
     try:
         await asyncio.wait(
             [coming, *others], timeout=wait_us / 1e6, return_when=asyncio.FIRST_COMPLETED
         )
-        # While it waits it moves on with what others' keys get.
+        # While it waits, its sequence advances with records of other keys.
         return (coming.result() if coming.done() else None), scan.next_sequence
     finally:
         for task in (coming, *others):
             task.cancel()
-        # Until they have ended, what they read from cannot be closed.
+        # The handle cannot be closed until these tasks, which read from it, have ended.
         await asyncio.gather(coming, *others, return_exceptions=True)
 
 
@@ -128,7 +128,7 @@ async def keys_page(
     segments: tuple[int, int | None] | None,
     rows: int,
 ) -> tuple[list[KeyListed], bool]:
-    """Read keys in order; return them, and whether there are others after them."""
+    """Read keys in order; return them, and True if more keys follow."""
     found: list[KeyListed] = []
     pages = log.keys(prefix, after=after, segments=segments)
     async for table in pages:
@@ -143,7 +143,7 @@ async def keys_page(
 
 
 def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
-    """Return a page of a scan as it is answered."""
+    """Return the answer for a page of a scan."""
     columns = [page.records.column(name).to_pylist() for name in KEYED_RECORDS.names]
     values = [
         ScanValue(
@@ -163,9 +163,9 @@ def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
 
 
 def _cut(table: pa.Table, rows: int, bytes_max: int, *, least: int = 1) -> tuple[pa.Table, bool]:
-    """Return the first rows, as many as there is room for; and whether others follow.
+    """Return the first rows that fit into the limits; and True if rows were cut off.
 
-    At least so many are returned, be they as large as they are: who asks has to get on.
+    It returns at least ``least`` rows, of any size, so that a client always advances.
     """
     kept = min(rows, table.num_rows)
     if kept and _bytes_in(table) > bytes_max:
@@ -185,7 +185,7 @@ def _bytes_in(table: pa.Table) -> int:
 
 
 def content_bytes(table: pa.Table) -> int:
-    """Return how many bytes keys and values have."""
+    """Return the number of bytes in keys and values."""
     return _bytes_in(table) - _ROW_BYTES * table.num_rows
 
 

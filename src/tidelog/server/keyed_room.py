@@ -1,7 +1,7 @@
-"""The room of keyed logs: append, scan with follow, keys, segments, count.
+"""The router of keyed logs: append, scan with follow, keys, segments, count.
 
-Each is served of any log, by its name in the path; and of one, that the server is told, at the
-paths that OpenData's log has.
+It serves any log by its name in the path. It serves the log of ``--log`` also at the paths of
+OpenData's log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BY_SETTING: Final = "/api/v1/log"
 
 
 class KeyedRoom:
-    """Answers what is asked of keyed logs; ``log`` is the one of OpenData's paths."""
+    """The handlers for keyed logs; ``log`` is the log at OpenData's paths."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class KeyedRoom:
         log: str | None = None,
     ) -> None:
         self._logs, self._metrics, self._log = logs, metrics, log
-        # What is read is held until it is an answer, whose bytes are counted then.
+        # The records of a read are in memory until they are an answer, whose bytes count instead.
         self._turns = asyncio.Semaphore(limits.reads_max)
         self._followers = 0
         self._ending = asyncio.Event()
 
     def room(self) -> ServedRoom:
-        """Return the room, with its routes."""
+        """Return the router with its routes."""
         top = Endpoint(
             path="/api/v1/keyed",
             method="GET",
@@ -219,7 +219,7 @@ async def _asked(
     of_message: Callable[[M, ServerLimits], T],
     of_query: Callable[[Query, ServerLimits], T],
 ) -> T:
-    """Return what is asked for, by a body or by a query."""
+    """Return the request, parsed from a body or from a query."""
     if ask.scope["method"] == "POST":
         return of_message(await ask.message(message), ask.limits)
     return of_query(ask.query, ask.limits)

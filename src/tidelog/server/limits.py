@@ -1,4 +1,4 @@
-"""How much a request may be, hold, and take; and what all of them may hold together. Pure."""
+"""The limits of one request, and of all requests together. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tidelog.http_api.failures import TooMany
 
 MIB: Final = 1024 * 1024
 SECOND_US: Final = 1_000_000
-# Who sends, or takes, less than this of a large body is as good as gone.
+# A client that sends or reads a large body more slowly counts as gone.
 BYTES_A_SECOND_MIN: Final = 16_384
-HEAD_BYTES_MAX: Final = 65_536  # A key of 16,384 bytes fits, with each byte as %XX.
-REFUSED_MAX: Final = 64  # Connections above the limit that get an answer at a time.
-FILES_KEPT: Final = 256  # Open files for the store, and for connections that are refused.
+HEAD_BYTES_MAX: Final = 65_536  # Enough for a key of 16,384 bytes with each byte as %XX.
+REFUSED_MAX: Final = 64  # Connections above the limit that get an answer concurrently.
+FILES_KEPT: Final = 256  # Open files for the store, and for refused connections.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a server lets be asked of it.
+    """The limits of a server.
 
-    Units: ``reads_max`` are those that read at a time, and not those that wait for records;
-    ``held_bytes_max`` is of all bodies that come in, and of all that go out, at a time;
-    ``body_timeout_us`` and ``answer_timeout_us`` are for the first bytes, and then for each 16 KiB
-    a second more.
+    Units: ``reads_max`` counts concurrent reads, without requests that wait for records.
+    ``held_bytes_max`` limits the bytes of all incoming bodies, and of all outgoing answers.
+    ``body_timeout_us`` and ``answer_timeout_us`` apply to the first bytes; each 16 KiB add a
+    second.
     """
 
     body_bytes_max: int = 16 * MIB
@@ -53,7 +53,7 @@ class ServerLimits:
 
 
 def fit_open_files(limits: ServerLimits, files: int) -> ServerLimits:
-    """Return limits that leave open files for the store, if the process may have ``files``."""
+    """Return limits that leave open files for the store, if the process may open ``files``."""
     connections = files - min(FILES_KEPT, files // 2)
     if connections >= limits.connections_max:
         return limits
@@ -62,22 +62,22 @@ def fit_open_files(limits: ServerLimits, files: int) -> ServerLimits:
 
 
 class Allowance:
-    """An amount of which requests take a part, and give it back when they are done."""
+    """An amount that concurrent requests share; each takes a part and returns it at its end."""
 
     def __init__(self, most: int, told: str) -> None:
         self._most, self._told = most, told
         self.taken = 0
 
     def take(self, amount: int) -> None:
-        """Take a part; who comes alone may take any.
+        """Take a part; a single request may take any amount.
 
         Raises:
-            TooMany: there is not as much left.
+            TooMany: too little is left.
         """
         if self.taken and self.taken + amount > self._most:
             raise TooMany(f"{self._told}: ask again later", most=self._most)
         self.taken += amount
 
     def give(self, amount: int) -> None:
-        """Give a part back."""
+        """Return a part."""
         self.taken -= amount

@@ -1,4 +1,4 @@
-"""The description of a server's routes, as OpenAPI 3.1 has it, made of the routes themselves."""
+"""The OpenAPI 3.1 description of a server, generated from its routes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN: Final = "text/plain"
 
 
 def describe_routes(rooms: Iterable[ServedRoom], *, version: str, has_tokens: bool) -> Json:
-    """Return the description of what rooms serve."""
+    """Return the description of the routes of some routers."""
     endpoints = [endpoint for room in rooms for endpoint in room.endpoints]
     messages = {e.request for e in endpoints if e.request is not None}
     answers = {e.answer for e in endpoints if not isinstance(e.answer, str)}

@@ -1,4 +1,4 @@
-"""The rooms that ``tidelog serve`` serves: one that comes is a line here, and files of its own."""
+"""The list of routers that ``tidelog serve`` serves; a new router adds a line here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def rooms_of(
     is_read_only: bool,
     visibility: str = DURABLE,
 ) -> list[ServedRoom]:
-    """Return the rooms of a location; ``log`` is the keyed log of OpenData's paths."""
+    """Return the routers of a location; ``log`` is the keyed log at OpenData's paths."""
     logs = ServedLogs(place, is_read_only=is_read_only, visibility=visibility)
     return [KeyedRoom(logs, state.metrics, state.limits, log=log).room()]

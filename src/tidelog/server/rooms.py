@@ -1,4 +1,4 @@
-"""What a room serves: endpoints, of which the app makes routes. No room knows another."""
+"""Routers: groups of endpoints, which the app turns into routes. No router knows another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query: its name, its JSON schema, and what it says."""
+    """A query parameter: its name, its JSON schema, and its description."""
 
     name: str
     schema: Mapping[str, Any]
@@ -23,7 +23,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """An answer that is no message: its bytes, and what they are."""
+    """An answer that is not a message: its bytes and their media type."""
 
     body: bytes
     media_type: str
@@ -34,10 +34,10 @@ Handler = Callable[["Ask"], Awaitable[Struct | Plain]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What is served at a path by one method.
+    """A method of a path, and its handler.
 
-    ``request`` is the message of the body, if it has one. ``is_write`` asks for a token that may
-    append; ``is_public`` for none, and it answers while the server ends, too.
+    ``request`` is the message of the body, if it has one. ``is_write`` requires a token that may
+    append. ``is_public`` requires no token, and also answers while the server ends.
     """
 
     path: str
@@ -59,7 +59,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRoom:
-    """A room: its endpoints, whether it is well, what ends its waiting, and what closes it."""
+    """A router: its endpoints, its health check, and the functions that end its work."""
 
     name: str
     endpoints: tuple[Endpoint, ...]

@@ -1,4 +1,4 @@
-"""Serving an app by uvicorn: sockets, TLS, limits of connections, and an end without loss."""
+"""Running an app on uvicorn: sockets, TLS, connection limits, and a shutdown without loss."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from tidelog.server.limits import FILES_KEPT, HEAD_BYTES_MAX, ServerLimits
 _logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 30
-QUIET_SECONDS: Final = 0.2  # An idle connection stays so long: a request may be on its way.
+QUIET_SECONDS: Final = 0.2  # Idle connections stay this long: a request may be on its way.
 TURN_US: Final = 50_000
 IDLE_SECONDS: Final = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """The certificate of a server and its key; with ``client_ca``, who asks must have one, too."""
+    """A server's certificate and key; with ``client_ca``, clients need a certificate too."""
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
 
     def check(self) -> None:
-        """Refuse files that are no such thing, before anything is served.
+        """Check that the files can be used, before the server starts.
 
         Raises:
-            UsageError: so it is.
+            UsageError: they cannot.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
@@ -61,7 +61,7 @@ class ServerTls:
 
 
 class AppServer(uvicorn.Server):
-    """Uvicorn's server, which tells the app at once that it is to end."""
+    """Uvicorn's server, which informs the app as soon as a shutdown begins."""
 
     def __init__(
         self, config: uvicorn.Config, state: ServerState, started: Callable[[str, int], None]
@@ -72,7 +72,7 @@ class AppServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Have signals end the server, and not, as uvicorn's own way is, the process after it."""
+        """Make signals end the server; uvicorn would raise them again and end the process."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,16 +87,16 @@ class AppServer(uvicorn.Server):
 
     def _end(self, number: signal.Signals) -> None:
         is_interrupt = number == signal.SIGINT
-        # Who presses Ctrl-C twice does not want to wait for those who are still answered.
+        # A second Ctrl-C ends the server without waiting for requests in progress.
         self.force_exit = self.should_exit and is_interrupt
         self.should_exit = True
         self.was_interrupted = self.was_interrupted or is_interrupt
 
     async def startup(self, sockets: Any = None) -> None:
-        """Open the sockets, and report where.
+        """Open the sockets, and report the address.
 
         Raises:
-            UsageError: the address is unknown or taken.
+            UsageError: the address is unknown or in use.
         """
         await self.lifespan.startup()
         require(not self.lifespan.should_exit, "the app does not start")
@@ -125,7 +125,7 @@ class AppServer(uvicorn.Server):
         self._told(host, port)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """End: answer the requests in progress and those that wait, and refuse new ones."""
+        """Shut down: answer requests in progress and waiting ones, and refuse new ones."""
         self._state.end()
         self.acceptor.close()
         try:
@@ -157,10 +157,10 @@ def make_server(
     tls: ServerTls | None = None,
     started: Callable[[str, int], None] = lambda _host, _port: None,
 ) -> AppServer:
-    """Make a server of an app; port 0 is any that is free, which ``started`` is told.
+    """Create a server for an app; with port 0 it picks a free port and passes it to ``started``.
 
     Raises:
-        UsageError: the files for TLS are none.
+        UsageError: the TLS files cannot be used.
     """
     options: dict[str, Any] = {}
     if tls is not None:
@@ -187,7 +187,7 @@ def make_server(
 
 
 def raise_open_files(limits: ServerLimits) -> int:
-    """Raise the process's limit of open files as far as a server needs it; return the limit."""
+    """Raise the process's limit of open files as far as the server needs; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections_max + FILES_KEPT
     if soft == resource.RLIM_INFINITY:
@@ -203,10 +203,10 @@ def raise_open_files(limits: ServerLimits) -> int:
 
 
 async def serve(server: AppServer, state: ServerState) -> None:
-    """Serve until the process is told to end (SIGTERM, SIGINT).
+    """Serve until the process gets SIGTERM or SIGINT.
 
     Raises:
-        UsageError: the address cannot be had.
+        UsageError: the address is unknown or in use.
     """
     with use_sink(state.metrics):
         await server.serve()

@@ -1,4 +1,4 @@
-"""The routes that every server has: whether it is well, its numbers, its description."""
+"""The routes that every server has: health, metrics and the description."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Served(Protocol):
-    """What these routes tell of."""
+    """The part of the server's state that these routes report."""
 
     limits: ServerLimits
     clock: Clock
@@ -31,9 +31,9 @@ class Served(Protocol):
 
 
 class ReadyCheck:
-    """Asks all rooms whether they are ready, and remembers the answer for a moment.
+    """The readiness check of all routers; it caches its result for a moment.
 
-    Whoever has no token may ask, and each answer costs a request to the store.
+    Clients without a token may call it, and each check costs a request to the store.
     """
 
     def __init__(self, rooms: Sequence[ServedRoom], served: Served) -> None:
@@ -42,7 +42,12 @@ class ReadyCheck:
         self._known: tuple[int, TidelogError | None] | None = None
 
     async def __call__(self, ask: Ask) -> Struct:
-        """Answer, or raise what keeps a room from being ready."""
+        """Return an answer if all routers are ready.
+
+        Raises:
+            NotReady: a router is not ready.
+            ShuttingDown: the server is ending.
+        """
         if self._served.is_ending:
             raise ShuttingDown("the server is shutting down: try another one")
         async with self._lock:
@@ -68,7 +73,7 @@ class ReadyCheck:
 def system_room(
     rooms: Sequence[ServedRoom], served: Served, *, description: Callable[[], bytes]
 ) -> ServedRoom:
-    """Return the routes beside those of the rooms."""
+    """Return the router of these routes."""
 
     async def healthy(_: Ask) -> Struct:
         return HealthAnswer()

@@ -1,4 +1,7 @@
-"""Bearer tokens: who may ask, and who may append. Pure, but for reading the file."""
+"""Bearer tokens: the clients that may read, and those that may append. Pure, except `load_tokens`.
+
+A server stores only digests of tokens.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _BEARER: Final = re.compile(r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*) *")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, of which only the digest is kept; ``is_writer`` says that it may append."""
+    """A token's digest; ``is_writer`` means that the token may append."""
 
     digest: bytes
     is_writer: bool
@@ -28,15 +31,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens that a server knows; without any, everybody may ask everything."""
+    """The tokens that a server accepts; without any, it accepts every request."""
 
     known: tuple[Token, ...] = ()
 
     def check(self, authorization: str | None, *, is_write: bool) -> None:
-        """Refuse who may not ask.
+        """Check the token of a request.
 
         Raises:
-            Unauthorized: there is no token, or it is not known. Forbidden: it is for reading only.
+            Unauthorized: it is missing or unknown.
+            Forbidden: it may not append.
         """
         if not self.known:
             return
@@ -44,7 +48,7 @@ class Tokens:
         if given is None:
             raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
         digest = digest_of(given[1])
-        # All of them are compared, each in constant time, so that time tells nothing of any.
+        # Each comparison takes constant time, and all tokens are compared, so timing leaks nothing.
         found = [one for one in self.known if hmac.compare_digest(one.digest, digest)]
         if not found:
             raise Unauthorized("the token is not one that this server knows")
@@ -53,17 +57,17 @@ class Tokens:
 
 
 def digest_of(token: str) -> bytes:
-    """Return what is kept of a token."""
+    """Return the digest of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def parse_tokens(lines: Iterable[str], *, source: str) -> Tokens:
-    """Return the tokens of a file: one a line, with ``read`` after it if it may not append.
+    """Parse the lines of a token file: ``TOKEN``, or ``TOKEN read`` if it may not append.
 
-    Empty lines, and what begins with ``#``, are passed over.
+    Empty lines and lines that begin with ``#`` are ignored.
 
     Raises:
-        UsageError: a line is none, or there is no token at all. No message has a token in it.
+        UsageError: a line is not valid, or no line has a token. The message contains no token.
     """
     known: list[Token] = []
     for number, line in enumerate(lines, start=1):
@@ -89,7 +93,7 @@ def load_tokens(path: Path) -> Tokens:
     """Return the tokens of a file; see `parse_tokens`.
 
     Raises:
-        UsageError: it cannot be read, or is none.
+        UsageError: the file cannot be read, or is not valid.
     """
     shown = f"the token file {str(path)[:300]!r}"
     try:

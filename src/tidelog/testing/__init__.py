@@ -1,4 +1,4 @@
-"""For tests, tidelog's and its users': stores that are slow, that fail, and that remember."""
+"""Stores for tests, tidelog's own and its users': they are slow, fail, or record requests."""
 
 from tidelog.testing.delayed import Delayed
 from tidelog.testing.faulty import Fault, Faulty, Request

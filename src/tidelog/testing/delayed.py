@@ -1,4 +1,4 @@
-"""A store whose requests take time."""
+"""A store with slow requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tidelog.store.port import Entry, Object, Store
 
 
 class Delayed:
-    """A store over a store that waits before each request.
+    """A store around another one, which waits before each request.
 
-    Units: ``delay_us(op, key)`` gives microseconds; op is get, refresh, put, delete or list, key
-    the first of several keys, or the prefix of a listing.
+    Units: ``delay_us(op, key)`` returns microseconds. ``op`` is get, refresh, put, delete or list.
+    ``key`` is the first of several keys, or the prefix of a listing.
     """
 
     def __init__(self, store: Store, *, clock: Clock, delay_us: Callable[[str, str], int]) -> None:

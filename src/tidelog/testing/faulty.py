@@ -1,4 +1,4 @@
-"""A store that fails as stores do: in two coins, did it happen, and was the caller told."""
+"""A store with injected faults, in two independent draws: was it done, was it answered."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, for which two coins are tossed.
+    """One request, which gets two draws.
 
-    ``index`` counts from 0; op is get, refresh, put, delete or list, key the first of several
-    keys, or the prefix of a listing.
+    ``index`` counts from 0. ``op`` is get, refresh, put, delete or list. ``key`` is the first of
+    several keys, or the prefix of a listing.
     """
 
     index: int
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """How the coins fell: did it happen, and was the caller told what did."""
+    """The draws: ``happened`` if the store did the request, ``told`` if its answer arrives."""
 
     happened: bool = True
     told: bool = True
@@ -42,11 +42,14 @@ NO_FAULT = Fault()
 
 
 class Faulty:
-    """A store over a store where ``toss`` decides what becomes of each request.
+    """A store around another one; ``toss`` decides the fault of each request.
 
-    Happened and told: as usual. Happened, not told: the change lands, and LocationError says
-    UNKNOWN. Not happened, not told: nothing lands, and LocationError says the same. Not happened,
-    told: LocationError says NOT_APPLIED, as it does for every read that fails.
+    - Happened and told: no fault.
+    - Happened, not told: the change is applied, and LocationError has the outcome UNKNOWN.
+    - Not happened, not told: nothing is applied, and LocationError has the outcome UNKNOWN.
+    - Not happened, told: LocationError has the outcome NOT_APPLIED.
+
+    A read that fails always has the outcome NOT_APPLIED.
     """
 
     def __init__(self, store: Store, *, toss: Callable[[Request], Fault]) -> None:
@@ -100,7 +103,7 @@ class Faulty:
         try:
             await call()
         except TidelogError as error:
-            # A refusal whose answer is lost is not known to be one.
+            # The caller cannot know of a refusal whose answer is lost.
             raise _failure(request, fault) from error
         raise _failure(request, fault)
 

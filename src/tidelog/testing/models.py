@@ -1,7 +1,8 @@
-"""Models: what a shard and a collection are, in plain Python. They are the definition.
+"""Models: the definition of a shard and a collection, in plain Python.
 
-A shard is a list of updates; its contents at a time are those up to it, added up. A collection with
-envelope ``upsert`` is a dict from keys to rows. All else that tidelog does must look like this.
+A shard is a list of updates. Its contents at a time are the sum of the updates up to that time. A
+collection with envelope ``upsert`` is a dict from keys to rows. Tidelog must always agree with
+these models.
 Source: persist, "Jargon"; design page 7.
 """
 
@@ -30,7 +31,7 @@ class Update:
 
 
 def canonical(value: object) -> Hashable:
-    """Return what stands for a value, such that values are equal iff SQL groups them together."""
+    """Return a stand-in for a value; two are equal exactly if SQL groups the values together."""
     if isinstance(value, float):
         # NaN equals NaN, and -0 equals 0.
         return NAN if math.isnan(value) else value + 0.0
@@ -43,23 +44,23 @@ def canonical(value: object) -> Hashable:
 
 
 def rows_of(table: pa.Table, names: Iterable[str]) -> list[Row]:
-    """Return a table's rows over some columns."""
+    """Return the rows of a table over some columns."""
     columns = [[canonical(v) for v in table.column(name).to_pylist()] for name in names]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def updates_of(table: pa.Table) -> list[Update]:
-    """Return a table of updates, as shards have them."""
+    """Return the updates in a table of a shard's form."""
     names = [n for n in table.column_names if n not in (TIME, DIFF)]
     times, diffs = (table.column(n).to_numpy().tolist() for n in (TIME, DIFF))
     return [Update(*u) for u in zip(rows_of(table, names), times, diffs, strict=True)]
 
 
 def contents_of(table: pa.Table) -> Counter[Row]:
-    """Return the contents that a table of rows and ``_diff`` stands for.
+    """Return the contents of a table of rows and ``_diff``.
 
     Raises:
-        AssertionError: it is not consolidated.
+        AssertionError: the table is not consolidated.
     """
     names = [n for n in table.column_names if n != DIFF]
     found: Counter[Row] = Counter()
@@ -84,7 +85,7 @@ def accumulate(updates: Iterable[Update], as_of: int) -> Counter[Row]:
 def consolidate(
     updates: Iterable[Update], *, after: int = -1, until: int | None = None
 ) -> Counter[tuple[Row, int]]:
-    """Return the updates with ``after < time <= until``, added up by row and time."""
+    """Return the sums of the updates with ``after < time <= until``, by row and time."""
     found: Counter[tuple[Row, int]] = Counter()
     for update in updates:
         if after < update.time and (until is None or update.time <= until):
@@ -94,7 +95,7 @@ def consolidate(
 
 @dataclass(slots=True)
 class ShardModel:
-    """A shard: updates, sorted by time, complete below ``upper`` (None: finished)."""
+    """A shard: updates sorted by time, complete before ``upper``; None means finished."""
 
     upper: int | None = 0
     updates: list[Update] = field(default_factory=list)
@@ -102,7 +103,7 @@ class ShardModel:
     def compare_and_append(
         self, updates: Iterable[Update], expected_upper: int, upper: int | None
     ) -> bool:
-        """Append, if upper is the expected one; say whether it was."""
+        """Append if ``upper`` is the expected one; return True if it was."""
         if self.upper is None or self.upper != expected_upper:
             return False
         self.upper = upper
@@ -118,9 +119,9 @@ class ShardModel:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a raw source; a ``row`` of None takes the key away (upsert).
+    """One message of a raw source; a ``row`` of None deletes the key (upsert).
 
-    ``own`` is its own time, which is earlier than that at which it counts where it is late.
+    ``own`` is the event time. For a late message it is earlier than ``time``, at which it counts.
     """
 
     time: int
@@ -130,9 +131,9 @@ class Message:
 
 
 def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
-    """Yield the updates of messages that come in the order of their times and addresses.
+    """Yield the updates of messages that are in the order of their times and addresses.
 
-    One that is older than another of its key was, be that a deletion, changes nothing.
+    A message older than an earlier one of its key, row or deletion, is ignored.
     """
     rows: dict[Row, Row] = {}
     newest: dict[Row, int] = {}
@@ -149,7 +150,7 @@ def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
 
 
 def replay_none(messages: Iterable[Message]) -> Iterator[Update]:
-    """Yield the updates of messages that are each appended."""
+    """Yield the updates of messages that are all appended."""
     for message in messages:
         if message.row is not None:
             yield Update(message.row, message.time, +1)

@@ -1,4 +1,4 @@
-"""A store that remembers what it was asked."""
+"""A store that records its requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidelog.store.port import Entry, Object, Store
 
 @dataclass(slots=True)
 class RecordedRequest:
-    """One request and its end.
+    """One request and its result.
 
     ``condition``: ``absent``, ``match <e_tag>``, ``unless <e_tag>``, ``bytes [start, limit)``,
-    ``after <key>``, or nothing. ``size``: bytes read or written, keys deleted, entries listed.
+    ``after <key>``, or empty. ``size``: bytes read or written, keys deleted, entries listed.
     ``result``: the e_tag, ``same`` for a refresh that found no change, ``done``, or the class of
     the error.
     """
@@ -28,7 +28,7 @@ class RecordedRequest:
 
 
 class Recorded:
-    """A store over a store that keeps a list of `RecordedRequest`, in the order of asking."""
+    """A store around another one, with a list of `RecordedRequest` in the order of their starts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
