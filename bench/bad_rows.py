@@ -71,13 +71,13 @@ def text(good: str, bad: str | None, rows: int, share: int) -> bytes:
 
 
 def _is_bad(number: int, share: int) -> bool:
-    """Return True for so many numbers in a hundred, spread evenly; the last one is good."""
+    """Return True for ``share`` of each hundred numbers, spread evenly; the last one is good."""
     place = number % 100
     return place * share // 100 > (place - 1) * share // 100
 
 
 def parquet_file(fault: str, rows: int, share: int) -> bytes:
-    """Return a file of which so many rows in a hundred have a digit too many, or other bytes."""
+    """Return a file in which ``share`` of each hundred rows have an extra digit or other bytes."""
     bad = [fault != "none" and _is_bad(n, share) for n in range(rows)]
     amounts = [1.255 if one and fault == "an amount" else 1.25 for one in bad]
     ids = [n + 0.5 if one and fault == "a fraction" else n for n, one in enumerate(bad)]
@@ -95,7 +95,7 @@ def parquet_file(fault: str, rows: int, share: int) -> bytes:
 
 
 def packed(file: bytes) -> bytes:
-    """Return a file's range of all row groups."""
+    """Return the packed range of all row groups of a file."""
     footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
     first, last = group_span(read_footer(footer), 0, read_footer(footer).num_row_groups)
     return pack_range(footer, file[first:last])
@@ -124,7 +124,7 @@ async def ingest_file(folder: Path, kind: str, bad: int) -> float:
 
 
 def ingest(data: bytes, kind: str, bad: int) -> float:
-    """Return how long the run took, without the making of the source."""
+    """Return the seconds of a run, without the creation of the source."""
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name:
         folder = Path(name)
         (folder / "in").mkdir()
@@ -133,7 +133,7 @@ def ingest(data: bytes, kind: str, bad: int) -> float:
 
 
 def works_of(kind: str, rows: int, share: int, *, whole: bool) -> dict[str, Callable[[], float]]:
-    """Return by fault what is timed; the fault of none comes first."""
+    """Return the work to time for each fault; the one without a fault comes first."""
     if kind == "parquet":
         made = {fault: parquet_file(fault, rows, share) for fault in ("none", *BAD_PARQUET)}
         if not whole:

@@ -1,7 +1,7 @@
-"""How long a person waits for the command line: whole processes, from start to exit.
+"""Seconds of commands: whole processes, from start to exit.
 
-A tick of 1,000 rows is ``ingest --once`` of one new file of so many rows, into a collection that
-exists; Spark's time includes starting Spark.
+A tick of 1,000 rows is ``ingest --once`` of one new file of that size, into an existing collection.
+Spark's time includes the start of Spark.
 
     python bench/cli.py [--rounds N]
 """
@@ -29,7 +29,7 @@ AIMS = ("0.3", "1.0", "", "")
 
 
 class Lake:
-    """A location with one source, driven by the command line alone."""
+    """A location with one source, used only by the command line."""
 
     def __init__(self, folder: Path) -> None:
         self.files, self.numbers = folder / "files", itertools.count()
@@ -37,7 +37,7 @@ class Lake:
         self.environment = {**os.environ, "TIDELOG_LOCATION": (folder / "lake").as_uri()}
 
     def run(self, *words: str) -> str:
-        """Run a command that must succeed; return what it prints."""
+        """Run a command that must succeed; return its output."""
         done = subprocess.run(
             [TIDELOG, *words], env=self.environment, check=True, capture_output=True, text=True
         )

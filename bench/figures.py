@@ -1,4 +1,4 @@
-"""What the benchmarks share: runs side by side, and tables that documents can take over."""
+"""Shared parts of the benchmarks: runs in turn, and tables in the form of the documents."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Run once; return seconds."""
+    """Run the work once; return the seconds."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
 
 
 def side_by_side(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Run all works in each round, in turn, so that a slow minute is slow for all of them."""
+    """Run all works in turn in each round, so that a slow minute affects all of them."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
@@ -30,12 +30,12 @@ def side_by_side(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return how many times longer theirs took than ours: the median over the rounds."""
+    """Return the ratio of their seconds to ours: the median over the rounds."""
     return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as Markdown has it, aligned for people."""
+    """Print a Markdown table with aligned columns."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, ["-" * width for width in widths], *rows]:
         print("| " + " | ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)) + " |")

@@ -3,8 +3,9 @@
     PYTHONPATH=tests:. python bench/idle.py           # a source without new rows
     PYTHONPATH=tests:. python bench/idle.py --busy    # a row before each tick, merges included
 
-A made-up clock, and a store in memory that counts requests, at S3's prices. The source has times
-from the clock and one output shard. The idle case takes four hours, the busy one 300 ticks.
+The clock is simulated. The store is in memory and counts requests, at S3's prices. The source takes
+times from the clock and has one output shard. The idle case covers four hours, the busy one 300
+ticks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BUSY_TICKS = 300
 
 
 class Growing(SwiftClock):
-    """A made-up clock; a file gets a new row while the ingester waits after a tick."""
+    """A simulated clock; a file gets a new row while the ingester waits after a tick."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class Case:
         )
 
     def line(self) -> list[str]:
-        """Return the figures: an hour's if the source is idle, a tick's if it is busy."""
+        """Return the figures: per hour if the source is idle, per tick if it is busy."""
         with tempfile.TemporaryDirectory() as folder:
             done = asyncio.run(self.run(Path(folder)))
         counts = (done.store.list_count, done.store.get_count, done.store.put_count)

@@ -1,9 +1,9 @@
-"""How fast files become a definite collection, beside Spark writing them to Parquet and to Delta.
+"""The speed of ingestion into a collection, next to Spark's writes to Parquet and to Delta.
 
-All in one warm session on the same files. Spark's side reads with the schema given: no row is
-checked apart. Plain Parquet commits nothing, and a crash leaves half of it. Ours keeps bad rows
-apart, records what it took with checksums, hashes each row and commits exactly once. Each round
-runs all sides in turn; seconds are medians, ratios are medians over the rounds.
+All sides run in one warm session on the same files. Spark reads with a given schema and checks no
+row by itself. Plain Parquet has no commit, so a crash leaves half of it. tidelog separates bad
+rows, records the bound bytes with checksums, hashes each row and commits exactly once. Each round
+runs all sides in turn. Seconds and ratios are medians over the rounds.
 
     python bench/ingest.py [--format json|csv|parquet] [--rows N] [--rounds N]
                            [--engine spark|local] [--delta FOLDER_OF_JARS]
@@ -46,7 +46,7 @@ from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 
 EngineAt = Callable[[str], Engine | None]  # By the location's URL; None is the local one.
-# Spark's seconds to Parquet over ours, by envelope, and whether times are the data's.
+# Spark's seconds to Parquet over ours, by envelope and by whether times come from the data.
 AIMS = {
     ("none", False): 1.5,
     ("none", True): 1.5,
@@ -94,7 +94,7 @@ async def ingest_all(lake: Path, spec: SourceSpec, engine: EngineAt) -> Summary:
 
 
 class Ingest:
-    """One case, run again and again into new locations; keeps the last summary."""
+    """One case, run repeatedly into new locations; it keeps the last summary."""
 
     def __init__(self, case: Case, files: Path, lake: Path, engine: EngineAt) -> None:
         self.case, self.files, self.lake, self.engine = case, files, lake, engine
@@ -108,7 +108,7 @@ class Ingest:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to measure."""
+    """The measurements that the command line asks for."""
 
     format: str
     rows: int
@@ -118,7 +118,7 @@ class Asked:
 
 
 def measure(spark: SparkSession, folder: Path, asked: Asked) -> None:
-    """Print what each side took."""
+    """Print the seconds of each side."""
     files, few, rows = folder / "files", folder / "few", asked.rows
     size = write_rows(files, rows, format=asked.format)
     write_rows(few, rows // 20, format=asked.format)

@@ -1,7 +1,7 @@
-"""What planning a tick takes: seconds, processor time, and bytes read, by bytes and by files.
+"""The cost of planning a tick: seconds, processor time and bytes read, by size and by files.
 
-Files of a disk are surveyed, here by threads of this process: these figures are what the tasks of a
-cluster share. Objects of the cloud are bound by their listing, which a disk's stands in for.
+Files on a disk are surveyed, here by threads of this process. On a cluster, tasks share this work.
+Objects in the cloud are bound by their listing. The listing of a disk replaces it here.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Took:
-    """What a step took: seconds on the wall, and of the processor."""
+    """The cost of a step: seconds of wall time and of processor time."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     async def of(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work, and take its time."""
+        """Do some work, and add its time."""
         start, cpu = time.perf_counter(), time.process_time()
         done = await work()
         self.seconds, self.cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
@@ -45,7 +45,7 @@ class Took:
 
 
 def write_bytes(folder: Path, size_bytes: int) -> None:
-    """Write lines of so many bytes, in time order, in files of 64 MiB."""
+    """Write ``size_bytes`` of lines, in time order, in files of 64 MiB."""
     count, files = 0, -(-size_bytes // FILE_BYTES)
     lines = size_bytes // files // len(LINE % (0, FIRST))
     for number in range(files):
@@ -55,7 +55,7 @@ def write_bytes(folder: Path, size_bytes: int) -> None:
 
 
 def write_files(folder: Path, files: int) -> None:
-    """Write so many files of one line."""
+    """Write ``files`` files of one line."""
     for number in range(files):
         (folder / f"{number:06}.json").write_bytes(LINE % (number, FIRST + number))
 
@@ -76,7 +76,7 @@ async def ingester_at(root: Path, *, timed: bool) -> Ingester:
 
 
 async def plan_all(root: Path, what: str) -> list[list[str]]:
-    """Plan one tick that takes all there is, by each proof and with times from each place."""
+    """Plan one tick of all files, with each kind of proof and of times."""
     rows = []
     for proof, timed in (("version", False), ("sums", False), ("sums", True)):
         with tempfile.TemporaryDirectory(dir=root, prefix="lake-") as place:
@@ -109,7 +109,7 @@ async def plan_all(root: Path, what: str) -> list[list[str]]:
 
 
 async def restarts(root: Path, runs: int) -> list[str]:
-    """Return what a run that finds nothing new asks for, after so many runs that found a file."""
+    """Return the requests of a run without new files, after ``runs`` runs with one file each."""
     ingester = await ingester_at(root, timed=False)
     for number in range(runs):
         (root / "in" / f"{number:06}.json").write_bytes(LINE % (number, FIRST + number))
@@ -127,7 +127,7 @@ async def restarts(root: Path, runs: int) -> list[str]:
 
 
 def measure_plans(gigabytes: list[float], files: list[int], runs: list[int]) -> None:
-    """Print what planning takes, and what a restart asks for."""
+    """Print the cost of planning, and the requests of a restart."""
     table = []
     for size in gigabytes:
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:

@@ -1,4 +1,4 @@
-"""What `bench/ingest.py` compares with: Spark's own readers, to plain Parquet and to Delta."""
+"""The other sides of `bench/ingest.py`: Spark's readers with plain Parquet and with Delta."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_DELTA: Final = (
 
 
 def write_rows(folder: Path, rows: int, *, format: str) -> int:
-    """Write rows of 8 fields, about 140 bytes each, in time order, ten to a user; return bytes."""
+    """Write rows of 8 fields, about 140 bytes each, in time order, ten per user; return bytes."""
     folder.mkdir()
     for number in range(FILES):
         start, limit = rows * number // FILES, rows * (number + 1) // FILES
@@ -50,10 +50,10 @@ def write_rows(folder: Path, rows: int, *, format: str) -> int:
 
 
 def delta_settings(jars: Path) -> dict[str, str]:
-    """Return what a session needs to write Delta tables.
+    """Return the settings with which a session can write Delta tables.
 
     Raises:
-        SystemExit: there are no such jars; it says how they are had.
+        SystemExit: the folder lacks the jars; the message explains how to get them.
     """
     found = sorted(str(path) for path in jars.glob("*.jar"))
     needed = [path for path in found if Path(path).name.startswith(("delta-", "unitycatalog-"))]
@@ -68,7 +68,7 @@ def delta_settings(jars: Path) -> dict[str, str]:
 
 
 def spark_write(spark: SparkSession, files: Path, out: Path, *, format: str, to: str) -> float:
-    """Read with Spark's own reader, and write plain Parquet or a Delta table; return seconds."""
+    """Read with Spark's reader, and write plain Parquet or a Delta table; return seconds."""
     options = {"header": "true"} if format == "csv" else {}
 
     def work() -> None:

@@ -1,8 +1,8 @@
-"""What a Spark worker gains that keeps parts, and that sends slow reads again.
+"""The gain of a Spark worker that caches parts, and of one that hedges slow reads.
 
-A shard is read by ranges of its key, as a DataFrame of a collection is, from a store whose answers
-take 30 ms, and one in twenty 600 ms. One worker does all ranges, one after the other, as each does
-its share of them. The store's bandwidth is that of memory: over a network, bytes cost more.
+A shard is read by ranges of its key, as for a DataFrame of a collection. The store's answers take
+30 ms, and one in twenty takes 600 ms. One worker reads all ranges in order, as each worker of a
+cluster reads its share. The store is as fast as memory: over a network, bytes cost more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WRAPPINGS = {
 
 
 async def made(memory: MemoryStore) -> list[Scan]:
-    """Write a shard, and share out a scan of it."""
+    """Write a shard, and divide a scan of it into ranges."""
     location = await open_location("memory://", create=True, store=memory)
     shard = location.shard("s", schema=SCHEMA, key=["k"])
     dice = np.random.default_rng(7)
@@ -58,7 +58,7 @@ async def made(memory: MemoryStore) -> list[Scan]:
 
 
 async def read(memory: MemoryStore, scans: list[Scan], wrapping: Wrapping) -> list[str]:
-    """Do all scans, and return what that took."""
+    """Do all scans; return their cost."""
     dice = random.Random(7)
 
     def delay_us(_op: str, _key: str) -> int:

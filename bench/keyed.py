@@ -1,8 +1,8 @@
-"""A keyed log beside SlateDB, by its binding from PyPI: the same records, one process, a disk.
+"""A keyed log next to SlateDB (its binding from PyPI): the same records, one process, a disk.
 
-Both take a million records, compact them, read one key (cold: opened anew; warm: read before), look
-for a key that is not there, count one key, and read all. Requests are GETs of the reads alone. Of
-SlateDB they are counted by its own metrics, of tidelog at its store.
+Both write a million records and compact them. Both then read one key (cold: opened again; warm:
+read before), search for an absent key, count one key, and read all. Requests are GETs of the reads
+alone. SlateDB's own metrics count its requests; tidelog's are counted at its store.
 
     python bench/keyed.py [--records N] [--keys N] [--skewed] [--rounds N] [--ours]
 """
@@ -38,7 +38,7 @@ AIMS = {
 
 @dataclass
 class Side:
-    """Seconds of one step, each round, and what was asked of the store in the last one."""
+    """The seconds of one step in each round, and its requests in the last round."""
 
     seconds: list[float] = field(default_factory=list)
     gets: float = 0.0
@@ -53,7 +53,7 @@ Steps = dict[str, Side]
 
 
 async def timed(steps: Steps, name: str, work: Awaitable[Any], asked: Callable[[], Usage]) -> Any:
-    """Await some work, and note how long it took, and what it asked for."""
+    """Await some work, and record its seconds and requests."""
     before, begun = asked(), time.perf_counter()
     found = await work
     seconds, used = time.perf_counter() - begun, asked() - before
@@ -66,7 +66,7 @@ async def timed(steps: Steps, name: str, work: Awaitable[Any], asked: Callable[[
 async def each(
     steps: Steps, name: str, calls: Sequence[Awaitable[Any]], asked: Callable[[], Usage]
 ) -> None:
-    """Await calls one after the other, and note what one of them takes."""
+    """Await calls one after the other, and record the cost of one of them."""
 
     async def all_of() -> None:
         for call in calls:
@@ -84,7 +84,7 @@ async def ours(steps: Steps, folder: Path, made: MadeRecords) -> None:
         await (await lake.create_keyed(name)).close()
         log = await lake.keyed(name, upkeep=False)
         told = f"ingest, from {'Arrow' if is_arrow else 'pairs'}"
-        # What is there before the clock runs is what a program has in its hands.
+        # A program has its records in memory, so their creation is not timed.
         given = made.table if is_arrow else made.pairs
         await timed(steps, told, _ingest(log, given), lambda: usage_of(lake.store))
         if is_arrow:
@@ -134,7 +134,7 @@ async def theirs(steps: Steps, folder: Path, made: MadeRecords) -> None:
 
     await log.open()
     await timed(steps, "ingest, from pairs", log.ingest(made.pairs), Usage)
-    steps["ingest, from Arrow"] = steps["ingest, from pairs"]  # It takes records one by one.
+    steps["ingest, from Arrow"] = steps["ingest, from pairs"]  # SlateDB takes records one by one.
     await timed(steps, "compact", log.compact(), Usage)
     await log.close()
     log = SlateLog(folder)

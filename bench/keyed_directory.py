@@ -1,8 +1,8 @@
-"""What key directories of runs take, and how long it takes to open them and to find a key in them.
+"""The size of the key directories of runs, and the time to open one and to find a key in it.
 
-Parts of as many records as keys, of keys that are numbered, and of such that are random; each in a
-folder on this machine's disk. Cold: nothing was read before, as in a new process; warm: all that a
-reader keeps is there. Milliseconds are medians.
+Each part has numbered keys or random keys, and is in a folder on this machine's disk. Cold: the
+reader is new and has read no part of it. Warm: the reader has cached all that it caches.
+Milliseconds are medians.
 
     python bench/keyed_directory.py [--keys N,N...] [--records-a-key N]
 """
@@ -40,7 +40,7 @@ def numbered(keys: int) -> Iterator[bytes]:
 
 
 def drawn(keys: int) -> Iterator[bytes]:
-    """Yield keys of 16 random bytes, in order: a number for the order, and then any bytes."""
+    """Yield random keys of 16 bytes, in order: first a rising number, then random bytes."""
     rng = np.random.default_rng(1)
     for first in range(0, keys, PIECE):
         most = min(PIECE, keys - first)
@@ -48,7 +48,7 @@ def drawn(keys: int) -> Iterator[bytes]:
         tails = rng.integers(0, 2**63, (most, 2)).astype(">u8").tobytes()
         for number in range(most):
             head = (first // PIECE).to_bytes(2, "big") + heads[number : number + 1].tobytes()
-            # The same head may come twice: then its number tells which is first.
+            # Two heads may be equal. Then the number keeps the order.
             yield head + number.to_bytes(2, "big") + tails[16 * number : 16 * number + 8]
 
 

@@ -1,7 +1,7 @@
-"""Followers of a keyed log: what they ask of the store, by how many keys there are.
+"""The requests of followers of a keyed log, by the number of its keys.
 
-So many keys are loose; each follower, all in one process, follows one of them, while another
-process's handle appends. What is asked for must not depend on the number of keys.
+All keys are in loose records. Each follower follows one key, and all followers are in one process.
+A second `Location` appends. The requests must not depend on the number of keys.
 
     python bench/keyed_followers.py [--keys N N] [--followers N]
 """
@@ -26,7 +26,7 @@ BATCH = 10_000
 
 @dataclass(frozen=True)
 class Asked:
-    """What the followers' process asked for, at the start, while records came, and idle."""
+    """The requests of the followers' process: at the start, during appends, and idle."""
 
     begun: int
     begun_s: float
@@ -37,7 +37,7 @@ class Asked:
 
 
 async def followed(keys: int, followers: int) -> Asked:
-    """Return what followers ask for; units: requests, and requests a second."""
+    """Return the followers' requests; units: requests, and requests a second."""
     with tempfile.TemporaryDirectory() as folder:
         lake = await open_location(folder, create=True)
         await (await lake.create_keyed("log")).close()

@@ -1,7 +1,7 @@
-"""What it takes to open a keyed log of many keys, and to read one of them, from a cold start.
+"""The cost of opening a keyed log of many keys, and of reading one key, from a cold start.
 
-The records are appended, a record a key, and compacted; then the location is opened anew. Memory is
-what the process has more after the reads than before it opened the log.
+The log has one record per key, and is compacted. Then the location is opened again. Memory is the
+growth of the process from before the open to after the reads.
 
     python bench/keyed_open.py [--keys N N N]
 """
@@ -29,7 +29,7 @@ READS = 100
 
 
 async def made(folder: Path, keys: int) -> None:
-    """Make a log with as many keys, of 16 bytes in a random order."""
+    """Make a log with ``keys`` keys of 16 bytes, in a random order."""
     lake = await open_location(folder, create=True)
     await (await lake.create_keyed("log")).close()
     log = await lake.keyed("log", upkeep=False)
@@ -50,7 +50,7 @@ def rss_mb() -> float:
 
 
 async def opened(folder: Path, keys: int) -> list[str]:
-    """Open it, and read; return a row of the table. What Python loads is loaded before."""
+    """Open the log and read; return a row of the table. Modules are loaded first, untimed."""
     with tempfile.TemporaryDirectory() as other:
         await made(Path(other), 1)
         warm = await (await open_location(other)).keyed_reader("log")

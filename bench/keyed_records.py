@@ -1,4 +1,4 @@
-"""The records of the keyed benchmarks: as many of each key, or few keys that have most."""
+"""The records of the keyed benchmarks: evenly spread over the keys, or mostly of a few keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VALUE_BYTES = 200
 
 @dataclass(frozen=True)
 class MadeRecords:
-    """Keys of 12 bytes and values that look like JSON, in the order in which they come."""
+    """Keys of 12 bytes and values that look like JSON, in the order of arrival."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -28,7 +28,7 @@ class MadeRecords:
 
 
 def made_records(count: int, keys: int, *, is_skewed: bool, seed: int = 7) -> MadeRecords:
-    """Return records of keys in a random order; skewed, a key comes the oftener the lower it is."""
+    """Return records with keys in a random order; if skewed, lower keys are more frequent."""
     dice = np.random.default_rng(seed)
     if is_skewed:
         drawn = np.minimum((keys * dice.random(count) ** 3).astype(np.int64), keys - 1)

@@ -1,7 +1,7 @@
-"""SlateDB, by its binding from PyPI, as a keyed log: keys are key, 0, and the sequence.
+"""SlateDB (its binding from PyPI) as a keyed log: a database key is the key, 0 and the sequence.
 
-As fast as the binding goes: batches of 10,000, reads with read-ahead, blocks cached, all in one
-run after `compact`. It counts records of a key by scanning them, for its counts are not bound.
+It uses the fastest settings of the binding: batches of 10,000, read-ahead, cached blocks, and one
+run after `compact`. A count of a key's records scans them, because the binding has no counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlateLog:
 
     async def open(self) -> None:
         settings = uniffi.Settings.default()
-        # Runs are made when this benchmark says so, and when the binding must.
+        # Runs are made when this benchmark asks, and when the binding must make one.
         builder = uniffi.DbBuilder(self.path, self.store)
         builder.with_settings(settings)
         builder.with_metrics_recorder(self.metrics)
@@ -44,7 +44,7 @@ class SlateLog:
         await self.db.shutdown()
 
     async def ingest(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write all, a batch after the other, and have them durable."""
+        """Write all records in batches, and wait until they are durable."""
         number = 0
         for at in range(0, len(pairs), BATCH):
             batch = uniffi.WriteBatch()
@@ -55,7 +55,7 @@ class SlateLog:
         await self.db.flush()
 
     async def compact(self) -> None:
-        """Bring all into one run."""
+        """Compact all records into one run."""
         flush = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
         await self.db.flush_with_options(flush)
         admin = uniffi.AdminBuilder(self.path, self.store).build()
@@ -68,14 +68,14 @@ class SlateLog:
                 *(uniffi.SourceId.SORTED_RUN(run.id) for run in manifest.compacted),
             ]
             destination = min((run.id for run in manifest.compacted), default=0)
-            with suppress(uniffi.Error):  # One is under way.
+            with suppress(uniffi.Error):  # A compaction is running.
                 spec = uniffi.CompactionSpec.TIERED(b"", sources, destination)
                 await admin.submit_compaction(spec)
             await asyncio.sleep(1)
         raise TimeoutError("the compaction did not end")
 
     async def checkpoint(self) -> str:
-        """Keep what there is now; return its id."""
+        """Create a checkpoint of the present contents; return its id."""
         admin = uniffi.AdminBuilder(self.path, self.store).build()
         options = uniffi.CheckpointOptions(lifetime_ms=None, source=None, name=None)
         made = await admin.create_detached_checkpoint(options)
@@ -85,7 +85,7 @@ class SlateLog:
         return await self._range(key + b"\0", key + b"\1", read_ahead)
 
     async def scan_all(self) -> int:
-        """Read all; return how many."""
+        """Read all records; return their number."""
         found = await self.db.scan_with_options(_range(None, None), _options(FULL_BYTES))
         count = 0
         while rows := await found.next_batch(10_000):
@@ -100,7 +100,7 @@ class SlateLog:
         return rows
 
     def gets(self) -> int:
-        """Return how many GETs the database has sent so far, as the binding counts them."""
+        """Return the number of GETs sent so far, as the binding counts them."""
         return sum(
             metric.value[0]
             for metric in self.metrics.snapshot()
@@ -113,7 +113,7 @@ class SlateLog:
 async def scan_half(
     folder: Path, checkpoint: str, start: bytes | None, end: bytes | None
 ) -> pa.RecordBatch:
-    """Return the records of a range of keys of a checkpoint, in columns; for a task elsewhere."""
+    """Return the records of a checkpoint in a range of keys, as columns; a Spark task calls it."""
     path = str(folder / "slate").lstrip("/")
     builder = uniffi.DbReaderBuilder(path, uniffi.ObjectStore.resolve("file:///"))
     builder.with_reader_mode(uniffi.ReaderMode.CHECKPOINT(checkpoint))

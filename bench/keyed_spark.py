@@ -1,12 +1,13 @@
-"""A keyed log from Spark: full scans and one key of a million records, by each way there is.
+"""A keyed log from Spark: full scans and one key of a million records, by each way to read it.
 
-``to_spark`` has Spark read runs by itself; ``format("tidelog")`` reads them by tasks, as it does
-elsewhere than on a disk. Rows and bytes of the former are what Spark says that its scan read; of
-bytes it counts those of the task's own thread alone, so of a full scan hardly any. Beside them is
-Spark's scan of the same rows, in the same order, as Arrow writes Parquet by itself: what there is
-to be had. Frames of full scans were made before, as SlateDB's was, but for what says *anew*. Each
-figure is the least of warm rounds, in a session of two cores. Keys and values are summed up by
-their lengths, so that each is read.
+With ``to_spark``, Spark reads the runs by itself. With ``format("tidelog")``, tidelog's tasks read
+them, as they do for a log that is not on a disk. Rows and bytes of ``to_spark`` are Spark's own
+counts of its scan. Spark counts only bytes of the task's thread, so few bytes of a full scan.
+
+The best case for comparison is Spark's scan of the same rows in the same order, in plain Parquet
+written by Arrow. The frames of full scans exist before the clock starts, also SlateDB's, unless the
+line says *anew*. Each figure is the least of the warm rounds, in a session of two cores. The query
+sums the lengths of keys and values, so that Spark reads each of them.
 
     python bench/keyed_spark.py [--records N] [--keys N] [--rounds N]
 """
@@ -35,7 +36,10 @@ READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
 
 
 def seconds_of(work: Callable[[], Any], rounds: int) -> float:
-    """Return the least of some rounds, after two that warm up: others may use the machine."""
+    """Return the least seconds of the rounds, after two warm-up rounds.
+
+    The least, because other processes may use the machine.
+    """
     taken = []
     for _ in range(rounds + 2):
         begun = time.perf_counter()
@@ -45,7 +49,7 @@ def seconds_of(work: Callable[[], Any], rounds: int) -> float:
 
 
 def scanned(frame: DataFrame) -> tuple[int, int]:
-    """Run a query; return how many rows and bytes Spark's own scan of files read."""
+    """Run a query; return the numbers of rows and bytes that Spark's own scan of files read."""
     context = frame.sparkSession.sparkContext
     before = _inputs(context)
     frame.collect()
@@ -92,7 +96,7 @@ def figures(
 
 
 def plain_scan(spark: SparkSession, folder: Path) -> Callable[[], Any]:
-    """Return Spark's scan of the same rows as Arrow writes them, all in one file."""
+    """Return Spark's scan of the same rows, which Arrow writes to one file."""
     with tidelog.connect(str(folder / "lake")) as location, location.keyed_reader("log") as log:
         rows = log.scan_prefix(b"").to_arrow().sort_by([("key", "ascending")])
     pq.write_table(rows, folder / "plain.parquet")
@@ -101,9 +105,9 @@ def plain_scan(spark: SparkSession, folder: Path) -> Callable[[], Any]:
 
 
 def slate_scan(spark: SparkSession, folder: Path, made: MadeRecords) -> Callable[[], Any]:
-    """Return a full scan of SlateDB by two tasks, each of half the keys, through a checkpoint.
+    """Return a full scan of a SlateDB checkpoint by two tasks, each with half of the keys.
 
-    There is no source of SlateDB for Spark: this is what one can do with its binding.
+    SlateDB has no source for Spark, so the tasks use its binding.
     """
     checkpoint = asyncio.run(_slate_made(folder, made))
     middle = sorted(set(made.keys))[len(set(made.keys)) // 2]
@@ -164,7 +168,7 @@ def main() -> None:
 
 
 def by_spark(spark: SparkSession, lake: Path, made: Any) -> None:
-    """Tell what an append of all records takes, from a DataFrame that is in memory already."""
+    """Print the speed of an append of all records, from a DataFrame in memory."""
     with tidelog.connect(str(lake)) as location:
         location.create_keyed("written").close()
     frame = spark.createDataFrame(made.table).repartition(2).cache()

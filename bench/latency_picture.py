@@ -1,6 +1,6 @@
-"""The picture of append latencies: one row a load, each wait a share of its width.
+"""The picture of append latencies: one row per load, as wide as the share of each latency.
 
-Drawn with matplotlib, which is in the extra ``bench``: the benchmark itself does not need it.
+It needs matplotlib, which is in the extra ``bench``. The benchmark itself does not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from figures import percentile
 
 BIN_MS: Final = 10
-SEED: Final = (("p50", 270), ("p99", 330), ("max", 360))  # wal3's draft, as it says of itself.
+SEED: Final = (("p50", 270), ("p99", 330), ("max", 360))  # As the draft of wal3 claims.
 INK, PALE, SEED_INK = "#1f4e79", "#9dc3e6", "#b45f06"
 
 
 def draw_latencies(loads: Sequence[tuple[str, Sequence[float]]], path: Path) -> None:
-    """Draw how often each latency came, a load below the other, over one axis.
+    """Draw the frequency of each latency, one load below the other, over one axis.
 
     Units: seconds in, milliseconds drawn.
     """

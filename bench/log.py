@@ -1,9 +1,9 @@
-"""What appends to a log cost: latency under load, round trips, requests, what opens leave.
+"""The cost of appends to a log: latency under load, round trips, requests, objects left by opens.
 
     python bench/log.py [--only latency|trips|cost|tail] [--seconds N]
 
-Latency is open-loop: appends are due at fixed times, and what they waited to be sent counts. The
-store is in memory, and each of its puts takes 100 ms. A round trip is the time of one put.
+Latency is open-loop: appends are due at fixed times, and the wait before the send counts. The store
+is in memory, and each of its puts takes 100 ms. A round trip is the time of one put.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUSY: Final = Shape(alpha=32)
 
 @asynccontextmanager
 async def log_on(store: Store, protocol: str, **options: Any) -> AsyncIterator[Log]:
-    """Make a log, open it for writing, and close it in the end."""
+    """Make a log, open it for writing, and close it at the end."""
     log = await create_log(
         store, name="bench", clock=CLOCK, writer="bench", protocol=protocol, **options
     )
@@ -60,7 +60,7 @@ def slow(inner: Store) -> Store:
 
 @dataclass(slots=True)
 class Load:
-    """What came of appends that were due at fixed times: seconds each waited for its answer."""
+    """The result of appends that were due at fixed times: the seconds from due to answered."""
 
     waited: list[float]
     records: int
@@ -78,7 +78,7 @@ class Load:
 
 
 async def load(log: Log, *, rate: int, seconds: float, batch: int) -> Load:
-    """Append ``batch`` records at a time, so that ``rate`` records of 1 KiB a second are due."""
+    """Append ``rate`` records of 1 KiB a second, ``batch`` records per call."""
     calls_a_tick = max(1, round(rate * TICK_S / batch))
     pool = [noise(batch, 1_024) for _ in range(8)]
     waited: list[float] = []
@@ -103,7 +103,7 @@ async def load(log: Log, *, rate: int, seconds: float, batch: int) -> Load:
 
 
 async def latency(seconds: float, picture: Path | None) -> None:
-    """Print latencies at two rates, in batches and one call a record, and their histogram."""
+    """Print latencies at two rates, in batches and with one call per record, as a histogram too."""
     rows, drawn = [], []
     for protocol, rate, batch in (
         ("slot", 10_000, 100),
@@ -127,7 +127,7 @@ async def latency(seconds: float, picture: Path | None) -> None:
 
 
 def histogram(values: list[float], *, width: int = 60) -> str:
-    """Draw how often each value came; units: milliseconds."""
+    """Draw the frequency of each value; units: milliseconds."""
     edges = [0, 100, 105, 110, 115, 120, 130, 140, 150, 175, 200, 250, 300, 400, 600, 1_000, 10**9]
     counts, _ = np.histogram(values, edges)
     lines = []
@@ -140,7 +140,7 @@ def histogram(values: list[float], *, width: int = 60) -> str:
 
 
 async def trips(times: int) -> None:
-    """Print what an append takes in round trips, idle and loaded, and in requests."""
+    """Print the round trips of an append, idle and loaded, and its requests."""
     rows = []
     for protocol in ("slot", "manifest"):
         store = Metered(slow(MemoryStore()), clock=CLOCK)
@@ -167,7 +167,7 @@ async def trips(times: int) -> None:
 
 
 async def cost(opens: int) -> None:
-    """Print what appends ask of the store, what that costs, and what opens leave."""
+    """Print the requests of appends, their price, and the objects that opens leave."""
     rows = []
     for protocol in ("slot", "manifest"):
         store = Metered(MemoryStore(), clock=CLOCK)
@@ -206,7 +206,7 @@ async def cost(opens: int) -> None:
 
 
 async def tail(fragments: int) -> None:
-    """Print what it takes to find the end of a log of many fragments, and to open it."""
+    """Print the cost of finding the end of a log of many fragments, and of opening it."""
     inner = MemoryStore()
     await write_deep_log(inner, fragments)
     store = Metered(inner, clock=CLOCK)

@@ -1,10 +1,10 @@
-"""What thousands of opens leave of a log, and what the next open, collection and scrub cost then.
+"""The objects that thousands of opens leave, and the next open, collection and scrub after them.
 
     python bench/log_opens.py [--opens N ...] [--only closed|killed]
 
-An open that was closed appended one record. One that was killed fenced the writer before it, and
-came to nothing but the roll-up that is due at once where 64 slots are not in the manifest yet. Each
-line is measured on a copy of the log. The store is in memory: milliseconds are computing alone.
+A closed open appended one record. A killed open fenced the writer before it and appended nothing.
+It only rolled up, if 64 slots or more were not in the manifest yet. Each line is measured on a copy
+of the log. The store is in memory, so milliseconds are computation alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def open_and_close(store: Store) -> None:
 
 
 async def open_and_die(store: Store) -> None:
-    """Take a log over, roll up if that is due, and do nothing more."""
+    """Take over a log, roll up if that is due, and stop without a close."""
     ended = await Fencer(store=store, clock=CLOCK, writer="bench").open(lanes=1, alpha=8)
     if len(ended.steps) >= Shape().rollup_slots:
         checkpointer = Checkpointer(store=store, clock=CLOCK, writer="bench")
@@ -55,14 +55,14 @@ async def open_and_die(store: Store) -> None:
 
 
 async def collect(store: Store) -> None:
-    """Erase all that a cursor at the end lets go of."""
+    """Erase all records before a cursor at the end."""
     log = await opened(store)
     await log.create_cursor("c", (await log.bounds()).next)
     await log.collect(keep=ALL, grace_us=0)
 
 
 async def scrub(store: Store) -> None:
-    """Read all that is stored, and check it."""
+    """Read and check all stored data."""
     found = await (await opened(store)).scrub()
     assert not found.problems, found.problems[:3]
 
@@ -77,7 +77,7 @@ async def measured(inner: MemoryStore, work: Callable[[Store], Awaitable[None]])
 
 
 async def print_opens(wanted: list[int], kinds: list[str]) -> None:
-    """Print a line for each number of opens, closed and killed."""
+    """Print a line for each number of opens, for closed and for killed ones."""
     rows: list[list[str]] = []
     for name in kinds:
         work = open_and_close if name == "closed" else open_and_die

@@ -1,10 +1,10 @@
-"""What scanning a log costs, beside plain Parquet reads of the same files in the same run.
+"""The cost of scanning a log, next to plain Parquet reads of the same files in the same run.
 
     python bench/log_scan.py [--megabytes N] [--rounds N]
 
-Every record that a scan gives was checked; ``pyarrow.parquet.read_table`` of the same files checks
-nothing. Each line is measured in a process of its own, bound to its cores before anything starts a
-thread. Figures are medians of rounds, in which both take turns; the ratio is that of each round.
+A scan checks every record; ``pyarrow.parquet.read_table`` of the same files checks nothing. Each
+line is measured in a process of its own, bound to its cores before any thread starts. Both sides
+take turns in each round. Figures, and ratios of a round's two sides, are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEEP: Final = 100_000
 
 
 async def write_log(folder: Path, protocol: str, size: int, megabytes: int) -> None:
-    """Write a log of records of a size; in a slot log, into four lanes."""
+    """Write a log with records of one size; a slot log has four lanes."""
     log = await create_log(
         open_store(folder.as_uri(), clock=CLOCK),
         name="bench",
@@ -57,7 +57,7 @@ async def write_log(folder: Path, protocol: str, size: int, megabytes: int) -> N
 
 
 async def scan(folder: Path) -> int:
-    """Read a log whole, and keep nothing of it; return how many bytes of bodies there were."""
+    """Read a whole log and keep nothing; return the number of bytes of its bodies."""
     store = open_store(folder.as_uri(), clock=CLOCK)
     log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
     read = 0
@@ -67,12 +67,12 @@ async def scan(folder: Path) -> int:
 
 
 def plain(paths: list[Path]) -> int:
-    """Read the log's files as Parquet, and keep nothing of them."""
+    """Read the log's files as Parquet, and keep nothing."""
     return sum(pq.read_table(path).column("body").nbytes for path in paths)
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Return seconds of each round: of scans, and of plain reads; and how much was read."""
+    """Return the seconds of scans and of plain reads in each round, and the bytes read."""
     paths = sorted(path for path in folder.rglob("*.parquet") if path.stat().st_size > 10_000)
     read = [asyncio.run(scan(folder)), plain(paths)]
     works: dict[str, Callable[[], float]] = {
@@ -83,14 +83,14 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def memory(folder: Path) -> dict[str, Any]:
-    """Return how many bytes the process grew by during a scan, at the most."""
+    """Return the greatest growth of the process during a scan, in bytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     asyncio.run(scan(folder))
     return {"grown": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1_024}
 
 
 def in_process(what: str, folder: Path, *, cores: int, rounds: int = 1) -> dict[str, Any]:
-    """Measure in a process of its own, with so many cores."""
+    """Measure in a process of its own, bound to ``cores`` cores."""
     own = sorted(os.sched_getaffinity(0))[:cores]
     found = subprocess.run(
         [sys.executable, __file__, "--child", what, str(folder), "--rounds", str(rounds)],
@@ -103,7 +103,7 @@ def in_process(what: str, folder: Path, *, cores: int, rounds: int = 1) -> dict[
 
 
 def print_speed(folder: Path, megabytes: int, rounds: int) -> None:
-    """Print how fast logs are read."""
+    """Print the speed of reading logs."""
     rows = []
     for protocol, size in (("slot", 1_024), ("slot", 100), ("slot", 65_536), ("manifest", 1_024)):
         place = folder / f"{protocol}-{size}"
@@ -124,7 +124,7 @@ def print_speed(folder: Path, megabytes: int, rounds: int) -> None:
 
 
 def print_memory(folder: Path, megabytes: int) -> None:
-    """Print what scans of longer and longer logs take in memory."""
+    """Print the memory of scans of longer and longer logs."""
     rows = []
     for times in (1, 2, 4):
         place = folder / f"memory-{times}"
@@ -136,7 +136,7 @@ def print_memory(folder: Path, megabytes: int) -> None:
 
 
 async def print_first() -> None:
-    """Print what the first record of a log of many fragments takes."""
+    """Print the cost of reading the first record of a log of many fragments."""
     inner = MemoryStore()
     await write_deep_log(inner, DEEP)
     store = Metered(inner, clock=CLOCK)

@@ -1,9 +1,9 @@
-"""What a slot log leaves in the store besides records: the bytes of its manifest, and of a fence.
+"""The bytes that a slot log stores in addition to records: its manifest, and a fence.
 
     python bench/log_sizes.py [--streams N ...]
 
-Streams are open, and have the short ids ``0``, ``1``, ... and no meta. A fence is what an open
-leaves for ever. Bytes alone: they do not depend on the machine.
+Streams are open, and have the short ids ``0``, ``1``, ... and no meta. Each open leaves one fence
+forever. The figures are bytes, so they do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def made(store: MemoryStore) -> Log:
 
 
 async def manifest_bytes(streams_count: int) -> int:
-    """Return the size of the manifest of a log with so many streams open, and no records."""
+    """Return the size of the manifest of a log with ``streams_count`` open streams, no records."""
     store = MemoryStore()
     async with await made(store) as log:
         await asyncio.gather(*(log.open_stream(b"%d" % n) for n in range(streams_count)))
@@ -36,7 +36,7 @@ async def manifest_bytes(streams_count: int) -> int:
 
 
 async def fence_bytes() -> list[int]:
-    """Return the sizes of what three opens leave in a log, besides the record of each."""
+    """Return the sizes of the objects that three opens leave, without the record of each."""
     store = MemoryStore()
     await made(store)
     found: list[int] = []

@@ -1,12 +1,12 @@
-"""What appends reach beside plain puts of as many bytes, in the same run.
+"""The throughput of appends, next to plain puts of the same number of bytes in the same run.
 
     PYTHONPATH=tests:. python bench/log_throughput.py [--seconds N] [--rounds N] [--local]
 
-64 callers append in batches of 100 records (64 KiB: of 4) that cannot be compressed, to a SeaweedFS
-of our own whose data lies in memory (``--local``: to a directory). Then obstore puts as many bytes
-as the appends had, in objects of 4 MiB, eight at once: nothing is encoded, summed up, ordered or
-made safe against a second writer. Both take turns; the ratio is the median of the rounds'. Each
-line is measured in a process bound to its cores; the server has all of them.
+64 callers append records that cannot be compressed, in batches of 100 (of 4 for 64 KiB). The store
+is a SeaweedFS that this program starts, with its data in memory (``--local``: a directory). Then
+obstore puts the same number of bytes in objects of 4 MiB, eight at once, without encoding, sums,
+order or protection against a second writer. Both sides take turns; the ratio is the median of the
+rounds. Each line is measured in a process bound to its cores; the server may use all cores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AIMS: Final = {100: 0.25, 1_024: 0.7, 65_536: 0.85}
 
 
 def plain_store(url: str) -> ObjectStore:
-    """Return obstore's own store for a URL as tidelog has it."""
+    """Return obstore's own store for one of tidelog's URLs."""
     path, _, query = url.partition("?")
     if path.startswith("file://"):
         return LocalStore(path.removeprefix("file://"), mkdir=True)
@@ -62,7 +62,7 @@ def within(url: str, name: str) -> str:
 
 
 async def appended(url: str, protocol: str, size: int, seconds: float) -> tuple[int, float, float]:
-    """Append for some seconds; return records, seconds and seconds of CPU."""
+    """Append for ``seconds``; return records, seconds and seconds of CPU."""
     count_in_batch = dict(SIZES)[size]
     bodies = [noise(count_in_batch, size) for _ in range(8)]
     log = await create_log(
@@ -90,7 +90,7 @@ async def appended(url: str, protocol: str, size: int, seconds: float) -> tuple[
 
 
 async def put(url: str, size: int) -> float:
-    """Put so many bytes; return seconds."""
+    """Put ``size`` bytes; return seconds."""
     store, blocks = plain_store(url), [os.urandom(PLAIN_BYTES) for _ in range(AT_ONCE)]
     left = iter(range(0, size, PLAIN_BYTES))
 
@@ -119,7 +119,7 @@ async def measure(url: str, protocol: str, size: int, seconds: float, rounds: in
 
 
 def in_process(url: str, given: argparse.Namespace, what: list[str], cores: int) -> list[float]:
-    """Measure in a process of its own, with so many cores."""
+    """Measure in a process of its own, bound to ``cores`` cores."""
     own = sorted(os.sched_getaffinity(0))[:cores]
     options = ["--seconds", str(given.seconds), "--rounds", str(given.rounds)]
     found = subprocess.run(
@@ -134,7 +134,7 @@ def in_process(url: str, given: argparse.Namespace, what: list[str], cores: int)
 
 @contextmanager
 def a_place(*, is_local: bool) -> Iterator[str]:
-    """Yield the URL of an empty place, and throw it away: what is written fills the memory."""
+    """Yield the URL of an empty place, and delete its objects at the end, as they fill memory."""
     folder = Path(tempfile.mkdtemp(dir=None if is_local else "/dev/shm"))
     try:
         if is_local:
@@ -149,7 +149,7 @@ def a_place(*, is_local: bool) -> Iterator[str]:
 
 
 def print_throughput(given: argparse.Namespace) -> None:
-    """Print what appends reach at one kind of place."""
+    """Print the throughput of appends to one kind of place."""
     rows = []
     for protocol in ("slot", "manifest"):
         for size, _ in SIZES:

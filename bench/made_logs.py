@@ -1,4 +1,4 @@
-"""What benchmarks of logs are made of: bodies, and the trees of logs of very many fragments."""
+"""Data for the benchmarks of logs: bodies, and trees of logs with very many fragments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def noise(count: int, size: int) -> pa.BinaryArray:
 
 
 async def write_deep_log(store: MemoryStore, count: int) -> None:
-    """Write the tree of a log of so many fragments, of which the first is there."""
+    """Write the tree of a log of ``count`` fragments; only the first fragment has an object."""
     epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
     manifest = Manifest(writer="bench", chain=Chain(epochs=(epoch,)))
     records = place_slot_records(noise(1, 100), start=1, times=np.ones(1, dtype=np.int64))

@@ -1,9 +1,9 @@
-"""How fast a shard's batches are merged into one, by this process and by Spark's tasks beside it.
+"""The speed of merging a shard's batches into one, by this process and by Spark's tasks.
 
-A keyed shard has all its rows in one batch, and then half of them replaced in others, at random; it
-keeps its newest contents alone, so that what was taken back goes. Each round merges a copy of it on
-this machine's disk, in turn in this process and in a warm session of Spark that has all its cores.
-Rows are those that are read; parts are what is written.
+A keyed shard has all its rows in one batch. Later batches replace half of them, at random. The
+shard keeps only its newest contents, so a merge drops replaced rows. Each round merges a copy on
+this machine's disk, in turn in this process and in a warm session of Spark with all cores. Rows are
+counted as read, parts as written.
 
     python bench/merge.py [--rows N] [--rounds N]
 """
@@ -38,7 +38,7 @@ FIELDS: list[pa.Field[Any]] = [
 ]
 SCHEMA = pa.schema(FIELDS)
 NAME = "rows"
-BATCHES = 5  # Besides the first.
+BATCHES = 5  # After the first batch.
 
 
 def updates(keys: np.ndarray[Any, Any], time: int, diff: int, salt: int) -> pa.Table:
@@ -49,7 +49,7 @@ def updates(keys: np.ndarray[Any, Any], time: int, diff: int, salt: int) -> pa.T
 
 
 async def make(folder: Path, rows: int) -> None:
-    """Write the shard that is merged."""
+    """Write the shard that the rounds merge."""
     shard = (await open_location(str(folder), create=True)).shard(NAME, schema=SCHEMA, key=["k"])
     await shard.compare_and_append(updates(np.arange(rows), 0, 1, 0), 0, 1)
     changed = np.random.default_rng(1).permutation(rows)[: rows // 2]
@@ -68,7 +68,7 @@ async def merged(folder: Path, merger: Merger) -> Compacted:
 
 
 def seconds(base: Path, merger: Merger) -> float:
-    """Merge a copy; return how long that took."""
+    """Merge a copy; return the seconds."""
     with tempfile.TemporaryDirectory(dir=base.parent) as name:
         folder = Path(name, "lake")
         shutil.copytree(base, folder)
@@ -84,7 +84,7 @@ def run(spark: SparkSession, rows: int, rounds: int) -> None:
             "this process": partial(seconds, base, HERE),
             "Spark's tasks": partial(seconds, base, SparkMerger(spark, least_bytes=0)),
         }
-        works["Spark's tasks"]()  # Workers start, and load what they need.
+        works["Spark's tasks"]()  # Workers start and load their modules.
         found = side_by_side(works, rounds)
     read = 2 * rows
     print(f"\n{read:,} rows, {size / 2**20:,.0f} MiB, {rounds} rounds\n")

@@ -1,8 +1,8 @@
-"""How much memory a merge takes in-process that is twenty times as large as its bound.
+"""The memory of an in-process merge of data twenty times as large as its memory bound.
 
-Batches in no order, each of which takes a tenth of the one before back, are merged into one. What
-the process itself has in memory, beyond what it had before, is looked at 200 times a second, and
-compared with what docs/internals/merges.md promises.
+Unsorted batches are merged into one. Each takes back a tenth of the batch before it. A thread
+samples the growth of the process's memory 200 times a second. The result is compared with the
+promise of docs/internals/merges.md.
 
     python bench/merge_peak.py [--bound-mib N] [--times N]
 """
@@ -27,7 +27,7 @@ BATCH_MIB = 320
 
 
 class Watch:
-    """Looks at what the process has in memory, until it is told to stop."""
+    """A thread that samples the memory of the process until `stop`."""
 
     def __init__(self) -> None:
         pa.default_memory_pool().release_unused()
@@ -41,14 +41,14 @@ class Watch:
             self.most = max(self.most, resident())
 
     def stop(self) -> int:
-        """Return the most bytes there were, beyond those at first."""
+        """Return the greatest growth since the start, in bytes."""
         self._over.set()
         self._thread.join()
         return self.most - self.before
 
 
 def rows_of(rows: int, number: int, *, time: int, diff: int) -> pa.Table:
-    """Make the rows that batch ``number`` brings, in no order, at a time and with a diff."""
+    """Return the rows that batch ``number`` adds, unsorted, with one time and one diff."""
     numbers = np.random.default_rng(number).permutation(rows) + number * rows
     texts = pa.array([f"{n} is here" for n in range(9_973)]).take(numbers % 9_973)
     values = (numbers % 1_000_003).astype(float)
@@ -57,7 +57,7 @@ def rows_of(rows: int, number: int, *, time: int, diff: int) -> pa.Table:
 
 
 def batch(rows: int, number: int) -> pa.Table:
-    """Make updates: new rows come, and a tenth of those that came before goes."""
+    """Return updates: new rows, and the removal of a tenth of the previous batch."""
     made = rows_of(rows, number, time=number, diff=1)
     if not number:
         return made

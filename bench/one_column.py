@@ -28,7 +28,7 @@ COLUMNS = ("k", "n", "text")
 
 
 def made(start: int, rows: int) -> pa.Table:
-    """Return rows of a key in order, a number and text."""
+    """Return rows with a rising key, a number and text."""
     rng = np.random.default_rng(start)
     words = pa.array([f"note {n} of many" for n in range(1_000)])
     numbers = np.arange(start, start + rows)
@@ -57,7 +57,7 @@ def has_delta() -> bool:
 
 
 def ours(folder: Path, columns: list[str], rows: int, *, is_open: bool) -> float:
-    """Return seconds of a read; the location is opened before, or as a part of it."""
+    """Return the seconds of a read; unless ``is_open``, they include the open of the location."""
     found: list[int] = []
 
     def read(lake: tidelog.Location) -> None:

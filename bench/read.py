@@ -1,9 +1,9 @@
-"""How long a person waits for rows of a collection, and in how much memory, beside DuckDB.
+"""The time and memory of reading a collection from the command line, next to DuckDB.
 
-Json lines are ingested once by the envelope ``none``, and once by ``upsert``, whose key is the id.
-Each line is a whole process, from its start to its end; DuckDB reads a Parquet file of the same
-rows, in a process of Python's. Both write what they read to a file. This process itself stays
-small, for a child's peak counts from its parent's size on.
+Json lines are ingested once with the envelope ``none``, and once with ``upsert`` by the key id.
+Each line is a whole process, from start to exit. DuckDB reads a Parquet file of the same rows, in a
+process of Python. Both write the rows to a file. This process itself stays small, because the peak
+of a child starts at the size of its parent.
 
     python bench/read.py [--rows N] [--rounds N]
 """
@@ -47,7 +47,7 @@ SCHEMA = (
 
 @dataclass(slots=True)
 class Runs:
-    """What each run of a command took: seconds, and MB at its peak."""
+    """The cost of each run of a command: seconds, and MB at its peak."""
 
     seconds: list[float] = field(default_factory=list)
     megabytes: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ def make(folder: Path, rows: int) -> int:
 
 
 def works(folder: Path, rows: int) -> dict[str, tuple[list[str], list[str]]]:
-    """Return by what is read our command, and DuckDB's of the same rows."""
+    """Return for each kind of read tidelog's command, and DuckDB's of the same rows."""
     out, parquet = folder / "out", folder / "rows.parquet"
     where = f"id = {rows // 2}"
     asked = {
@@ -100,7 +100,7 @@ def works(folder: Path, rows: int) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def measure(folder: Path, rows: int, rounds: int) -> None:
-    """Print what each side took."""
+    """Print the seconds and memory of each side."""
     size = make(folder, rows)
     asked = works(folder, rows)
     ours = {name: Runs() for name in asked}

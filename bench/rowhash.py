@@ -1,8 +1,8 @@
-"""How many rows a second `hash_rows` manages on one core, and what it is compared with.
+"""The speed of `hash_rows` on one core, and of its alternatives.
 
-Prints a line for a schema as flights have it, one for each of its columns, and the ways tried for
-strings that are all distinct: this library's, one call of xxhash a value, and dictionaries first.
-Each by numpy, and by compiled functions; numba has to be installed.
+The program prints a line for the schema of flights, and one for each of its columns. It then prints
+the ways to hash distinct strings: tidelog's, one call of xxhash per value, and dictionaries first.
+Each runs in numpy and in compiled functions, so numba must be installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KERNELS = (rowhash_xxh3, rowhash_compiled)
 
 
 def distinct_strings(rng: np.random.Generator, rows: int, shortest: int, longest: int) -> Any:
-    """Make strings of random letters, with lengths evenly spread."""
+    """Return strings of random letters, with evenly spread lengths."""
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(rng.integers(shortest, longest + 1, rows), out=offsets[1:])
     letters = rng.integers(97, 123, int(offsets[-1]), dtype=np.uint8)
@@ -36,7 +36,7 @@ def distinct_strings(rng: np.random.Generator, rows: int, shortest: int, longest
 
 
 def flights_like(rng: np.random.Generator, rows: int) -> dict[str, Any]:
-    """Make columns of the kinds that the aim of 3 million rows a second is about."""
+    """Return columns of the kinds for which the aim is 3 million rows a second."""
     numbers = pa.array(rng.integers(0, 2**40, rows))
     carriers = pa.array(["AA", "B6", "DL", "EV", "UA", None])
     return {
@@ -50,7 +50,7 @@ def flights_like(rng: np.random.Generator, rows: int) -> dict[str, Any]:
 
 
 def others(rng: np.random.Generator, rows: int) -> dict[str, Any]:
-    """Make columns that the aim is not about."""
+    """Return columns of kinds without an aim."""
     unscaled: Any = pa.array(rng.integers(-(10**12), 10**12, rows))
     texts = distinct_strings(rng, rows, 0, 12)
     return {
@@ -67,7 +67,7 @@ def others(rng: np.random.Generator, rows: int) -> dict[str, Any]:
 
 
 def library_calls(strings: Any) -> None:
-    """Hash as one would without numpy: XXH3 of 128 bits, one call a value."""
+    """Hash without numpy: XXH3 of 128 bits, one call per value."""
     values = strings.cast(pa.binary()).to_pylist()
     np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, values)), "<u8")
 
@@ -79,7 +79,7 @@ def report(what: str, rows: int, work: Callable[[], object]) -> list[str]:
 
 
 def best_of_five(kernels: Any, work: Callable[[], object]) -> float:
-    """Return the seconds that work takes by some kernels."""
+    """Return the least seconds of five runs of the work with these kernels."""
     best = float("inf")
     with patch.multiple(rowhash_kernels._Chosen, kernels=kernels, left=0):
         for _ in range(5):

@@ -1,8 +1,8 @@
-"""What a shard's operations cost over a store whose every request takes 30 ms, in round trips.
+"""The cost of a shard's operations in round trips, over a store whose requests take 30 ms each.
 
-A round trip is those 30 ms: an operation of one request takes a little more than 1, the rest being
-our own work and the loop's. Requests are means, with the rollups that commits bring about now and
-then. Last, how many rows a second one core hashes.
+A round trip is 30 ms. An operation of one request takes a little more than 1: the rest is the work
+of tidelog and of the event loop. Requests are means, and include the rollups of some commits. The
+last line is the number of rows that one core hashes per second.
 
     python bench/shard.py [--times N] [--delay-ms N]
 """
@@ -38,7 +38,7 @@ AIM_ROUND_TRIPS, AIM_HASH = 1.2, 3e6
 
 @dataclass(slots=True)
 class Op:
-    """One kind of operation: what each call took, and what all of them asked the store for."""
+    """One kind of operation: the seconds of each call, and the requests of all calls."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Op:
 
 
 def updates(rows: int, letters: int, moment: int) -> pa.Table:
-    """Make rows of random text, all at one time."""
+    """Return rows of random text, all at one time."""
     text = distinct_strings(np.random.default_rng(moment), rows, letters, letters)
     columns = [
         pa.array(np.arange(rows)),
@@ -59,7 +59,7 @@ def updates(rows: int, letters: int, moment: int) -> pa.Table:
 
 @dataclass(slots=True)
 class Bench:
-    """A location on a slow store, and what was measured on it."""
+    """A location on a slow store, and the measured operations."""
 
     location: Location
     times: int
@@ -68,7 +68,7 @@ class Bench:
     async def measure(
         self, name: str, work: Work, *, before: Work | None = None, times: int | None = None
     ) -> None:
-        """Time ``work`` again and again, each time after ``before``."""
+        """Time ``work`` repeatedly, each time after ``before``."""
         op = Op(name)
         for number in range(times or self.times):
             if before is not None:
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 async def measure(times: int, delay_ms: int) -> None:
-    """Print what each operation took."""
+    """Print the cost of each operation."""
     clock = SystemClock()
     slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda _op, _key: delay_ms * 1_000)
     location = await open_location("memory://", create=True, clock=clock, store=slow)

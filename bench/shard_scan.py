@@ -1,11 +1,11 @@
-"""How fast a shard's rows are written and read, beside Parquet itself, on this machine's disk.
+"""The speed of writing and reading a shard's rows, next to Parquet itself, on this machine's disk.
 
-A shard of rows with a key is written in one append, and one without a key. Raw Parquet is what
-`tidelog` writes, without it: a file of as many rows, by the same encoder, and a scan of the very
-same parts. Rounds take turns; a ratio is the median over the rounds: 1 where we are as fast.
+A shard with a key is written in one append, and so is one without a key. The raw side writes files
+with as many rows by the same encoder, and scans the same parts. Both sides take turns in each
+round. A ratio is the median over the rounds: at 1, tidelog is as fast as Parquet.
 
-Last, in a process of its own: the peak of what Arrow and DuckDB hold while a snapshot is read that
-is twenty times as large as the bound it is given.
+The last line is measured in a process of its own: the peak memory of Arrow and DuckDB during a read
+of a snapshot that is twenty times as large as the memory bound.
 
     python bench/shard_scan.py [--rows N] [--rounds N] [--no-spark]
 """
@@ -52,7 +52,7 @@ SHARDS: dict[str, list[str]] = {"keyed": ["k"], "keyless": []}
 
 
 def updates(rows: int, time_: int = 0) -> pa.Table:
-    """Make rows of a key in order, text and a number, all at one time."""
+    """Return rows with a rising key, text and a number, all at one time."""
     rng = np.random.default_rng(1)
     numbers = np.arange(rows)
     words = pa.array([f"{n} is here" for n in range(9_973)])
@@ -101,7 +101,7 @@ class Bench:
         return seconds(work)
 
     def write_raw(self) -> float:
-        """Write files of as many rows as parts have, two at once, as the writer does."""
+        """Write files with as many rows as parts, two at once, as the writer does."""
         pieces = -(-self.table.nbytes // PART_BYTES)
         step = -(-self.table.num_rows // pieces)
 
@@ -144,7 +144,7 @@ class Bench:
         return time.perf_counter() - begun
 
     def many(self, name: str, readers: int) -> float:
-        """Return million rows a second of so many processes that read the same shard."""
+        """Return million rows a second of ``readers`` processes that read one shard."""
         code = (
             "import sys; sys.path[:0] = ['bench']; import shard_scan as s; "
             f"s.read_all({str(self.folder / 'lake')!r}, {name!r})"
@@ -157,7 +157,7 @@ class Bench:
 
 
 def read_all(location: str, name: str) -> None:
-    """Read a shard three times; what a reader of `Bench.many` does."""
+    """Read a shard three times: the work of a reader of `Bench.many`."""
 
     async def work() -> None:
         for _ in range(3):
@@ -197,7 +197,7 @@ def on_spark(bench: Bench, rounds: int) -> list[list[str]]:
     try:
         for name in ("keyed", "keyless"):
             works: Works = {"ours": partial(ours, name), "raw": partial(raw, name)}
-            side_by_side(works, 3)  # Which compiles what Spark makes of it.
+            side_by_side(works, 3)  # Warm-up: Spark compiles its plans.
             rows.append(line(f"snapshot on Spark, {name}", side_by_side(works, rounds), bench))
     finally:
         stop(spark)
@@ -217,12 +217,12 @@ def line(
         f"{ratio(found['ours'], found['raw']):.2f}",
         f"{aim}",
     ]
-    print(*made, flush=True)  # As it comes; the table is last.
+    print(*made, flush=True)  # Progress; the table comes at the end.
     return made
 
 
 def peak() -> None:
-    """Print how much is held while a snapshot of twenty times the bound is read."""
+    """Print the peak memory of reading a snapshot of twenty times the bound."""
     from unittest.mock import patch
 
     async def work(folder: str, way: contents.Way) -> None:
@@ -252,7 +252,7 @@ def peak() -> None:
 
 
 def resident() -> int:
-    """Return the bytes that a process has in memory, without mapped files."""
+    """Return the bytes of this process in memory, without mapped files."""
     for text in Path("/proc/self/status").read_text().splitlines():
         if text.startswith("RssAnon"):
             return int(text.split()[1]) * 1024

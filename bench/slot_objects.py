@@ -1,9 +1,9 @@
-"""What a slot's object costs on one core: to write, to read and check, and beside plain Parquet.
+"""The cost of a slot's object on one core (write, read and check), next to plain Parquet.
 
     python bench/slot_objects.py [--rounds N]
 
-Each round runs all works in turn; figures are medians of rounds, in CPU time. Objects are of a
-megabyte, lie in a directory, and are read from there by both; nothing in them can be compressed.
+Each round runs all works in turn; figures are medians over the rounds, in CPU time. An object has
+one megabyte of data that cannot be compressed. Both sides read it from a directory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ A_CALL: Final = 100
 
 
 def cpu_of(work: Callable[[], object]) -> float:
-    """Run once; return seconds of CPU time, of all threads."""
+    """Run the work once; return the CPU seconds of all threads."""
     begun = time.process_time()
     work()
     return time.process_time() - begun
 
 
 def works_of(records: pa.Table, folder: Path) -> tuple[dict[str, Callable[[], object]], int]:
-    """Return what is measured of an object of these records, and how many bytes it has."""
+    """Return the works to measure on an object of these records, and its size in bytes."""
     epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
     tail = Tail(epoch=epoch, slot=1, position=1, setsum=Setsum.zero(), log_bytes=0)
     link, data = encode_data(records, tail, writer="bench")
@@ -67,7 +67,7 @@ def works_of(records: pa.Table, folder: Path) -> tuple[dict[str, Callable[[], ob
 
 
 def objects(rounds: int, folder: Path) -> None:
-    """Print what objects cost to write and to read, by the size of their records."""
+    """Print the cost of writing and reading objects, by the size of their records."""
     written, read = [], []
     for size in SIZES:
         count = max(1, OBJECT_BYTES // size)
@@ -92,7 +92,7 @@ def objects(rounds: int, folder: Path) -> None:
 
 
 async def _append(total: int, size: int) -> float:
-    """Append records a hundred a call, to a store in memory; return CPU seconds for 100,000."""
+    """Append 100 records per call to a store in memory; return CPU seconds for 100,000."""
     pool = [noise(A_CALL, size) for _ in range(8)]
     log = await create_log(
         MemoryStore(),
@@ -118,7 +118,7 @@ async def _append(total: int, size: int) -> float:
 
 
 def appends(rounds: int) -> None:
-    """Print what appends cost from the call to the bytes."""
+    """Print the cost of appends, from the call to the stored bytes."""
     rows = []
     for size, total in ((100, 200_000), (1_024, 50_000)):
         took = [asyncio.run(_append(total, size)) for _ in range(rounds)]

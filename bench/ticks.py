@@ -1,8 +1,8 @@
-"""What it takes to open and read a collection of the demo's size, by how many ticks it came in.
+"""The cost of opening and reading a collection of the demo's size, by its number of ticks.
 
-As many rows as the demo's flights have come in 20 ticks and in 10,000, with all history kept, and
-are merged as `ingest --follow` does. Then a newcomer opens the shard and reads it as of now; the
-median of five is told. The store is in memory, and its requests are counted.
+As many rows as the demo's flights arrive in 20 ticks, and in 10,000. All history is kept. Merges
+run as with `ingest --follow`. Then a new handle opens the shard and reads it as of now; the figures
+are medians of five. The store is in memory and counts requests.
 
     python bench/ticks.py [--rows N] [--ticks N N]
 """
@@ -22,10 +22,10 @@ AIM = 2.0
 
 
 class Growing(Year):
-    """A shard to which each tick brings rows of new keys."""
+    """A shard to which each tick adds rows of new keys."""
 
     def replaced(self, moment: int) -> pa.Table:
-        """Return the updates of a tick: nothing is taken back."""
+        """Return the updates of a tick, which only add rows."""
         start = self.clock.ticks * self.rows
         keys = np.arange(start, start + self.rows)
         self.newest[keys] = moment
@@ -36,7 +36,7 @@ class Growing(Year):
 
 
 async def grown(rows: int, ticks: int) -> Figures:
-    """Return what a newcomer finds after so many ticks."""
+    """Return the figures of a new handle after ``ticks`` ticks."""
     year = Growing(rows // ticks, rows, None)
     for _ in range(ticks):
         await year.tick()

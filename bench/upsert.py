@@ -1,11 +1,11 @@
-"""How fast a few rows are upserted into many, beside Delta's MERGE.
+"""The speed of an upsert of a few rows into many, next to Delta's MERGE.
 
-One collection, and one Delta table with deletion vectors, hold the same rows; each is compacted
-first. Each round brings one Parquet file of rows with random keys, most of which are there: our
-side ingests it as a tick of an upsert source, from looking for it to the commit of what it takes
-back and brings; Delta's merges it, matched rows updated and others inserted. All in one warm
-session; the local engine, which needs none, is told besides. Seconds are medians, ratios are
-medians over the rounds; requests are those of one round.
+One collection, and one Delta table with deletion vectors, have the same rows. Both are compacted
+first. Each round adds one Parquet file of rows with random keys, most of which exist. tidelog
+ingests it as a tick of an upsert source, from the listing to the commit of old and new rows. Delta
+merges it: it updates matched rows and inserts the others. Both run in one warm session. The local
+engine, which needs no session, has a line of its own. Seconds and ratios are medians over the
+rounds; requests are those of one round.
 
     python bench/upsert.py --delta FOLDER_OF_JARS [--rows N] [--changed N] [--rounds N]
 """
@@ -39,7 +39,7 @@ SCHEMA = "id bigint, user varchar, amount double, note varchar"
 
 
 def write_rows(path: Path, rows: str) -> None:
-    """Write rows, about 60 bytes each, whose ids are those of a query ``id``."""
+    """Write rows, about 60 bytes each, with the ids of the query ``rows``."""
     salt = int(path.stem) if path.stem.isdigit() else 0
     duckdb.sql(f"""
         COPY (
@@ -52,7 +52,7 @@ def write_rows(path: Path, rows: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Ours:
-    """A collection, fed by the files of a folder; each call brings one more."""
+    """A collection of the files of a folder; each call ingests the new files."""
 
     name: str
     folder: Path
@@ -126,7 +126,7 @@ class Merge:
 
 
 def measure(spark: SparkSession, folder: Path, *, rows: int, changed: int, rounds: int) -> None:
-    """Print what each side took."""
+    """Print the seconds of each side."""
     ours = [
         Ours(name="spark", folder=folder, spark=spark, summary=Summary()),
         Ours(name="local", folder=folder, spark=None, summary=Summary()),
@@ -183,7 +183,7 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, changed: int, round
 
 
 async def counted(side: Ours) -> int:
-    """Return how many rows a collection has now."""
+    """Return the present number of rows of a collection."""
     location = await connect(side.url)
     found: int = (await (await location.collection("rows")).snapshot()).num_rows
     return found

@@ -1,17 +1,19 @@
-"""What a shard that is written each second for a day has come to, and so after a year.
+"""The state of a shard that is written each second for a day, and an estimate for a year.
 
-Each tick replaces some rows of a keyed collection, as an upsert source does, and is committed with
-its retention in one request; what is due is merged beside, what vanished is deleted an hour later.
-The wall clock is made up, a second a tick; the store is in memory, and its requests are counted;
-dollars are those of S3. At each doubling of the time it is told what a newcomer finds: how many
-batches, how quickly the state is open and read; how often a row was written, by merges and when it
-came; how many rows are stored for one that can be told apart from all others by who reads (each
-update after since, and each row that is there at since).
+Each tick replaces some rows of a keyed collection, as an upsert source does. It is committed with
+its retention in one request. Due merges run concurrently, and merged objects are deleted after an
+hour. The wall clock is simulated: a second per tick. The store is in memory and counts requests, at
+S3's prices. At each doubling of the time, the program prints these figures of a new handle.
 
-What a year comes to is told by the law that the doublings follow: a straight line over the
-logarithm of the ticks, or over their inverse, fitted to the figures from the fourth hour on. With
-several shards each has its share of the rows and keys, and is written each second: what all come to
-is told.
+- The number of batches, and the seconds to open the state and to read it.
+- The writes of each row, by its tick and by merges.
+- The stored rows for each row that a reader can distinguish. Such rows are the updates after since,
+  and the rows as of since.
+
+The estimate for a year follows the law of the doublings: a straight line over the logarithm of the
+ticks, or over their inverse. It is fitted to the figures after the fourth hour. With several
+shards, each has its share of the rows and keys and is written each second. The figures then cover
+all shards.
 
     python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h] [--shards N]
 """
@@ -50,7 +52,7 @@ YEAR_TICKS = 365 * 86_400
 
 
 class MadeUpClock(SystemClock):
-    """The machine's clock, but wall time goes on a second a tick."""
+    """The machine's clock, except that wall time advances one second per tick."""
 
     ticks = 0
 
@@ -60,7 +62,7 @@ class MadeUpClock(SystemClock):
 
 @dataclass(slots=True)
 class Year:
-    """A shard that is written each second."""
+    """A shard that is written once per simulated second."""
 
     rows: int
     keys: int
@@ -93,7 +95,7 @@ class Year:
         )
 
     async def tick(self) -> None:
-        """Replace some rows, and merge what has come to be due."""
+        """Replace some rows, and run due merges."""
         moment = 1_000 * self.clock.ticks
         table = self.replaced(moment)
         self.appended += table.num_rows
@@ -108,8 +110,8 @@ class Year:
             self.merged += await compact(self.shard, merges_max=1)
 
     def replaced(self, moment: int) -> pa.Table:
-        """Return the updates of a tick: each key gets the moment as its value."""
-        # Some keys change often, most seldom.
+        """Return the updates of a tick: each chosen key gets the moment as its value."""
+        # Some keys change often, and most keys seldom.
         chosen = np.unique((self.keys * self.dice.random(self.rows) ** 3).astype(np.int64))
         old = self.newest[chosen]
         there = old >= 0
@@ -122,11 +124,11 @@ class Year:
         return pa.table([pa.array(c, pa.int64()) for c in columns], names).cast(SCHEMA.updates)
 
     def told_apart(self) -> int:
-        """Return how many updates there are for who reads from since on."""
+        """Return the number of updates that a reader from since on can distinguish."""
         since = self.shard.state.since or 0
         if not since:
             return self.appended
-        # What was there at since is about what is there now: keys come, and none goes.
+        # No key is ever removed, so as of since about as many rows exist as now.
         return int((self.newest >= 0).sum()) + sum(self.by_tick[since // 1_000 + 1 :])
 
     async def measured(self) -> Figures:
@@ -166,7 +168,7 @@ class Year:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one shard has come to, or several: the mean of what each is, the sum of costs."""
+    """The figures of one shard, or of several: means of their figures, and sums of their costs."""
 
     ticks: int
     updates: int
@@ -217,7 +219,7 @@ COLUMNS = (
 
 
 def together(found: list[Figures]) -> Figures:
-    """Return what several shards come to, side by side."""
+    """Return the figures of several shards together."""
     total: dict[str, Any] = {}
     for name in Figures.__dataclass_fields__:
         values = [getattr(one, name) for one in found]
@@ -226,9 +228,9 @@ def together(found: list[Figures]) -> Figures:
 
 
 def after_a_year(told: list[Figures]) -> str:
-    """Say what a year comes to, by the line that fits best what was told from the fourth hour on.
+    """Return the estimate for a year, by the line that best fits the figures after the fourth hour.
 
-    That is one over the logarithm of the ticks, or one over their inverse: what settles.
+    The line is over the logarithm of the ticks, or over their inverse for a figure that converges.
     """
     fitted = [one for one in told if one.ticks >= 4 * HOUR_TICKS]
     if len(fitted) < 3:

@@ -1,9 +1,10 @@
 """Read the demo's collection in plain PySpark.
 
-``make demo``, then ``python examples/flights_on_spark.py``.
-Nothing of tidelog is imported: that it is installed is enough, where Spark's workers find it. They
-run PATH's ``python3`` unless PYSPARK_PYTHON says otherwise, so activate the virtual environment,
-or set that.
+Run ``make demo`` first, then ``python examples/flights_on_spark.py``.
+
+The program imports nothing of tidelog, but Spark's workers must find it installed. Without
+PYSPARK_PYTHON they run the first ``python3`` of PATH. So activate the virtual environment, or set
+that variable.
 """
 
 import os

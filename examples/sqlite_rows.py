@@ -1,9 +1,9 @@
-"""A kind of source of one's own: the rows of a table of SQLite, by their rowid.
+"""A custom kind of source: the rows of an SQLite table, by their rowid.
 
     python examples/sqlite_rows.py app.db orders ./lake
 
-Run it again when the table has more rows: each is in once. For `tidelog ingest` and for Spark's
-workers to find a kind, the package that brings it names it in its pyproject.toml:
+Run it again when the table has more rows: each row is in the collection once. `tidelog ingest` and
+Spark's workers find a kind if its package names it in pyproject.toml:
 
     [project.entry-points."tidelog.sources"]
     sqlite = "my_package.sqlite_rows:SqliteRows"
@@ -29,7 +29,7 @@ BATCH_ROWS = 10_000
 
 @register_kind
 class SqliteRows(SourceKind):
-    """Rows of a table that are only ever added, with rowids that only rise."""
+    """The rows of a table that only grows, with rising rowids."""
 
     name = "sqlite"
     knows: ClassVar[Mapping[str, str]] = {"database": "the file", "table": "the table"}
@@ -41,23 +41,23 @@ class SqliteRows(SourceKind):
         self.quoted = '"' + self.table.replace('"', '""') + '"'
 
     def query(self, sql: str, *values: int) -> list[tuple[Any, ...]]:
-        """Run a query; nothing is written, and no database is made."""
+        """Run a query, without writing and without creating a database."""
         with closing(sqlite3.connect(f"{self.database}?mode=ro", uri=True)) as connection:
             return connection.execute(sql, values).fetchall()
 
     async def columns(self) -> pa.Schema:
-        """Return the table's columns; what SQLite calls neither a number nor bytes is text."""
+        """Return the table's columns; a type that is neither a number nor bytes becomes text."""
         found = self.query(f"PRAGMA table_info({self.quoted})")
         fields = [(name, TYPES.get(kind.upper(), pa.string())) for _, name, kind, *_ in found]
         return pa.schema(fields)
 
     async def head(self) -> Frontier:
-        """Return the rowid before which all rows are."""
+        """Return the first rowid after all rows."""
         ((most,),) = self.query(f"SELECT coalesce(max(rowid), -1) + 1 FROM {self.quoted}")
         return {self.table: most}
 
     async def proof(self, found: RowRange) -> str:
-        """Return a hash of the rows: one that was changed since it was taken is found out."""
+        """Return a hash of the rows, which detects a row that changed after it was bound."""
         rows = self.rows(found.start, found.limit)
         return hashlib.sha256(repr(rows).encode()).hexdigest()
 
@@ -71,13 +71,13 @@ class SqliteRows(SourceKind):
                 yield pa.table(list(map(list, zip(*rows, strict=True))), schema=schema)
 
     def rows(self, start: int, limit: int) -> list[tuple[Any, ...]]:
-        """Return the rows from one rowid on and before another, each after its rowid."""
+        """Return the rows in a range of rowids, each with its rowid first."""
         sql = f"SELECT rowid, * FROM {self.quoted} WHERE rowid >= ? AND rowid < ? ORDER BY rowid"
         return self.query(sql, start, limit)
 
 
 def main(database: str, table: str, lake: str) -> None:
-    """Bring a table's new rows into the collection of its name."""
+    """Ingest a table's new rows into the collection of its name."""
     with tidelog.connect(lake, create=True) as location:
         if table not in location.collections():
             settings = {"database": str(Path(database).absolute()), "table": table}
