@@ -56,7 +56,7 @@ def test_a_fork_goes_its_own_way(cli: Cli) -> None:
     assert bodies(cli, "a") == ["a 0.0", "a 0.1", "a 1.0", "a 1.1"]
 
     refused(cli("log", "destroy", "a", "--yes", "--grace", "0"), "destroy these first: b")
-    refused(cli("log", "pin", "release", "a", "b"), "is a fork")
+    refused(cli("log", "pin", "release", "a", "b"), "the fork 'b' reads")
     told = cli.done("log", "describe", "b").object
     assert told["origin"] == {"log": "a", "pin": "b"}
     assert cli.done("log", "destroy", "b", "--yes", "--grace", "0").object["log"] == "b"
@@ -186,7 +186,7 @@ def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
     for verb in (["describe"], ["scan"], ["collect"], ["cursor", "list"], ["scrub"]):
         refused(cli("log", *verb, "a"), "was destroyed")
     assert cli.done("log", "destroy", "a", "--yes", "--grace", "0").object["deleted"] == 0
-    refused(cli("log", "create", "a"), "stays taken")
+    refused(cli("log", "create", "a"), "names are not reused")
 
 
 def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
     for seqno in (first - 1, last + 1):
         said = cli("shard", "state", "s", "--seqno", str(seqno))
         assert said.status == 2
-        assert f"{first} to {last} are kept" in said.complaint
+        assert f"{first} to {last} exist" in said.complaint
 
 
 def test_a_spine_is_drawn_in_the_order_of_times() -> None:

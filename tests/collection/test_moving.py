@@ -115,7 +115,7 @@ async def test_a_location_moves_from_place_to_place(
             location.shards(),
             append(location, -1),
         ):
-            with pytest.raises(ConsensusMoved, match="open the location again"):
+            with pytest.raises(ConsensusMoved, match="open it again"):
                 await work
         location = await opened(store)
         shard = location.shard("s")

@@ -71,7 +71,7 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     assert await contents(kind, neighbour) == beside
     # The name stays taken, for whoever has slept.
     for protocol in ("slot", "manifest"):
-        with pytest.raises(NameTaken, match="stays taken"):
+        with pytest.raises(NameTaken, match="names are not reused"):
             await shelf_on(store).create("a", protocol=protocol)
 
 

@@ -52,7 +52,7 @@ async def test_of_a_table_with_one_bad_record_nothing_is_appended(key: int, valu
     log = await logs.create("log")
     rows = [(b"k", bytes(BATCH_BYTES))] * 2 + [(bytes(key), bytes(value))]
     table = pa.table({"key": [row[0] for row in rows], "value": [row[1] for row in rows]})
-    with pytest.raises(UsageError, match="has at most"):
+    with pytest.raises(UsageError, match="must have at most"):
         await log.append_arrow(table)
     assert await log.next_sequence() == 1
     await log.close()

@@ -83,7 +83,7 @@ async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
     log = await filled(logs, "x")
     fork = await logs.fork("x", "f")
     (held,) = await log.checkpoints()
-    with pytest.raises(UsageError, match="holds what the fork 'f' begins with"):
+    with pytest.raises(UsageError, match="the fork 'f' reads the records"):
         await log.drop_checkpoint(held.name)
     await log.seal()
     await log.compact(everything=True)
@@ -210,7 +210,7 @@ async def test_a_fork_that_comes_while_its_source_is_dropped_wins_or_is_none() -
 
     with (
         patch.object(Forks, "settle", then_fork),
-        pytest.raises(UsageError, match="forks of the log read"),
+        pytest.raises(UsageError, match="forks read the log's objects"),
     ):
         await logs.drop("x")
     log = await logs.open("x")

@@ -18,16 +18,16 @@ HOURLY = Sealing(age_us=3_600 * 10**6)
 async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing | None) -> None:
     """Only a sealed segment is retired, and a quiet segment is sealed by its age alone."""
     logs = keyed_logs()
-    with pytest.raises(UsageError, match="retention by age needs"):
+    with pytest.raises(UsageError, match="retention by age deletes only"):
         await logs.create("log", sealing=sealing, retention=DAY)
     assert await logs.names() == []
 
     log = await logs.create("log", sealing=sealing)
-    with pytest.raises(UsageError, match="retention by age needs"):
+    with pytest.raises(UsageError, match="retention by age deletes only"):
         await log.configure(retention=DAY)
     assert not (await log.describe()).retention.is_set
     await log.configure(sealing=HOURLY, retention=DAY)
-    with pytest.raises(UsageError, match="retention by age needs"):
+    with pytest.raises(UsageError, match="retention by age deletes only"):
         await log.configure(sealing=sealing or Sealing())
     assert (await log.describe()).sealing == HOURLY
     await log.close()

@@ -114,7 +114,7 @@ class KeyedHistory:
         """Refuse to read from where records were retired; 0 is the oldest that is left."""
         if 0 < start < oldest:
             raise SequenceRetired(
-                "the first of these records were let go of: start at the oldest left, or at 0",
+                "the first of these records were retired: start at the oldest sequence, or at 0",
                 start=start,
                 oldest=oldest,
             )
@@ -188,7 +188,9 @@ class KeyedHistory:
     def checkpoint(self, name: str, now_us: int) -> CheckpointInfo:
         """Name what is readable."""
         if name in self.checkpoints:
-            raise NameTaken(f"there is a checkpoint {name!r} already: drop it, or choose another")
+            raise NameTaken(
+                f"a checkpoint named {name!r} already exists: drop it, or choose another name"
+            )
         self.make_durable()
         self.compact()
         made = CheckpointInfo(
@@ -201,13 +203,13 @@ class KeyedHistory:
     def kept_at(self, name: str) -> KeyedHistory:
         """Return all as it was when a checkpoint was made."""
         if name not in self.checkpoints:
-            raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
+            raise NoSuchCheckpoint(f"no checkpoint named {name!r}: list the checkpoints")
         return self.kept[name]
 
     def drop_checkpoint(self, name: str) -> None:
         """Forget a name."""
         if name not in self.checkpoints:
-            raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
+            raise NoSuchCheckpoint(f"no checkpoint named {name!r}: list the checkpoints")
         del self.checkpoints[name], self.kept[name]
 
     def fork(self) -> KeyedHistory:

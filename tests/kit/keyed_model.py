@@ -181,13 +181,13 @@ class ModelReads(KeyedReads):
             if number is not None and (type(number) is not int or number < 0):
                 raise UsageError("a segment's id is a whole number (int) from 0 on", id=number)
         if last is not None and last < first:
-            raise UsageError("the range of segments goes the wrong way", first=first, last=last)
+            raise UsageError("the range of segments is reversed", first=first, last=last)
         windows = [(one.id, one.start, one.limit) for one in self._segments()]
         if not windows or windows[-1][2] is not None:  # The active one is there, be it empty.
             windows.append((self.history.active_id, self.history.active_start, None))
         found = [one for one in windows if first <= one[0] and (last is None or one[0] < last)]
         if not found:
-            raise NoSuchSegment("there is no such segment: list those that there are", id=first)
+            raise NoSuchSegment("no segment has that id: list the segments", id=first)
         return found[0][1], found[-1][2]
 
     async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
@@ -274,7 +274,7 @@ class ModelReads(KeyedReads):
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise HandleError("the handle is closed: open another", log=self.name)
+            raise HandleError("the handle is closed: open the log again", log=self.name)
 
 
 class MemoryKeyed(ModelReads, KeyedWrites):
@@ -433,7 +433,7 @@ class MemoryLake:
         self, name: str, *, visibility: str = MEMORY, batching: object = None
     ) -> MemoryKeyed:
         if visibility not in (MEMORY, DURABLE):
-            raise UsageError("a visibility is 'memory' or 'durable'", given=visibility)
+            raise UsageError("visibility must be 'memory' or 'durable'", given=visibility)
         return MemoryKeyed(name, self._history(name), self.clock, visibility)
 
     async def keyed_reader(
@@ -457,7 +457,7 @@ class MemoryLake:
 
     def _history(self, name: str) -> KeyedHistory:
         if name not in self.histories:
-            raise NoSuchLog(f"there is no keyed log {name!r}: list those that there are")
+            raise NoSuchLog(f"the keyed log {name!r} does not exist: list the keyed logs")
         return self.histories[name]
 
     def _check_free(self, name: str) -> None:

@@ -145,7 +145,7 @@ def test_options_say_which_keys() -> None:
         ({"key": "\ud800"}, "that is no text"),
         ({"key": "a" * 16_385}, "a key must have at most 16384 bytes"),
         ({"start": "soon"}, "neither a sequence"),
-        ({"start": "9", "limit": "5"}, "goes the wrong way"),
+        ({"start": "9", "limit": "5"}, "is reversed"),
         ({"limit": "-1"}, "whole number"),
         ({"txnAppId": "a"}, "is one for writing"),
         ({"asOf": "1"}, "there is no option 'asOf'"),

@@ -160,7 +160,7 @@ async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_l
             await store.delete([first.path])
 
     late = await open_view(Interposed(store, before=before), clock=CLOCK)
-    with pytest.raises(PositionCollected, match=f"the oldest is {first.limit}"):
+    with pytest.raises(PositionCollected, match=f"the oldest record is {first.limit}"):
         await late.fragments(1, 30)
 
 

@@ -57,9 +57,9 @@ def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
         (["/a", "s3://b/a"], "different stores"),
         (["s3://a/x", "s3://b/x"], "different stores"),
         (["s3://a/x?region=eu", "s3://a/y"], "different stores"),
-        (["/a/x", "/a/y", "/a/x/"], "named twice"),
+        (["/a/x", "/a/y", "/a/x/"], "occurs twice"),
         (["/a", ""], "empty"),
-        (["/a", "ftp://x"], "not known"),
+        (["/a", "ftp://x"], "not a known scheme"),
     ],
 )
 def test_places_that_are_refused(places: list[str], words: str) -> None:

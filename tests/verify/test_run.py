@@ -68,7 +68,7 @@ def test_a_later_run_goes_on_from_the_cut(protocol: str) -> None:
     assert second.figures.resumed_at == first.figures.records + 1
     assert second.figures.replays >= 1
     other = "manifest" if protocol == "slot" else "slot"
-    with pytest.raises(UsageError, match=f"of the protocol {protocol}"):
+    with pytest.raises(UsageError, match=f"with the protocol {protocol}"):
         run(store, settings_of(protocol=other))
 
 

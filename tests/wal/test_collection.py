@@ -202,7 +202,7 @@ def test_a_log_that_does_not_add_up_is_not_collected() -> None:
         replace(tree.manifest, initial_seq_no=4),
     ):
         tree.manifest = broken
-        with pytest.raises(CorruptionError, match="scrub it"):
+        with pytest.raises(CorruptionError, match="scrub the log"):
             tree.plan(9)
 
 

@@ -340,7 +340,7 @@ async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
         if (op, key) == ("get", MANIFEST) and wrote:
             raise CorruptionError("the store gave other bytes than it announced")
 
-    with pytest.raises(OutcomeUnknown, match="is not known") as told:
+    with pytest.raises(OutcomeUnknown, match="check for a concurrent collection failed") as told:
         await cursors_on(Interposed(store, before=before)).create("c", 3)
     assert told.value.outcome is Outcome.UNKNOWN
     assert (await cursors_on(store).load("c")).position == 3

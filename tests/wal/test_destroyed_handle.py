@@ -104,11 +104,11 @@ async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
     sleeper = await shelf_on(store).open("a", batching=BATCHING)
     await sleeper.append([b"third"])
     await shelf_on(store).destroy("a", grace_us=0)
-    with pytest.raises(OutcomeUnknown, match="was destroyed"):
+    with pytest.raises(OutcomeUnknown, match="destroyed the log"):
         await sleeper.append([b"of a log that is gone"])
     assert f"log/a/{fragment_path(4)}" in store.objects
 
-    with pytest.raises(NameTaken, match="stays taken"):
+    with pytest.raises(NameTaken, match="names are not reused"):
         await shelf_on(store).create("a", protocol="manifest")
     await shelf_on(store).destroy("a", grace_us=0)
     assert f"log/a/{fragment_path(4)}" not in store.objects

@@ -93,7 +93,7 @@ async def test_a_list_that_was_changed_or_lost_is_told() -> None:
         with pytest.raises(CorruptionError):
             await with_all_epochs(store, chain)
     await store.delete([path])
-    with pytest.raises(CorruptionError, match="not there"):
+    with pytest.raises(CorruptionError, match="missing list"):
         await with_all_epochs(store, chain)
 
 

@@ -92,13 +92,13 @@ def test_values_that_each_repeat_the_one_before_are_refused() -> None:
 BODY = PageBytes(body=plain([b"a", b"bc"]), values=2)
 MANY = 2**40
 LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"rows": MANY}, "promises 1099511627776 records"),
-    ({}, {"rows": RECORDS_MAX + 1}, "promises 8388609 records"),
+    ({}, {"rows": MANY}, "declares 1099511627776 records"),
+    ({}, {"rows": RECORDS_MAX + 1}, "declares 8388609 records"),
     ({}, {"rows": 3}, "larger than its column"),
-    ({}, {"group_rows": MANY}, "others than it says"),
+    ({}, {"group_rows": MANY}, "do not add up"),
     ({"values": MANY}, {}, "differ in length"),
-    ({"pages": [PageBytes(body=BODY.body, values=1)]}, {}, "cut off|of another kind|out of order"),
-    ({"pages": [PageBytes(body=b"", values=2, size=2**31 - 1)]}, {}, "promises 2147483679 bytes"),
+    ({"pages": [PageBytes(body=BODY.body, values=1)]}, {}, "truncated|another type|out of order"),
+    ({"pages": [PageBytes(body=b"", values=2, size=2**31 - 1)]}, {}, "declare 2147483679 bytes"),
     (
         {"pages": [PageBytes(kind=2, body=plain([b"a"]), values=2**30), BODY]},
         {},

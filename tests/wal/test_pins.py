@@ -138,8 +138,8 @@ async def test_bad_input_is_told_before_anything_is_written() -> None:
         await collect_to(store, 9)
         keys = set(store.objects)
         for start, limit, told in (
-            (0, 99, "the log ends before 99, its next position is 21"),
-            (12, 12, "at least one record"),
+            (0, 99, "the log's next position, 21, not 99"),
+            (12, 12, "at least one of"),
             (14, 12, "ends before it starts"),
         ):
             with pytest.raises(UsageError, match=told):

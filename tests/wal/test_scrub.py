@@ -117,7 +117,7 @@ async def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
 
     await changed(store, lambda m: replace(m, snapshots=(), fragments=m.fragments[-2:]))
     manifest = decode_manifest((await store.get(MANIFEST)).data)
-    with pytest.raises(PositionCollected, match="the oldest is"):
+    with pytest.raises(PositionCollected, match="the oldest record is"):
         await (await opened(store)).scrub(manifest.oldest - 1)
 
 
@@ -243,7 +243,7 @@ async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str
     if name == "before the first is read":
         inner = MemoryStore()
         await written(kind, inner, 30)
-        with pytest.raises(PositionCollected, match="the oldest is 57"):
+        with pytest.raises(PositionCollected, match="the oldest record is 57"):
             await (await opened(Collected(inner, MEANWHILE[name]))).scrub(2, limit=9)
 
 

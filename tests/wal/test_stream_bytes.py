@@ -205,7 +205,7 @@ def test_controls_that_do_not_fit_break_the_chain() -> None:
     for control in (Control(op=CLOSE, stream=b"a"), Control(op=META, stream=b"a")):
         records = records_at(tail, [b""], [encode_control(control)])
         link, data = encode_data(records, tail, writer="w")
-        with pytest.raises(CorruptionError, match="does not fit"):
+        with pytest.raises(CorruptionError, match="contradicts the open streams"):
             step(tail, link, len(data))
 
 

@@ -93,7 +93,7 @@ async def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None
     before = (await store.get(MANIFEST)).data
     records = place_records(pa.array([b"x"], pa.binary()), start=9, timestamp_us=7)
     await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
-    with pytest.raises(CorruptionError, match="move it away"):
+    with pytest.raises(CorruptionError, match="move the fragment away"):
         await opened(store)
     assert (await store.get(MANIFEST)).data == before
 

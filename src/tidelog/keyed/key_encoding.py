@@ -173,9 +173,9 @@ def _u32(number: int) -> bytes:
 
 def _checked(number: int, most: int) -> int:
     if type(number) is not int or not 0 <= number <= most:
-        raise UsageError(f"a number here is from 0 to {most}", given=quoted(number))
+        raise UsageError(f"the number must be from 0 to {most}", given=quoted(number))
     return number
 
 
 def _no_key(data: bytes) -> UsageError:
-    return UsageError("this is no storage key of that kind", given=data[:64].hex())
+    return UsageError("the bytes are not a storage key of that kind", given=data[:64].hex())

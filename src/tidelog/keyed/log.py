@@ -86,7 +86,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     def __post_init__(self) -> None:
         KeyedReader.__post_init__(self)
         if self.visibility not in (MEMORY, DURABLE):
-            raise UsageError(f"visibility is {MEMORY!r} or {DURABLE!r}", found=self.visibility)
+            raise UsageError(f"visibility must be {MEMORY!r} or {DURABLE!r}", found=self.visibility)
         self._pending = PendingAppends(settled=self._settled, failed=self._failed)
 
     async def append(
@@ -124,7 +124,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
                     await self._pending.positions(placed)
                 rows = sum(len(done.values) for done in placed)
                 raise LogFull(
-                    "too much is waiting to be appended: append the rest of the table later",
+                    "the queue of appends is full: append the rest of the table later",
                     rows_taken=rows,
                 ) from error
             first = one.placed.position if first is None else first
@@ -170,7 +170,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
             if sealed is not None:
                 return sealed
             await standing.clock.sleep(backoff_us(attempt, standing.clock))
-        raise ContentionError("others sealed or compacted first at every try: try again")
+        raise ContentionError(
+            f"gave up after {TRIES} tries: other processes kept sealing or compacting first; try "
+            "again"
+        )
 
     async def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
         """Compact loose fragments into runs; see `KeyedWrites`.
@@ -244,7 +247,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 return checkpoint_info(name, made)
             await self.compact(everything=True)
             await standing.clock.sleep(backoff_us(attempt, standing.clock))
-        raise ContentionError("others compacted first at every try: try again")
+        raise ContentionError(
+            f"gave up after {TRIES} tries: other processes kept compacting first; try again"
+        )
 
     async def drop_checkpoint(self, name: str) -> None:
         self._check_open()
@@ -372,5 +377,5 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
 def _check(keys: pa.BinaryArray) -> None:
     if not len(keys):
-        raise UsageError("an append has at least one record")
+        raise UsageError("an append must have at least one record")
     check_lengths(keys)

@@ -69,11 +69,11 @@ class KeyedLogs:
             lambda state: decide_made(state, sealing=sealing, retention=retention)
         ):
             told = (
-                "was dropped, and its name stays taken"
+                "was dropped, and names are not reused"
                 if standing.state.is_dropped
-                else ("is there already")
+                else ("already exists")
             )
-            raise NameTaken(f"a keyed log {name!r} {told}: choose another name")
+            raise NameTaken(f"a keyed log named {name!r} {told}: choose another name")
         return await self.open(name)
 
     async def open(
@@ -150,7 +150,7 @@ class KeyedLogs:
         """
         target = self._standing(name)
         _check_free(name)
-        taken = NameTaken(f"there is, or was, a keyed log {name!r}: choose another name")
+        taken = NameTaken(f"a keyed log named {name!r} exists or existed: choose another name")
         if (await target.machine.refresh()).is_made:
             raise taken
         origin = await self._living(source)
@@ -165,7 +165,10 @@ class KeyedLogs:
                 if not is_made:
                     raise taken
                 return await self.open(name)
-        raise ContentionError("the source was collected faster than it could be forked: try again")
+        raise ContentionError(
+            f"gave up after {TRIES} tries: collectors kept deleting records that the fork needs; "
+            "try again"
+        )
 
     async def drop(self, name: str) -> None:
         """Drop a keyed log permanently; its name is never reused.
@@ -214,14 +217,16 @@ class KeyedLogs:
         try:
             check_living(state)
         except NoSuchLog as error:
-            told = "was dropped" if state.is_dropped else "is not there"
+            told = "was dropped" if state.is_dropped else "does not exist"
             plain = await first_entry(self.store, f"{log_folder(name)}/")
             told += (
-                "" if plain is None else f", but a log without keys is ('tidelog log scan {name}')"
+                ""
+                if plain is None
+                else f", but a log without keys has that name ('tidelog log scan {name}')"
             )
             raise NoSuchLog(
-                f"the keyed log {name!r} {told}: 'tidelog keyed list' shows those that there are, "
-                "'tidelog keyed create' makes one"
+                f"the keyed log {name!r} {told}: 'tidelog keyed list' lists the logs, 'tidelog "
+                "keyed create' creates one"
             ) from error
         return standing
 
@@ -256,4 +261,7 @@ def _check_free(name: str) -> None:
         UsageError: the name is reserved.
     """
     if is_kept_for_forks(name):
-        raise UsageError(f"{name!r} cannot be the name of a keyed log: choose one that no fork has")
+        raise UsageError(
+            f"{name!r} cannot be the name of a keyed log: fork_ with 16 hex digits is reserved "
+            "for forks"
+        )

@@ -111,9 +111,9 @@ class KeyedReader(KeyedReads):
         self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
     ) -> Following:
         if key is not None and prefix is not None:
-            raise UsageError("follow a key or a prefix, not both")
+            raise UsageError("follow takes a key or a prefix, not both")
         if self.at_checkpoint is not None:
-            raise UsageError("nothing comes to a checkpoint: follow the log itself")
+            raise UsageError("a checkpoint gets no new records: follow the log itself")
         check_sequences(start or 0)
         if key is not None:
             wanted = KeyedWanted(key=check_key(key))
@@ -194,7 +194,8 @@ class KeyedReader(KeyedReads):
             except ObjectNotFound as error:
                 if attempt + 1 == TRIES:
                     raise ReadOvertaken(
-                        "runs were merged and deleted meanwhile: go on after the last key",
+                        "a compactor merged and deleted runs during the read: continue after the "
+                        "last key",
                         why=error,
                     ) from error
 
@@ -312,7 +313,7 @@ class KeyedReader(KeyedReads):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise HandleError("the handle is closed: open another", log=self.name)
+            raise HandleError("the handle is closed: open the log again", log=self.name)
 
     def _scan(self, wanted: KeyedWanted) -> ViewScan:
         check_sequences(wanted.start, wanted.limit)
@@ -364,5 +365,5 @@ def _window(view: KeyedView, segments: tuple[int, int | None]) -> tuple[int, int
     known = segments_of(view.state)
     found = [one for one in known if one.id >= first and (last is None or one.id < last)]
     if not found:
-        raise NoSuchSegment("there is no such segment: list those that are left", first=first)
+        raise NoSuchSegment("no segment has that id: list the segments", first=first)
     return found[0].start, found[-1].limit

@@ -132,7 +132,9 @@ class KeyedInfo:
 
 def _check_from_one(value: object, what: str) -> None:
     if type(value) is not int or value < 1:
-        raise UsageError(f"{what} is a whole number (int) from 1 on, or None", found=quoted(value))
+        raise UsageError(
+            f"{what} must be a whole number (int) of at least 1, or None", found=quoted(value)
+        )
 
 
 def check_key(key: object) -> bytes:
@@ -157,10 +159,15 @@ def check_sequences(start: int, limit: int | None = None) -> None:
             continue
         if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
             raise UsageError(
-                f"{name} is a sequence: a whole number (int) from 0 to 2^63-1", given=quoted(value)
+                f"{name} must be a sequence: a whole number (int) from 0 to 2^63-1",
+                given=quoted(value),
             )
     if limit is not None and limit < start:
-        raise UsageError("the range of sequences goes the wrong way", start=start, limit=limit)
+        raise UsageError(
+            "the range of sequences is reversed: limit must not be below start",
+            start=start,
+            limit=limit,
+        )
 
 
 def check_rows(rows: int | None) -> None:
@@ -172,7 +179,7 @@ def check_rows(rows: int | None) -> None:
     if rows is not None:
         _check_from_one(rows, "rows")
         if rows > SEQUENCE_MAX:
-            raise UsageError("rows is at most 2^63-1, or None for all", found=rows)
+            raise UsageError("rows must be at most 2^63-1, or None for all", found=rows)
 
 
 def check_settings(sealing: object, retention: object) -> None:
@@ -182,9 +189,9 @@ def check_settings(sealing: object, retention: object) -> None:
         UsageError: a value has another type.
     """
     if sealing is not None:
-        check_kind(sealing, Sealing, "sealing is a tidelog.Sealing")
+        check_kind(sealing, Sealing, "sealing must be a tidelog.Sealing")
     if retention is not None:
-        check_kind(retention, Retention, "retention is a tidelog.Retention")
+        check_kind(retention, Retention, "retention must be a tidelog.Retention")
 
 
 def check_retention(sealing: Sealing, retention: Retention) -> None:
@@ -198,8 +205,8 @@ def check_retention(sealing: Sealing, retention: Retention) -> None:
         return
     if sealing.age_us is None or sealing.age_us > age_us:
         raise UsageError(
-            "a retention by age needs segments that are sealed by then: set the age of sealing "
-            "(Sealing(age_us=), --seal-age) to at most that of the retention",
+            "a retention by age deletes only sealed segments: set the age of sealing "
+            "(Sealing(age_us=), --seal-age) to at most the age of retention",
             sealing_age_us=sealing.age_us,
             retention_age_us=age_us,
         )
@@ -213,7 +220,7 @@ def check_segments(segments: object) -> None:
     """
     if not isinstance(segments, tuple) or len(segments) != 2:
         raise UsageError(
-            "segments is (first, last): ids, of which the last is not in it, or None",
+            "segments must be (first, last): two ids, the last one exclusive, or None for no end",
             given=quoted(segments),
         )
 
@@ -227,7 +234,7 @@ def check_keys(first: object, last: object | None) -> None:
     check_key(first)
     if last is not None and check_key(last) < check_key(first):
         raise UsageError(
-            "the range of keys goes the wrong way: the first is not before the last",
+            "the range of keys is reversed: first must not be after last",
             first=quoted(first),
             last=quoted(last),
         )
@@ -251,7 +258,7 @@ def records_table(records: Sequence[tuple[bytes, bytes]]) -> tuple[pa.BinaryArra
     try:
         keys, values = zip(*records, strict=True) if records else ((), ())
         if not {*map(type, keys), *map(type, values)} <= {bytes}:
-            raise TypeError("one of them is something else")  # Arrow would accept texts.
+            raise TypeError("a key or a value has another type")  # Arrow would accept texts.
         return pa.array(keys, pa.binary()), pa.array(values, pa.binary())
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise UsageError(

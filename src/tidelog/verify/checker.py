@@ -229,7 +229,7 @@ def _why(number: int, wanted: int) -> str:
         return f"record {wanted} of the stream is missing or late: {number} comes first"
     if number < wanted:
         return f"record {number} of the stream is repeated or late: {wanted} must come next"
-    return "the record differs from the appended one"
+    return "the record was changed: it differs from the appended one"
 
 
 @dataclass(frozen=True, slots=True)

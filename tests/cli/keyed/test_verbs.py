@@ -106,7 +106,7 @@ def test_upkeep_from_seal_to_collect(filled: Cli) -> None:
     filled.done("keyed", "collect", "k")
     assert scanned(filled) == [("new", "x")]
     gone = filled("keyed", "scan", "k", "--from", "1")
-    assert (gone.status, "let go" in gone.complaint) == (1, True)
+    assert (gone.status, "were retired" in gone.complaint) == (1, True)
     assert filled.done("keyed", "describe", "k").object["oldest"] == sealed["limit"]
 
 
@@ -153,7 +153,7 @@ def test_people_are_told_in_sentences(filled: Cli) -> None:
             "keeps the last 1d"
             in said("configure", "k", "--seal-age", "1h", "--retain-age", "1d").err
         )
-        assert said("retire", "k").err.startswith("0 segments let go of")
+        assert said("retire", "k").err.startswith("0 segments were retired of")
         assert "deleted" in said("collect", "k").err
         assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")
         assert "is a fork of" in said("fork", "k", "other").err

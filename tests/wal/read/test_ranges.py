@@ -44,7 +44,7 @@ async def test_a_range_past_the_end(log: Log) -> None:
         lambda: log.scrub(99),
         lambda: log.scrub(99, limit=100),
     ):
-        with pytest.raises(UsageError, match=r"has not come to that position.*start=99 next=6"):
+        with pytest.raises(UsageError, match=r"has not reached that position.*start=99 next=6"):
             await call()
 
 

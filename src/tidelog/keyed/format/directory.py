@@ -273,13 +273,15 @@ def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
     """
     stored = (metadata.metadata or {}).get(HEAD.encode())
     if stored is None:
-        raise ValueError("it is no key directory")
+        raise ValueError("it is not a key directory")
     try:
         head = _HEADS.decode(base64.b64decode(stored, validate=True))
     except (msgspec.MsgspecError, binascii.Error) as error:
         raise ValueError("its metadata is damaged") from error
     if not 1 <= head.format <= FORMAT:
-        raise ValueError(f"it is of format {head.format}, which a later version of tidelog wrote")
+        raise ValueError(
+            f"its format is {head.format}, which a newer tidelog wrote: update tidelog"
+        )
     return DirectoryHead(
         path=head.path,
         num_bytes=head.num_bytes,
@@ -301,5 +303,5 @@ def decode_directory(data: bytes) -> tuple[DirectoryHead, KeyPiece]:
 def fitted(table: pa.Table) -> pa.Table:
     """Return a table read, in the schema `DIRECTORY`. Raises: ValueError: other columns."""
     if table.column_names != DIRECTORY.names or table.schema.types != DIRECTORY.types:
-        raise ValueError("it has other columns than a key directory")
+        raise ValueError("its columns are not those of a key directory")
     return pa.Table.from_arrays(table.columns, schema=DIRECTORY).combine_chunks()

@@ -202,8 +202,8 @@ def unpack(packed: bytes) -> Numbers:
     try:
         plain = unpacking.decompress(packed, UNPACKED_MAX)
     except zlib.error as error:
-        raise ValueError("packed numbers are cut off, or others") from error
+        raise ValueError("packed numbers are truncated or damaged") from error
     if not unpacking.eof:
-        raise ValueError("packed numbers are cut off, or far too many")
+        raise ValueError("packed numbers are truncated or too many")
     spelled = np.frombuffer(plain, np.uint8).reshape(8, -1)
     return np.ascontiguousarray(spelled.T).view("<i8").reshape(-1).astype(np.int64)

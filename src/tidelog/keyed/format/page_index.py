@@ -63,7 +63,7 @@ def _chunk(data: bytes, chunk: dict[int, Any]) -> IndexedChunk:
 def _locations(index: bytes) -> tuple[Numbers, Numbers, Numbers]:
     """Decode a list of locations at once: each is seven numbers, including headers and end."""
     if index[0] != _LOCATIONS << 4 | 9 or index[1] & 15 != _STRUCTS:
-        raise ValueError("a page index begins with something else")
+        raise ValueError("a page index has a wrong header")
     count, start = index[1] >> 4, 2
     if count == 15:
         count = 0
@@ -76,14 +76,14 @@ def _locations(index: bytes) -> tuple[Numbers, Numbers, Numbers]:
     rows = numbers.reshape(count, len(_SPELLED))
     for column, expected in enumerate(_SPELLED):
         if expected is not None and not (rows[:, column] == expected).all():
-            raise ValueError("a page index has something else in it")
+            raise ValueError("a page index has an unexpected field")
     return rows[:, 1] >> 1, rows[:, 3] >> 1, rows[:, 5] >> 1
 
 
 def _varints(data: np.ndarray[Any, np.dtype[np.uint8]], count: int) -> Numbers:
     limits = np.flatnonzero(data < 128)[:count] + 1
     if len(limits) < count:
-        raise ValueError("a page index is cut off")
+        raise ValueError("a page index is truncated")
     starts = np.concatenate([np.zeros(1, np.int64), limits[:-1]])
     used = data[: limits[-1]]
     place = np.arange(len(used)) - np.repeat(starts, limits - starts)

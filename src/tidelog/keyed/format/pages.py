@@ -37,25 +37,25 @@ def decode_page(stored: bytes | memoryview, rows: int) -> bytes:
     own = header.get(5, {})
     body = data[start:]
     if header.get(1) != _DATA_PAGE or own.get(1) != rows or own.get(2) != PLAIN:
-        raise ValueError("a page is not of the kind that it must be")
+        raise ValueError("a page has the wrong type, encoding or number of rows")
     if header.get(3) != len(body) or header.get(4, 0) & 0xFFFFFFFF != zlib.crc32(body):
-        raise ValueError("a page is not as long as it must be, or its checksum is another")
+        raise ValueError("a page has the wrong length or checksum")
     size = header.get(2, -1)
     if not 0 <= size <= SIZE_MAX:
-        raise ValueError("a page is far too large")
+        raise ValueError("a page is too large")
     try:
         plain: Any = _ZSTD.decompress(body, size, asbytes=True)
     except (pa.ArrowException, OSError) as error:
         raise ValueError("a page cannot be decompressed") from error
     if len(plain) != size:
-        raise ValueError("a page is of another size than it says")
+        raise ValueError("a page's size differs from its header")
     return bytes(plain)
 
 
 def integers_of(plain: bytes, rows: int) -> Numbers:
     """Return the values of an int64 page. Raises: ValueError: they are not ``rows`` numbers."""
     if len(plain) != 8 * rows:
-        raise ValueError("a page of numbers has others than it says")
+        raise ValueError("a page of numbers has the wrong length")
     return np.frombuffer(plain, "<i8").astype(np.int64, copy=False)
 
 
@@ -72,5 +72,5 @@ def values_of(plain: bytes, start: int, limit: int) -> list[bytes]:
         if row >= start:
             found.append(plain[begin:at])
     if at > len(plain) or (limit and begin > len(plain)):
-        raise ValueError("a page of values has others than it says")
+        raise ValueError("a page of values is truncated")
     return found

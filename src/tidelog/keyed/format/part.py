@@ -42,9 +42,16 @@ class RunPart:
     tail_xxh3: bytes
 
     def __post_init__(self) -> None:
-        require(0 < self.keys <= self.rows, "a part has fewer records than keys, or none")
-        require(self.first_key <= self.last_key, "a part's keys go the wrong way")
-        require(self.min_sequence <= self.max_sequence, "a part's sequences go the wrong way")
+        require(
+            0 < self.keys <= self.rows, "a part must have keys, and at least one record for each"
+        )
+        require(
+            self.first_key <= self.last_key, "a part's first key must not be after its last key"
+        )
+        require(
+            self.min_sequence <= self.max_sequence,
+            "a part's least sequence must not be above its greatest",
+        )
 
     def may_hold(self, start: int, limit: int) -> bool:
         """Return True if the part may have records of the sequences ``[start, limit)``."""

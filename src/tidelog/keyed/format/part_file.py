@@ -112,14 +112,14 @@ class RunPartWriter:
 
     def write(self, records: pa.Table) -> None:
         """Add records in order, all of them after those before; see `sort_records`."""
-        require(records.schema.names == KEYED_RECORDS.names, "records have other columns")
+        require(records.schema.names == KEYED_RECORDS.names, "the records have the wrong columns")
         for start in range(0, records.num_rows, PIECE_ROWS):
             self._add(records.slice(start, PIECE_ROWS))
 
     def finish(self) -> EncodedPart:
         """Return the part, which has at least one record."""
         self._write_groups(is_last=True)
-        require(self._writer is not None, "a part has a record at least")
+        require(self._writer is not None, "a part must have at least one record")
         assert self._writer is not None
         self._writer.close()
         data = self._sink.getvalue()
@@ -202,7 +202,7 @@ class RunPartWriter:
         columns = list(zip(*(group.columns[1:] for group in groups), strict=True))
         for each in columns:
             is_told = all(not (chunk.first_rows % page_rows).any() for chunk in each)
-            require(is_told, "Arrow made other pages than it was told")
+            require(is_told, "Arrow wrote pages of another size than requested")
         return PartLayout(
             page_rows=page_rows,
             group_rows=group_rows,

@@ -40,17 +40,17 @@ class PartKeys:
 
     def add(self, records: pa.Table, page_rows: int) -> None:
         """Add records, all of them after those before."""
-        require(in_order(records), "records are not in the order of (key, sequence)")
+        require(in_order(records), "records are not sorted by (key, sequence)")
         self._page_rows = page_rows
         found = self._look(records)
         first, low = found.column(KEY)[0].as_py(), found.column("min_sequence")[0].as_py()
         if not self._rows:
             self.first_key = first
         elif first == self.last_key:
-            require(low > self._open.column("max_sequence")[0].as_py(), "a sequence comes twice")
+            require(low > self._open.column("max_sequence")[0].as_py(), "a sequence occurs twice")
             found = _joined(self._open, found)
             self._open = DIRECTORY.empty_table()
-        require(not self._rows or first >= self.last_key, "keys are not in order")
+        require(not self._rows or first >= self.last_key, "keys are not sorted")
         self._rows += records.num_rows
         self.last_key = found.column(KEY)[found.num_rows - 1].as_py()
         done = pa.concat_tables([self._open, found])

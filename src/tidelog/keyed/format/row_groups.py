@@ -56,6 +56,6 @@ class _Window(io.RawIOBase):
     def read(self, size: int = -1) -> Any:
         start = self._at - self._span.start
         if start < 0 or size < 0 or start + size > len(self._data):
-            raise ValueError("a row group lies outside of what was read")
+            raise ValueError("a row group is outside the bytes read")
         self._at += size
         return bytes(self._data[start : start + size])

@@ -170,7 +170,9 @@ class DirectoryReader:
         opened = await self._cache.get(part, -1, partial(self._load, part))
         if opened.head.path != part.path or opened.head.num_bytes != part.num_bytes:
             raise CorruptionError(
-                "a key directory is that of another part", path=part.directory, of=opened.head.path
+                "a key directory belongs to another part: restore it",
+                path=part.directory,
+                of=opened.head.path,
             )
         return opened
 

@@ -50,7 +50,7 @@ class _Fetched:
                 at = place.span.start - span.start
                 stored = memoryview(data)[at : place.span.limit - span.start]
                 return decode_page(stored, place.rows)
-        raise ValueError("a page was not fetched")
+        raise ValueError("a page was not read")
 
 
 class PageReader:

@@ -258,10 +258,12 @@ def _check_keys(table: pa.Table, key: bytes, part: RunPart) -> None:
     """Check that the part has the key's records at the place in its directory."""
     if table.num_rows and {table.column(KEY)[row].as_py() for row in (0, -1)} != {key}:
         raise CorruptionError(
-            "a part has other keys than its directory says: restore both", path=part.path
+            "a part's keys differ from its directory: restore both", path=part.path
         )
 
 
 def _check_rising(sequences: Numbers, part: RunPart) -> None:
     if not (np.diff(sequences) > 0).all():
-        raise CorruptionError("a key's sequences do not rise: restore the object", path=part.path)
+        raise CorruptionError(
+            "a key's sequences are not ascending: restore the object", path=part.path
+        )

@@ -57,7 +57,7 @@ async def _get(store: Store, path: str, span: Span) -> bytes:
     data = (await store.get(path, start=span.start, limit=span.limit)).data
     if len(data) != span.limit - span.start:
         raise CorruptionError(
-            "an object of a run is shorter than what was written: restore it",
+            "an object of a run is truncated: restore it",
             path=path,
             wanted=span.limit,
         )
@@ -113,5 +113,5 @@ def check_sum(expected: object, found: object, path: str, what: str) -> None:
     """Compare checksums. Raises: CorruptionError: they differ."""
     if expected != found:
         raise CorruptionError(
-            f"{what} is not what was written: restore the object, or drop the data", path=path
+            f"{what} does not match its checksum: restore the object, or drop the data", path=path
         )

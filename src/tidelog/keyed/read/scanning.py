@@ -86,7 +86,8 @@ class ViewScan(KeyedScan):
         """Yield nothing after a complete scan."""
         if not self._is_drained:
             raise HandleError(
-                "a loop left this scan before its end: begin another", start=self.next_sequence
+                "this scan was abandoned before its end: begin another scan",
+                start=self.next_sequence,
             )
         nothing: tuple[pa.Table, ...] = ()
         for table in nothing:
@@ -126,7 +127,7 @@ class ViewScan(KeyedScan):
             except ObjectNotFound as error:
                 if run.is_within or attempt + 1 == TRIES:
                     raise ReadOvertaken(
-                        "what the scan had still to read was compacted and deleted meanwhile: "
+                        "a compactor replaced and deleted objects before the scan read them: "
                         "read again",
                         why=error,
                     ) from error
@@ -268,5 +269,5 @@ async def with_views(look: Look, clock: Clock, work: Callable[[KeyedView], Await
         return await work(await look(True))
     except ObjectNotFound as error:
         raise ReadOvertaken(
-            "what was to be read was compacted and deleted meanwhile: try again", why=error
+            "a compactor replaced and deleted objects before they were read: read again", why=error
         ) from error

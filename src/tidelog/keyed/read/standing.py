@@ -122,7 +122,8 @@ class KeyedStanding:
                     self.refreshed_us, self._done = begun_us, begun
                     return
         raise ContentionError(
-            "the log was compacted and collected faster than it could be read: try again"
+            f"gave up after {TRIES} tries: other processes kept compacting and collecting the log "
+            "during the read; try again"
         )
 
     def view(self, pending: Sequence[LoosePiece] = ()) -> KeyedView:

@@ -132,7 +132,7 @@ class LooseTail:
                 self._kept.move_to_end(piece)
             return piece.records
         if piece.fragment is None:
-            raise ObjectNotFound("records that were in memory are not there any more: read again")
+            raise ObjectNotFound("records in memory were released: read again")
         # Concurrent callers share one fetch.
         fetch = partial(self._fetch, piece, piece.fragment)
         return await self._calls.wait(piece, self._calls.join(piece, fetch))

@@ -51,7 +51,9 @@ def decide_forked(
     if state.is_made:
         return Decision(is_begun_with(state, origin))
     if origin.checkpoint in state.voided:
-        raise ContentionError("the fork took so long that others gave it up: fork again")
+        raise ContentionError(
+            "the fork took too long, and another process abandoned it: fork again"
+        )
     diff = KeyedDiff(
         made=True,
         sealing=sealing,

@@ -115,7 +115,7 @@ class KeyedLanguage:
         form = found.pop("format", 0)
         if form > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote this keyed log: upgrade tidelog to use it", format=form
+                "a newer tidelog wrote this keyed log: update tidelog to use it", format=form
             )
         _join_checkpoints(found)
         return made_of(KeyedState, {**found, "extra": extra}, of=_OF)

@@ -36,7 +36,7 @@ from tidelog.keyed.values import Retention, Sealing, Segment, check_retention
 from tidelog.machine.language import Decision
 
 Decided = Decision[KeyedDiff, bool]
-DROPPED = "the keyed log was dropped: list those that there are"
+DROPPED = "the keyed log was dropped: list the keyed logs"
 EPOCHS_LATE: int = 1  # A run under construction survives this many sweeps.
 
 
@@ -71,7 +71,7 @@ def decide_compacted(
         return Decision(False)
     for before, run in pairwise(runs):
         if run.lower != before.upper:
-            raise InvariantError("runs that were compacted do not follow each other")
+            raise InvariantError("the compacted runs are not contiguous")
     for run in runs:
         if any(run.lower < seal.limit < run.upper for seal in state.seals):
             return Decision(False)  # The segment was sealed inside the run concurrently.
@@ -91,9 +91,9 @@ def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
     if len(found) != len(ids) or _is_late(state, [run]):
         return Decision(False)
     if (found[0].lower, found[-1].upper) != (run.lower, run.upper):
-        raise InvariantError("a merged run has another window than those that it stands for")
+        raise InvariantError("a merged run covers other sequences than the runs that it replaces")
     if places != list(range(places[0], places[0] + len(places))):
-        raise InvariantError("runs that were merged do not follow each other")
+        raise InvariantError("the merged runs are not contiguous")
     diff = KeyedDiff(merged=MergedRuns(ids=tuple(ids), run=run))
     return Decision(True, with_vanished(state, diff))
 
@@ -119,7 +119,7 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
     if not limits or limits[-1] <= state.retired:
         return Decision(0)
     if limits[-1] > state.compacted:
-        raise InvariantError("a segment that is not compacted cannot be retired")
+        raise InvariantError("a segment must be compacted before it is retired")
     diff = KeyedDiff(retired=limits[-1], first_segment=state.first_segment + len(limits))
     return Decision(len(limits), with_vanished(state, diff))
 
@@ -150,7 +150,9 @@ def decide_checkpoint(
     """
     check_living(state)
     if name in state.checkpoints:
-        raise NameTaken(f"there is a checkpoint {name!r} already: drop it, or choose another name")
+        raise NameTaken(
+            f"a checkpoint named {name!r} already exists: drop it, or choose another name"
+        )
     if not fork and state.compacted < next_sequence:
         return Decision(None)
     made = KeyedCheckpoint(
@@ -178,9 +180,9 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
         raise no_checkpoint(name)
     if fork := state.checkpoints[name].fork:
         raise UsageError(
-            f"the checkpoint {name!r} holds what the fork {fork!r} begins with: it goes once the "
-            f"fork stands alone or is dropped ('tidelog keyed drop {fork}'), and if there is no "
-            "such fork, with one of the next collections"
+            f"the fork {fork!r} reads the records of the checkpoint {name!r}: drop the fork "
+            f"('tidelog keyed drop {fork}'), or compact and collect it until it no longer reads "
+            "the source; if the fork does not exist, a later collection drops the checkpoint"
         )
     return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
 
@@ -210,8 +212,8 @@ def decide_dropped(state: KeyedState) -> Decided:
     forks = sorted(one.fork for one in state.checkpoints.values() if one.fork)
     if forks:
         raise UsageError(
-            "forks of the log read what it has stored: drop them first, or compact and collect "
-            "them until they stand alone",
+            "forks read the log's objects: drop them first, or compact and collect them until "
+            "they no longer do",
             forks=", ".join(forks),
         )
     return Decision(True, with_vanished(state, KeyedDiff(dropped=True)))
@@ -226,14 +228,14 @@ def check_living(state: KeyedState) -> None:
     if state.is_dropped:
         raise NoSuchLog(DROPPED)
     if not state.is_made:
-        raise NoSuchLog("the keyed log is not there: list those that there are")
+        raise NoSuchLog("the keyed log does not exist: list the keyed logs")
 
 
 def no_checkpoint(name: str) -> NoSuchCheckpoint:
     """Return the error for a checkpoint that does not exist, with the remedy."""
     return NoSuchCheckpoint(
-        f"there is no checkpoint {name!r}: 'tidelog keyed checkpoint list' shows those that "
-        "there are, and in Python log.checkpoints()"
+        f"no checkpoint named {name!r}: 'tidelog keyed checkpoint list' lists them, and in Python "
+        "log.checkpoints()"
     )
 
 
@@ -246,7 +248,7 @@ def check_readable(state: KeyedState, start: int) -> None:
     check_living(state)
     if 0 < start < state.retired:
         raise SequenceRetired(
-            "the first of these records were let go of: start at the oldest left, or at 0",
+            "the first of these records were retired: start at the oldest sequence, or at 0",
             start=start,
             oldest=state.retired,
         )

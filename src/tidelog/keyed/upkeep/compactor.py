@@ -100,7 +100,7 @@ class Compactor:
                 # Another process has done the same work, and collected its inputs.
                 if (missed := missed + 1) == TRIES:
                     raise CorruptionError(
-                        "an object that the keyed log names is missing", why=error
+                        "an object that the keyed log names is missing: restore it", why=error
                     ) from error
                 await self.standing.clock.sleep(backoff_us(missed, self.standing.clock))
                 continue
@@ -113,8 +113,8 @@ class Compactor:
             # collected.
             if (late := late + 1) == TRIES:
                 raise ContentionError(
-                    "others sealed, compacted or collected while runs were written, at every try: "
-                    "compact again"
+                    f"gave up after {TRIES} tries: other processes kept sealing, compacting or "
+                    "collecting first; compact again"
                 )
             await self.standing.clock.sleep(backoff_us(late, self.standing.clock))
         return written
@@ -173,10 +173,10 @@ class Compactor:
         reached = start
         for piece in pieces:
             if piece.start < limit and piece.limit > start:
-                require(piece.start <= reached, "loose pieces do not follow each other")
+                require(piece.start <= reached, "the records to compact are not contiguous")
                 within.append(piece)
                 reached = piece.limit
-        require(reached >= limit, "a window is not covered by loose pieces")
+        require(reached >= limit, "the records to compact end before their window")
         tables = [KEYED_RECORDS.empty_table()]
         for piece in within:
             if sum(table.nbytes for table in tables) >= RUN_BYTES_MAX:

@@ -115,7 +115,10 @@ class Forks:
             writer=self.writer,
         ).make(start=start)
         if not made.oldest <= point.compacted <= made.next:
-            raise PositionCollected("the source went on before it was forked", log=source.name)
+            raise PositionCollected(
+                "the source was compacted and collected before the fork: fork again",
+                log=source.name,
+            )
 
     async def settle(self, *, gives_up: bool = False) -> None:
         """Release the holds of failed attempts, and of forks that no longer need them.

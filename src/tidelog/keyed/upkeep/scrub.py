@@ -88,11 +88,14 @@ async def _problems(standing: KeyedStanding, run: Run, part: RunPart) -> tuple[s
         return (f"{part.path}: {error}",)
     told = []
     if listed != (part.keys, part.rows):
-        told.append(f"{part.directory}: it lists {listed[1]} records of {listed[0]} keys")
+        told.append(
+            f"{part.directory}: it lists {listed[1]} records of {listed[0]} keys, not {part.rows} "
+            f"of {part.keys}"
+        )
     if (rows, least, greatest) != (part.rows, part.min_sequence, part.max_sequence):
-        told.append(f"{part.path}: its records are not those that the state says")
+        told.append(f"{part.path}: its records differ from the state's description of them")
     if least < run.lower or greatest >= run.upper:
-        told.append(f"{part.path}: it has records of other sequences than its run's")
+        told.append(f"{part.path}: it has sequences outside its run")
     return tuple(told)
 
 

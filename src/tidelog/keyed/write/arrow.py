@@ -42,7 +42,7 @@ def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray,
     _check_columns(records)
     table = records if isinstance(records, pa.Table) else pa.Table.from_batches([records])
     if not table.num_rows:
-        raise UsageError("an append has at least one record")
+        raise UsageError("an append must have at least one record")
     table = table.select(COLUMNS)
     for column in table.columns:
         if column.num_chunks * _CHUNK_BYTES > table.nbytes:
@@ -71,26 +71,30 @@ def check_lengths(column: Any, most: int = KEY_BYTES_MAX, what: str = "key") -> 
     """
     longest: int = pc.max(pc.binary_length(column)).as_py() or 0
     if longest > most:
-        raise UsageError(f"a {what} has at most {most} bytes", size_bytes=longest)
+        raise UsageError(f"a {what} must have at most {most} bytes", size_bytes=longest)
 
 
 def _check_columns(records: pa.Table | pa.RecordBatch) -> None:
     given: object = records
     if not isinstance(given, pa.Table | pa.RecordBatch):
-        raise UsageError(f"append_arrow takes a table, not {type(given).__name__}: call append")
+        raise UsageError(
+            f"append_arrow takes a table, not {type(given).__name__}: call append for a list"
+        )
     names = records.schema.names
     if sorted(names) != COLUMNS:
         raise UsageError(
-            "append_arrow takes a table of the columns key and value", columns=", ".join(names)
+            "append_arrow takes a table with the columns key and value", columns=", ".join(names)
         )
     for name in COLUMNS:
         column: Any = records.column(name)
         if column.type not in _TYPES:
             raise UsageError(
-                f"the column {name} is of type binary: cast it", found=str(column.type)
+                f"the column {name} must have the type binary: cast it", found=str(column.type)
             )
         if column.null_count:
-            raise UsageError(f"the column {name} has nulls: a record has a key and a value")
+            raise UsageError(
+                f"the column {name} must not have nulls: each record needs a key and a value"
+            )
 
 
 def _binary(column: Any, at: int, limit: int) -> pa.BinaryArray:

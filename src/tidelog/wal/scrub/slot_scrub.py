@@ -91,7 +91,11 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
     for path, slot in run.slots.items():
         if chain.knows(slot) and path != chain.of(slot).path(slot):
             # The object may exist now, but nothing protects it for this log.
-            run.tell(path, "its path does not match the log's epochs, or belongs to another log")
+            run.tell(
+                path,
+                "its path does not match the log's epochs, or belongs to another log, or belongs "
+                "to another log",
+            )
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
         following = chain.after(ending) or chain.seal
