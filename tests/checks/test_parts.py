@@ -1,4 +1,4 @@
-"""The parts of the suite, and the lock that its environment is installed from."""
+"""The parts of the suite, and the lock of its environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _is_left_out(part: str, path: Path) -> bool:
 
 
 def test_each_file_is_in_one_part() -> None:
-    """A file in no part would never run again; a file in both would cost twice."""
+    """Each file is in one part: in no part it would never run, and in both it would cost twice."""
     files = sorted(TESTS.rglob("test_*.py"))
 
     in_both = [path for path in files if _is_left_out("test", path) == _is_left_out("rest", path)]
@@ -47,7 +47,7 @@ def test_each_file_is_in_one_part() -> None:
 
 
 def test_each_path_that_is_left_out_exists() -> None:
-    """A folder that moved would come back into `make test` without a word."""
+    """Otherwise the tests of a moved folder would silently run in `make test` again."""
     assert [path for path in REST if not (TESTS / path).exists()] == []
 
 

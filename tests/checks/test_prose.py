@@ -1,7 +1,7 @@
 """The rate of sentences that a reader would have to read twice: it must not rise.
 
-Limits are in sentences with a fault, for each 100. Lower a limit when a rewrite has made it slack;
-the aim is 3 for what users and readers of the code see, and 6 for tests and the simulator.
+A limit is the number of sentences with a fault in each 100. Lower a limit when a rewrite has made
+it slack. The aim is 3 for documents and code, and 6 for tests and the simulator.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_an_awkward_sentence_is_found(text: str) -> None:
 
 
 def test_texts_of_a_module_are_found(tmp_path: Path) -> None:
-    """Docstrings, comments, messages and help are read; code and markers are not."""
+    """The check reads docstrings, comments, messages and help, and skips code and markers."""
     module = tmp_path / "module.py"
     module.write_text(
         '"""Who reads this is told of it."""\n'
@@ -74,7 +74,7 @@ def test_texts_of_a_module_are_found(tmp_path: Path) -> None:
 
 
 def test_texts_of_a_page_are_found(tmp_path: Path) -> None:
-    """Code is left out; each item of a list is a sentence, with a full stop or without one."""
+    """The check skips code, and takes each item of a list for a sentence, even without a stop."""
     page = tmp_path / "page.md"
     page.write_text(
         "# Logs\n\n```\nwhat is this for\n```\n- what is read is had\n- a plain item\n"

@@ -1,4 +1,4 @@
-"""What can be known without running the code: rules, format and types. Its shape: test_tidy."""
+"""Static checks of the code: rules, format and types. `test_tidy` checks the shape of the tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = ("src", "tests", "sim", "bench", "examples", "docs/reference")
     ids=["types", "rules", "format"],
 )
 def test_nothing_is_to_be_said_of_the_code(command: tuple[str, ...]) -> None:
-    """Each tool tells all that it finds."""
+    """Types, rules and format have no fault; a failure shows the whole output of the tool."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT,

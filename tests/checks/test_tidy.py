@@ -1,8 +1,9 @@
-"""The shape of the tree: who may import whom, who may await, how long things are, what is said.
+"""The shape of the tree: permitted imports and awaits, sizes, names, docstrings and texts.
 
 Each rule is a function from a tree to its complaints. It must have none about this tree, and some
-about a canary: a small tree made to break it.
-Source: the house's page (rooms), and its style.
+about a canary, which is a small tree that breaks the rule. A room is a package or a module directly
+below ``src/tidelog``.
+Source: the house's page, and its style.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A room imports from rooms of earlier lines only, and from itself.
+# A room may import only from itself and from rooms of earlier lines.
 ROOMS = (
     ("errors",),
     ("arguments", "clock", "frontier", "json_depth", "lookahead", "metrics", "portal", "setsum"),
@@ -49,9 +50,9 @@ ROOMS = (
     ("demo", "spark", "server", "http_client"),
     ("cli",),
 )
-# Within some rooms, a folder imports from folders before it only; files beside them are the faces,
-# which none of them knows; those of one level know each other.
-# Folders of `PURE_FOLDERS` await nothing.
+# In these rooms, a folder may import only from its own level and from earlier ones. No folder may
+# import from the files next to the folders, which are the room's interface.
+# The folders of `PURE_FOLDERS` await nothing.
 FOLDERS = {
     "wal": (
         ("format",),
@@ -94,9 +95,9 @@ PURE_FOLDERS = frozenset(
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 EDGES = frozenset(room for rooms in ROOMS[-2:] for room in rooms)
 
-OUTSIDE = ("__init__", "__main__", "testing", "pyspark_tidelog")  # Of the order of rooms.
+OUTSIDE = ("__init__", "__main__", "testing", "pyspark_tidelog")  # They have no place in the order.
 
-# Foreign packages, and the rooms that may import them when they run.
+# Foreign packages, and the rooms that may import them at run time.
 FOREIGN = {
     "pyspark": {"spark", "pyspark_tidelog"},
     "py4j": {"spark"},
@@ -111,7 +112,7 @@ FOREIGN = {
     "prometheus_client": {"server"},
 }
 
-# Nouns and decisions outside of those folders: what they say must not depend on when they run.
+# Pure files outside of those folders. Their results must not depend on the moment of the call.
 PURE = frozenset(
     {
         "collection/catalog/catalog.py",
@@ -146,9 +147,9 @@ NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "m
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-TRIVIAL_LINES_MAX = 8  # Of the body: most functions. It is read as fast as a sentence about it.
+TRIVIAL_LINES_MAX = 8  # Lines of a body that a reader reads as fast as a docstring.
 
-# Written in pieces, since this file is under the rule as well.
+# In pieces, because the rule reads this file, too.
 MACHINE_PATH = re.compile(r"(?<![\w.*}>-])/" + r"(?:home|root|Users|work)/\w")
 ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 LOOPBACK = re.compile(r"127\.|0\.0\.0\.0$")
@@ -159,7 +160,7 @@ TEXT = frozenset({".py", ".md", ".toml", ".properties", ".sql", ".sh", ".yml", "
 
 @dataclass(frozen=True)
 class Module:
-    """A file of Python: its path from the root, its text, and what it means."""
+    """A file of Python: its path from the root, its text, and its syntax tree."""
 
     path: Path
     text: str
@@ -167,13 +168,13 @@ class Module:
 
     @property
     def room(self) -> str:
-        """Name the room of a file under src: ``store`` of ``src/tidelog/store/local.py``."""
+        """Return the room of a file under src: ``store`` for ``src/tidelog/store/local.py``."""
         package, *rest = self.path.with_suffix("").parts[1:]
         return rest[0] if package == "tidelog" else package
 
     @property
     def is_face(self) -> bool:
-        """Say whether this is ``tidelog/__init__.py``, which shows names of all rooms."""
+        """Return True for ``tidelog/__init__.py``, which exports names of all rooms."""
         return self.path.as_posix() == "src/tidelog/__init__.py"
 
 
@@ -190,7 +191,7 @@ def _parsed(root: Path, path: Path, _changed: int) -> Module:
 
 
 def imports(module: Module, *, types: bool) -> Iterator[tuple[int, str]]:
-    """Yield line and full name of what is imported; ``types``: also if only type checkers do."""
+    """Yield the line and full name of each import; with ``types``, also those for type checkers."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(module.tree):
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -204,7 +205,7 @@ def imports(module: Module, *, types: bool) -> Iterator[tuple[int, str]]:
 
 
 def rooms_import_upwards(root: Path) -> Iterator[str]:
-    """The tree is the architecture: a room knows those above it, and no others."""
+    """The tree is the architecture: a room may import only the rooms above it."""
     for module in modules(root, "src"):
         if module.is_face:
             continue
@@ -223,12 +224,12 @@ def _may_import(module: Module, target: str) -> bool:
         return target == ("cli" if source == "__main__" else "spark")
     if source == "testing":
         return target not in EDGES
-    # A room without a level is unknown, or is testing, which nobody imports.
+    # A room without a level is unknown, or is testing, which no room may import.
     return LEVEL.get(target, len(ROOMS)) < LEVEL.get(source, -1)
 
 
 def folders_import_upwards(root: Path) -> Iterator[str]:
-    """So it is within a large room: one can begin to read at its top, and what is pure stays so."""
+    """In a large room, folders have an order, too, so pure folders cannot import agents."""
     for room, ordered in FOLDERS.items():
         level = {folder: number for number, folders in enumerate(ordered) for folder in folders}
         for module in modules(root, f"src/tidelog/{room}"):
@@ -247,12 +248,12 @@ def folders_import_upwards(root: Path) -> Iterator[str]:
 
 
 def _folder(parts: tuple[str, ...]) -> str | None:
-    """Return the folder of a room in which a file is; None for a file beside the folders."""
+    """Return the folder of a file within its room; None for a file next to the folders."""
     return parts[0] if len(parts) > 1 else None
 
 
 def every_room_is_known(root: Path) -> Iterator[str]:
-    """A new room has a place in the list above before it has code."""
+    """Each room has a place in `ROOMS`, so the import rule covers it."""
     for module in modules(root, "src"):
         known = module.room in LEVEL or module.room in OUTSIDE
         if not known:
@@ -260,7 +261,7 @@ def every_room_is_known(root: Path) -> Iterator[str]:
 
 
 def foreign_packages_stay_in_their_rooms(root: Path) -> Iterator[str]:
-    """Who does not use Spark must not pay for it, nor meet its exceptions."""
+    """A user without Spark must not load it, and only Spark's room handles its exceptions."""
     for module in modules(root, "src"):
         for line, name in imports(module, types=False):
             rooms = FOREIGN.get(name.partition(".")[0])
@@ -269,7 +270,7 @@ def foreign_packages_stay_in_their_rooms(root: Path) -> Iterator[str]:
 
 
 def pure_modules_do_not_await(root: Path) -> Iterator[str]:
-    """Decisions are replayed from a seed, and called by Spark, asyncio and the simulator alike."""
+    """Spark, asyncio and the simulator call the same pure code, and replay it from a seed."""
     for module in modules(root, "src/tidelog"):
         folder = (module.room, _folder(module.path.with_suffix("").parts[3:]))
         is_pure = module.path.relative_to("src/tidelog").as_posix() in PURE
@@ -281,7 +282,7 @@ def pure_modules_do_not_await(root: Path) -> Iterator[str]:
 
 
 def files_and_functions_are_short(root: Path) -> Iterator[str]:
-    """What does not fit in the head has not found its parts yet."""
+    """A reader must be able to hold a file or a function in mind."""
     for module in modules(root, "src", "tests", "sim", "bench"):
         if (lines := module.text.count("\n")) > FILE_LINES_MAX:
             yield f"{module.path}: {lines} lines, more than {FILE_LINES_MAX}"
@@ -294,14 +295,14 @@ def files_and_functions_are_short(root: Path) -> Iterator[str]:
 
 
 def things_have_names(root: Path) -> Iterator[str]:
-    """What is called common or base is not understood yet."""
+    """A module's name states its contents; names such as common and base do not."""
     for module in modules(root, "src", "tests", "sim", "bench"):
         if module.path.stem in NAMELESS:
             yield f"{module.path}: name what it holds"
 
 
 def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
-    """Who reads `Pace` should not have to look which; the blocking twins alone share names."""
+    """A name such as `Pace` must identify one class; only the blocking twins share names."""
     seen: dict[str, Path] = {}
     for module in modules(root, "src"):
         for node in module.tree.body:
@@ -321,7 +322,7 @@ def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
 
 
 def what_is_public_is_documented(root: Path) -> Iterator[str]:
-    """A public thing has a sentence, unless it is so short that its code is one."""
+    """A public class or function has a docstring, unless its body is trivial."""
     promised = set(_promised(root))
     for module in modules(root, "src"):
         if ast.get_docstring(module.tree) is None:
@@ -330,7 +331,7 @@ def what_is_public_is_documented(root: Path) -> Iterator[str]:
             if isinstance(node, ast.ClassDef) and _is_public(node):
                 if ast.get_docstring(node) is None:
                     yield f"{module.path}:{node.lineno}: {node.name} has no docstring"
-                # What overrides a method is told of where that one stands: in a base, or a port.
+                # An overriding method has its docstring in the base class or in the port.
                 if not node.bases:
                     yield from _silent(module, node.body, told=promised)
         yield from _silent(module, module.tree.body, told=set())
@@ -357,14 +358,14 @@ def _is_public(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> b
 
 
 def open_ends_have_an_issue(root: Path) -> Iterator[str]:
-    """Without an issue nobody will ever come back to it. With one it is written ``(#12)``."""
+    """An open end names its issue, as ``(#12)``. Otherwise it would be forgotten."""
     for path, number, line in _lines_of_text(root):
         if OPEN_END.search(line):
             yield f"{path}:{number}: say which issue: {line.strip()}"
 
 
 def no_machine_is_named(root: Path) -> Iterator[str]:
-    """A path or an address of the machine where it was written works nowhere else."""
+    """A text must not contain a path or an address of one machine, which fails on all others."""
     for path, number, line in _lines_of_text(root):
         strange = [found for found in ADDRESS.findall(line) if not LOOPBACK.match(found)]
         if MACHINE_PATH.search(line) or strange:
@@ -372,7 +373,7 @@ def no_machine_is_named(root: Path) -> Iterator[str]:
 
 
 def what_docs_name_is_there(root: Path) -> Iterator[str]:
-    """A page that names a file which was moved leads its reader nowhere."""
+    """Each file that a page names must exist at that path."""
     for page in sorted((root / "docs").rglob("*.md")):
         for number, line in enumerate(page.read_text().splitlines(), start=1):
             for path in DOCS_PATH.findall(line):
@@ -381,7 +382,7 @@ def what_docs_name_is_there(root: Path) -> Iterator[str]:
 
 
 def each_test_says_why(root: Path) -> Iterator[str]:
-    """A test that fails in two years is read by somebody who must decide whether it is right."""
+    """A test has a docstring, so that a later developer can judge whether the test is right."""
     for module in modules(root, "tests"):
         for node in module.tree.body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -414,7 +415,7 @@ def _text_files(root: Path) -> Iterator[Path]:
         text=True,
         check=False,
     )
-    # An unpacked archive is no repository: there, all but what begins with a dot.
+    # An unpacked archive has no Git: read all files except the hidden ones.
     names = listed.stdout.split("\0") if (root / ".git").exists() else _visible(root)
     for path in sorted(root / name for name in names if name):
         if path.suffix in TEXT and path.is_file():
@@ -430,7 +431,7 @@ def _visible(root: Path) -> Iterator[str]:
 
 Rule = Callable[[Path], Iterator[str]]
 
-# Each rule with files that break it, and only it in the part that matters.
+# Each rule with files that break it, and no other rule.
 CANARIES: dict[Rule, list[dict[str, str]]] = {
     a_class_name_means_one_thing: [
         {
@@ -499,14 +500,14 @@ BROKEN = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_this_tree_keeps_the_rule(rule: Rule) -> None:
-    """The rule's own docstring says why."""
+    """The tree has no complaint; the rule's own docstring has the reason."""
     complaints = list(rule(ROOT))
 
     assert not complaints, "\n".join(["", rule.__doc__ or "", *complaints])
 
 
 def test_each_pure_module_exists() -> None:
-    """A module that moved would leave the rule without a word."""
+    """Otherwise a moved module would silently leave the rule."""
     assert [path for path in PURE if not (ROOT / "src/tidelog" / path).is_file()] == []
     folders = ["/".join(folder) for folder in PURE_FOLDERS]
     assert [path for path in folders if not (ROOT / "src/tidelog" / path).is_dir()] == []
@@ -514,7 +515,7 @@ def test_each_pure_module_exists() -> None:
 
 @pytest.mark.parametrize(("rule", "files"), BROKEN)
 def test_the_rule_finds_what_breaks_it(rule: Rule, files: dict[str, str], tmp_path: Path) -> None:
-    """A rule that complains of nothing would pass for a rule that is kept."""
+    """Each rule complains about its canary; a rule that never complains would always pass."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -536,7 +537,7 @@ def test_the_rule_finds_what_breaks_it(rule: Rule, files: dict[str, str], tmp_pa
     ],
 )
 def test_rules_of_text_leave_what_is_right_alone(text: str, tmp_path: Path) -> None:
-    """A rule that is wrong now and then is soon switched off."""
+    """The rules of text accept loopback, versions and URLs; false alarms would discredit them."""
     (tmp_path / "x.md").write_text(text)
 
     assert not list(no_machine_is_named(tmp_path))
@@ -568,7 +569,7 @@ def test_every_command_is_on_a_page() -> None:
 
 
 def test_a_command_that_no_page_shows_is_found() -> None:
-    """The canary: a word in passing does not count, only a command that can be typed."""
+    """The canary: only a command that can be typed counts, not its words in a sentence."""
     text = "To read, run `tidelog read URL`; a source can be created."
 
     assert undocumented(iter(["read", "source create"]), text) == ["source create"]

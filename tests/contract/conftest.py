@@ -1,4 +1,4 @@
-"""The stores that the contract is asked of."""
+"""The stores that must meet the contract."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tidelog.testing import Delayed
 CLOCK = SystemClock()
 KINDS = (
     *("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed", "google"),
-    # The first test that asks for it may have to install it.
+    # Its first test may have to install the server.
     "azurite",
 )
-# Whatever takes a millisecond is sent twice.
+# Each read that takes a millisecond is sent again.
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
 
@@ -40,7 +40,7 @@ def open_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[], Store]:
-    """Open the test's own place; each call gives another handle on the same objects."""
+    """Open the test's own place; each call returns another handle to the same objects."""
     if kind == "memory":
         shared: Store = MemoryStore()
         return lambda: shared
@@ -59,7 +59,7 @@ def open_again(
             under,
             clock=CLOCK,
             is_immutable=_is_immutable,
-            # So little that both are full at times.
+            # Small enough that both caches fill up.
             bounds=CacheSize(memory_bytes=2_000, directory_bytes=200_000),
             directory=tmp_path / "copies",
         )
@@ -83,7 +83,7 @@ def _is_slot(key: str) -> bool:
 
 
 def _is_immutable(key: str) -> bool:
-    # What tests replace through one handle, and read through another.
+    # The tests replace these two through one handle, and read them through another.
     return key not in ("counter", "head")
 
 

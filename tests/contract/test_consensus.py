@@ -1,4 +1,4 @@
-"""What every kind of consensus must do, on every store that it can stand on.
+"""The contract of every kind of consensus, on every store that can hold it.
 
 Source: persist, "Consensus"; the anchor notes, T1 and T2.
 """
@@ -35,7 +35,7 @@ Open = Callable[[], Consensus]
 
 @pytest.fixture(params=KINDS)
 def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Open the test's own place; each call gives a handle that knows nothing yet."""
+    """Open the test's own place; each call returns a new handle without cached state."""
     kind = str(request.param)
     if kind == "memory":
         shared = MemoryConsensus()
@@ -69,7 +69,7 @@ def records(first: int, last: int) -> list[Versioned]:
 
 
 async def test_a_key_that_nobody_wrote_is_empty(open_consensus: Open) -> None:
-    """What is not there is told apart from what is empty, and is not made by looking."""
+    """A key without records has no head, and no read or refused write creates it."""
     consensus = open_consensus()
 
     assert await consensus.head("k") is None
@@ -81,7 +81,7 @@ async def test_a_key_that_nobody_wrote_is_empty(open_consensus: Open) -> None:
 
 
 async def test_only_the_next_record_lands(open_consensus: Open) -> None:
-    """Seqnos are dense from 1, and each is won once, whoever asks."""
+    """Seqnos are dense from 1, and one writer wins each; other seqnos are refused."""
     first, second = open_consensus(), open_consensus()
 
     assert await first.compare_and_set("k", SeqNo(1), b"1")
@@ -95,14 +95,14 @@ async def test_only_the_next_record_lands(open_consensus: Open) -> None:
 
 @pytest.mark.parametrize("seqno", [0, -1, SEQNO_MAX + 1])
 async def test_a_seqno_that_cannot_be_is_refused(open_consensus: Open, seqno: int) -> None:
-    """A wrong call is an error of its caller, not a lost race."""
+    """An impossible seqno raises UsageError; it is not a lost race."""
     with pytest.raises(UsageError):
         await open_consensus().compare_and_set("k", SeqNo(seqno), b"")
     assert not await open_consensus().compare_and_set("k", SeqNo(SEQNO_MAX), b"")
 
 
 async def test_a_scan_begins_and_ends_where_it_is_told(open_consensus: Open) -> None:
-    """Below, at and past the head; limits smaller, equal and larger than what there is."""
+    """A scan returns the records from its start, at most as many as its limit."""
     await fill(open_consensus(), "k", 4)
     consensus = open_consensus()
 
@@ -116,7 +116,7 @@ async def test_a_scan_begins_and_ends_where_it_is_told(open_consensus: Open) -> 
 
 
 async def test_truncation_drops_what_lies_before_and_counts_it(open_consensus: Open) -> None:
-    """To do it again drops nothing; the newest record stays; what comes after goes on."""
+    """A truncation drops and counts older records, is idempotent, and keeps the newest record."""
     await fill(open_consensus(), "k", 5)
     consensus = open_consensus()
 
@@ -134,7 +134,7 @@ async def test_truncation_drops_what_lies_before_and_counts_it(open_consensus: O
 
 
 async def test_keys_know_nothing_of_each_other(open_consensus: Open) -> None:
-    """One shard's records are none of another's, though its name begins with the other's."""
+    """The records of two keys are independent, also if one key is a prefix of the other."""
     consensus = open_consensus()
     await fill(consensus, "k", 2)
     await fill(consensus, "k2", 3)
@@ -146,7 +146,7 @@ async def test_keys_know_nothing_of_each_other(open_consensus: Open) -> None:
 
 
 async def test_records_of_any_bytes_are_kept(open_consensus: Open) -> None:
-    """Empty, binary, and larger than a line of any buffer."""
+    """Empty, binary and large records are read back unchanged."""
     bodies = [b"", bytes(range(256)), b"x" * 10_240]
 
     consensus = open_consensus()
@@ -157,7 +157,7 @@ async def test_records_of_any_bytes_are_kept(open_consensus: Open) -> None:
 
 
 async def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: object) -> None:
-    """Two winners of one seqno would be two histories of one shard."""
+    """One of a hundred concurrent proposers wins; two winners would give a shard two histories."""
 
     async def propose(number: int) -> bool:
         return await open_consensus().compare_and_set("k", SeqNo(1), b"%d" % number)
@@ -171,7 +171,7 @@ async def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: ob
 
 
 async def test_all_of_many_contenders_come_through(open_consensus: Open, request: object) -> None:
-    """Whoever loses reads and tries again: nothing of anybody's is lost, nothing is there twice."""
+    """If losers read and retry, each contender's records are all stored, each once."""
     contenders, each = 5, 4
 
     async def contend(name: str) -> None:
@@ -210,7 +210,7 @@ asyncio.run(main())
 """
 
 
-# What follows is about consensus on a store, whose box must stay small.
+# The rest tests consensus on a store, whose box must stay small.
 
 
 def on(store: MemoryStore | Faulty) -> StoreConsensus:
@@ -222,7 +222,7 @@ def box_of(store: MemoryStore) -> box.Box:
 
 
 async def test_many_records_spill_into_an_object_of_their_own() -> None:
-    """What is replaced at each change must not grow with what was; nothing is lost by it."""
+    """Older records move to spills, so the box stays small, and scans still return all records."""
     store = MemoryStore()
 
     await fill(on(store), "k", 300)
@@ -235,7 +235,7 @@ async def test_many_records_spill_into_an_object_of_their_own() -> None:
 
 
 async def test_large_records_spill_by_their_bytes() -> None:
-    """Few records, but large ones, must not make each change large."""
+    """Large records also move to spills, so that each change replaces a small object."""
     store = MemoryStore()
 
     body = bytes(40_000)
@@ -248,7 +248,7 @@ async def test_large_records_spill_by_their_bytes() -> None:
 
 
 async def test_truncation_takes_spills_with_it() -> None:
-    """A spill that nothing names any more would lie there for ever."""
+    """A truncation deletes the spills that it empties; no later call would find them."""
     store = MemoryStore()
 
     await fill(on(store), "k", 300)
@@ -259,7 +259,7 @@ async def test_truncation_takes_spills_with_it() -> None:
 
 
 async def test_a_sweep_deletes_the_spill_that_a_killed_truncation_left() -> None:
-    """The records in it may be rows that a user erased."""
+    """A sweep deletes the spills of a killed truncation, whose rows a user may have erased."""
     store = MemoryStore()
     await fill(on(store), "k", 300)
     await fill(on(store), "k/other", 300)
@@ -284,7 +284,7 @@ async def test_a_sweep_deletes_the_spill_that_a_killed_truncation_left() -> None
 
 @pytest.mark.parametrize("overtaken", [False, True])
 async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtaken: bool) -> None:
-    """If another append wins the race, the spill of the first one is dead."""
+    """A sweep keeps the spill of an append in flight, unless another append won the race."""
     store, swept = MemoryStore(), list[int]()
     newest = box.RECORDS_MAX + 1
     await fill(on(store), "k", box.RECORDS_MAX)
@@ -304,7 +304,7 @@ async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtak
 
 
 async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
-    """A spill goes when all of it does; what is to stay stays, what is to go may stay longer."""
+    """A spill is deleted once all of its records are truncated; later records are never lost."""
     store = MemoryStore()
 
     await fill(on(store), "k", 300)
@@ -316,7 +316,7 @@ async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
 
 
 async def test_a_poller_is_told_that_nothing_changed() -> None:
-    """A listener polls: that must cost a request without a body."""
+    """A repeated scan without changes costs a refresh without a body, because listeners poll."""
     store = MemoryStore()
 
     await fill(on(store), "k", 1)
@@ -334,7 +334,7 @@ async def test_a_poller_is_told_that_nothing_changed() -> None:
 
 
 async def test_a_compare_and_set_costs_one_request() -> None:
-    """A handle that knows the head puts at once; a race costs it a read."""
+    """A handle that knows the head writes with one put, without a read."""
     asked: list[str] = []
 
     def note(request: Request) -> Fault:
@@ -349,7 +349,7 @@ async def test_a_compare_and_set_costs_one_request() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_lost_answer_is_found_out(happened: bool) -> None:
-    """The caller of a put that failed half way is told the truth, and the record is there once."""
+    """After a lost answer, the writer learns the true outcome, and the record is stored once."""
     lost = {1}
 
     def toss(request: Request) -> Fault:
@@ -369,7 +369,7 @@ def lose_the_answer(request: Request) -> Fault:
 
 
 class Slow(SystemClock):
-    """Sleeps not at all, and lets somebody else do something meanwhile."""
+    """A clock that does not sleep, and runs other work instead."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = meanwhile
@@ -381,7 +381,7 @@ class Slow(SystemClock):
 
 
 async def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
-    """The write ids of records outlive them, so that a slow proposer still learns that it won."""
+    """Write ids outlive truncated records, so a slow proposer still learns that it won."""
     store = MemoryStore()
     went_on = False
 
@@ -401,7 +401,7 @@ async def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
 
 
 async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
-    """Past 64 records that were truncated nobody can tell: to guess would be to lie."""
+    """After more than 64 later writes and a truncation, the outcome is UNKNOWN, and not guessed."""
     store = MemoryStore()
 
     async def go_on() -> None:
@@ -420,7 +420,7 @@ async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
 
 
 async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
-    """Other writers go on during the wait, and the box names only their newest writes."""
+    """A writer reads back before it waits, because the box keeps only the newest write ids."""
     store = MemoryStore()
 
     async def go_on() -> None:
@@ -434,7 +434,7 @@ async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(gone: bool) -> None:
-    """A read that fails says NOT_APPLIED of itself; of the write that it was made for, nothing."""
+    """If the spill with the write's record cannot be read, the write's outcome is UNKNOWN."""
     store = MemoryStore()
 
     async def go_on() -> None:
@@ -460,7 +460,7 @@ async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(
 
 
 async def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_is_not() -> None:
-    """A reader that fell behind a truncation reads again; what is lost is said to be lost."""
+    """A reader behind a truncation reads again; a spill that the box names must exist."""
     store = MemoryStore()
     truncated = False
 
@@ -494,7 +494,7 @@ async def fill_on(store: MemoryStore, first: int, last: int) -> None:
 
 
 async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() -> None:
-    """Bytes that cannot be understood are never guessed at, and never written over."""
+    """A damaged box, or one of a newer format, raises an error and is not overwritten."""
     store = MemoryStore()
 
     await fill(on(store), "k", 2)
@@ -514,7 +514,7 @@ async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_al
 
 
 async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
-    """Nothing refers to a box by checksum, so it carries its own; so do spills."""
+    """Boxes and spills have checksums, so each flipped bit raises an error."""
     store = MemoryStore()
 
     await fill(on(store), "k", 140)
@@ -534,7 +534,7 @@ async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
 
 
 async def test_a_box_that_vanished_is_corruption() -> None:
-    """Nobody deletes it: to begin anew at 1 would be to forget a shard."""
+    """No process deletes a box, so a missing one is corruption, not an empty shard."""
     store = MemoryStore()
 
     consensus = on(store)
@@ -547,7 +547,7 @@ async def test_a_box_that_vanished_is_corruption() -> None:
 
 @pytest.mark.parametrize("kept", [2, 5])
 async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
-    """Whoever wrote after it would be told that others were first, for as long as it tries."""
+    """A box that was set back to an older version is corruption; else writers retry forever."""
     store = MemoryStore()
     consensus = on(store)
     await fill(consensus, "k", 2)
@@ -556,7 +556,7 @@ async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
     assert len(await consensus.scan("k", SeqNo(1))) == 5
     await store.put("consensus/k", older)
     if kept == 5:
-        # Others went on from there, who had not seen what was lost.
+        # Writers that had not seen the lost records continued from the older state.
         for seqno in range(3, 6):
             assert await on(store).compare_and_set("k", SeqNo(seqno), b"other")
 
@@ -570,7 +570,7 @@ async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
 async def test_histories_of_several_keys_are_read_at_one_time(
     open_consensus: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One process has many shards: what one of them has read is not taken from another."""
+    """Concurrent scans of several keys by one handle return each key's own records."""
     monkeypatch.setattr(box, "RECORDS_MAX", 2)
     writer = open_consensus()
     lengths = {"a": 5, "b": 9, "c": 12}

@@ -1,4 +1,4 @@
-"""What every store must do when it lists, and with unusual keys."""
+"""The contract of every store for listings and for unusual keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def put_all(store: Store, keys: Sequence[str]) -> None:
 
 
 async def test_listing_is_in_key_order(store: Store) -> None:
-    """Key order is that of plain strings: "a-b" before "a/b", whatever directories do."""
+    """A listing is in the order of plain strings: "a-b" before "a/b", also on directories."""
     keys = [
         "a-b",
         "a.b",
@@ -55,7 +55,7 @@ async def test_listing_is_in_key_order(store: Store) -> None:
 
 
 async def test_a_prefix_is_a_plain_string(store: Store) -> None:
-    """A prefix may end within a name, and takes nothing that only looks like it."""
+    """A prefix may end within a name, and matches exactly the keys that begin with it."""
     keys = ["log/x/1", "log/x/2", "log/x-y/1", "log/xy/1", "logs/1", "log0"]
 
     await put_all(store, keys)
@@ -68,7 +68,7 @@ async def test_a_prefix_is_a_plain_string(store: Store) -> None:
 
 
 async def test_a_listing_says_what_a_read_says(store: Store) -> None:
-    """Sources decide by a listing's size and e_tag what to read, so these are those of the read."""
+    """Sizes and e_tags of a listing equal those of a read, because sources plan reads by them."""
     await store.put("dir/a", b"12345")
     await store.put("dir/b", b"")
     entries = [entry async for entry in store.list("dir/")]
@@ -79,7 +79,7 @@ async def test_a_listing_says_what_a_read_says(store: Store) -> None:
 
 
 async def test_folders_have_names(store: Store) -> None:
-    """In the order of keys, whatever lies in them, and how much; objects beside them have none."""
+    """Folders are listed in key order, once each; objects next to them are not listed."""
     keys = ["log/a-b/1", "log/a/1", "log/a/2/3", "log/b", "log/c/d/e/f", "logs/x/1"]
 
     await put_all(store, keys)
@@ -90,7 +90,7 @@ async def test_folders_have_names(store: Store) -> None:
 
 
 async def test_long_listings_come_whole(store: Store) -> None:
-    """More than one page of 1000, across directories, from the middle too."""
+    """A listing of more than one page of 1,000 is complete, also from the middle."""
     keys = sorted(f"d{number % 3}/{number:05}" for number in range(1_100))
 
     await put_all(store, keys)
@@ -103,7 +103,7 @@ async def test_long_listings_come_whole(store: Store) -> None:
 
 
 async def test_unusual_keys(store: Store) -> None:
-    """A key is taken as it is: no character is decoded, folded or lost on the way."""
+    """A store keeps every character of a key: it decodes, folds and loses none."""
     keys = [
         "with space/x y",
         "plus+plus",
@@ -127,7 +127,7 @@ async def test_unusual_keys(store: Store) -> None:
 
 
 async def test_keys_that_could_be_folded_are_refused(store: Store, kind: str) -> None:
-    """One object has one key: what another store would fold into another key is no key."""
+    """A key that some store would fold into another one raises UsageError on every store."""
     if kind in ("memory", "metered", "hedged", "cached"):
         pytest.skip("the dict takes any key; its users are ours")
 

@@ -1,4 +1,4 @@
-"""Stores that break a promise are refused when a location is created, by name of the promise."""
+"""A location cannot be created on a store that breaks a promise; the error names the promise."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CLOCK = SystemClock()
     ids=lambda value: type(value).__name__ if isinstance(value, MemoryStore) else "",
 )
 async def test_a_broken_promise_is_named(store: Store, promise: str) -> None:
-    """Who is refused must learn why, and what would do instead."""
+    """The error names the broken promise and the kind of store to use."""
     with pytest.raises(StoreRefused, match=promise) as refused:
         await probe_store(store, clock=CLOCK)
     assert "use a store with conditional writes" in str(refused.value)
 
 
 async def test_a_real_server_without_conditions_is_refused() -> None:
-    """Through HTTP and obstore too: some S3 servers answer 200 to every put."""
+    """The probe refuses a server that answers 200 to every put, as some S3 servers do."""
     with LyingServer() as server:
         store = open_store(server.url("lake"), clock=CLOCK)
         with pytest.raises(StoreRefused, match="ignores If-None-Match"):
@@ -49,7 +49,7 @@ async def test_a_real_server_without_conditions_is_refused() -> None:
 
 
 async def test_a_store_that_fails_is_not_called_a_liar() -> None:
-    """A failure says nothing about promises: it is passed on, and the caller tries again."""
+    """A failing store raises its own error, not StoreRefused, because the caller may retry."""
     store = Faulty(MemoryStore(), toss=lambda request: Fault(happened=True, told=False))
 
     with pytest.raises(LocationError) as failed:
@@ -63,7 +63,7 @@ async def test_a_store_that_fails_is_not_called_a_liar() -> None:
 async def test_one_failed_put_does_not_fail_the_probe(
     number: int, happened: bool, told: bool
 ) -> None:
-    """A store answers one put by 503 or 429: the probe sends it again, as every other put."""
+    """If a put fails once, refused or with a lost answer, the probe sends it again."""
     puts: list[str] = []
 
     def toss(request: Request) -> Fault:
@@ -80,7 +80,7 @@ async def test_one_failed_put_does_not_fail_the_probe(
 
 
 async def test_a_sweep_deletes_what_a_killed_probe_left() -> None:
-    """A process may be killed at any request of the probe; a probe under way is left alone."""
+    """A sweep deletes the objects of killed probes, and keeps those of a running probe."""
     store, clock = MemoryStore(), HandClock()
     for number in range(20):
         death = DiesWriting(number=number, landed=True)

@@ -1,4 +1,4 @@
-"""What every store must do when many write at once."""
+"""The contract of every store for concurrent writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def together(calls: Sequence[Awaitable[str]]) -> list[str | BaseException]
 
 
 async def test_one_of_many_creators_wins(open_again: Callable[[], Store], kind: str) -> None:
-    """A slot is given to exactly one writer, or a log would hold two records at one position."""
+    """One of many writers creates a slot; otherwise a log would have two records at a position."""
     rounds = 2 if kind == "seaweed" else 12
     stores = [open_again() for _ in range(16)]
 
@@ -37,7 +37,7 @@ async def test_one_of_many_creators_wins(open_again: Callable[[], Store], kind: 
 
 
 async def test_replacements_lose_no_increment(open_again: Callable[[], Store], kind: str) -> None:
-    """Read, add one, replace on condition: as many increments must be there as were answered."""
+    """Concurrent writers add one by conditional replaces, and the counter has every increment."""
     writers, increments = 6, 4
 
     async def increment(store: Store, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Consensus in a database: lost answers, servers that die, locations that have theirs there."""
+"""Consensus in a database: lost answers, killed servers, and several locations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOCK = SystemClock()
 
 
 class Shaky:
-    """A database of which some statements fail, before they were done or after."""
+    """A database in which some statements fail, before or after their effect."""
 
     def __init__(self, inner: Database, dice: random.Random, rate: float) -> None:
         self.inner = inner
@@ -71,7 +71,7 @@ def consensus(database: Database, *, attempts: int = 30) -> SqlConsensus:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_each_record_is_won_once_whatever_is_lost(tmp_path: Path, seed: int) -> None:
-    """Who is told True has written it, who is told False has not; nothing is in twice."""
+    """In spite of faults, exactly the records whose writers got True are stored, each once."""
     dice = random.Random(seed)
     won: list[tuple[int, bytes]] = []
     lost = Counter[str]()
@@ -98,7 +98,7 @@ async def test_each_record_is_won_once_whatever_is_lost(tmp_path: Path, seed: in
 
 
 async def test_an_answer_that_is_lost_for_good_is_unknown(tmp_path: Path) -> None:
-    """It is neither success nor failure, and says so; so does one that was truncated meanwhile."""
+    """If no retry gets an answer, the outcome is UNKNOWN; also after a concurrent truncation."""
     database = on_file(tmp_path / "c.db")
     good = consensus(database)
     bad = consensus(Shaky(database, random.Random(1), rate=1e9), attempts=3)
@@ -127,7 +127,7 @@ async def test_an_answer_that_is_lost_for_good_is_unknown(tmp_path: Path) -> Non
 
 
 async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    """Damaged, or not to be used: two different sentences, and no traceback."""
+    """A file that is not a database is CorruptionError; a missing folder is LocationError."""
     (tmp_path / "c.db").write_bytes(b"something else" * 100)
     with pytest.raises(CorruptionError, match="damaged, or is not a SQLite database"):
         await consensus(on_file(tmp_path / "c.db")).head("k")
@@ -136,7 +136,7 @@ async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_another_program_holds_is_waited_for(tmp_path: Path) -> None:
-    """A lock is no failure, for some seconds."""
+    """A write waits while another program holds the file's lock."""
     database = on_file(tmp_path / "c.db")
     own = consensus(database)
     assert await own.compare_and_set("k", SeqNo(1), b"1")
@@ -152,13 +152,13 @@ async def test_a_file_that_another_program_holds_is_waited_for(tmp_path: Path) -
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """Return a server that a test may kill."""
+    """Yield a server that a test may kill."""
     with PostgresServer() as found:
         yield found
 
 
 async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresServer) -> None:
-    """Killed with -9 while writers are at it: each commit that was told is there, once."""
+    """After kill -9 of the server during writes, each acknowledged commit exists once."""
     store = MemoryStore()
 
     def shard() -> Shard:
@@ -192,7 +192,7 @@ async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresS
 
 
 async def test_who_is_refused_is_told_what_to_do(server: PostgresServer) -> None:
-    """A wrong user or database is no outage: it is not tried for ever."""
+    """A wrong user or database raises StoreRefused with the remedy, unlike a stopped server."""
     for url in (server.url("nowhere"), server.url(user="nobody")):
         database = postgres_database(url, told="it", clock=CLOCK)
         with pytest.raises(StoreRefused, match="check the user, the database"):
@@ -204,7 +204,7 @@ async def test_who_is_refused_is_told_what_to_do(server: PostgresServer) -> None
 
 
 async def test_two_locations_in_one_database_know_nothing_of_each_other(tmp_path: Path) -> None:
-    """Their shards have the same names: a catalog, for one."""
+    """Shards of the same name in two locations are independent."""
     place = f"sqlite:{tmp_path / 'c.db'}"
     found = [
         await open_location(str(tmp_path / name), create=True, consensus=place) for name in "ab"
@@ -230,7 +230,7 @@ async def test_two_locations_in_one_database_know_nothing_of_each_other(tmp_path
     ],
 )
 def test_places_are_told_without_secrets(text: str, kind: str, told: str) -> None:
-    """What is stored, and shown in messages, is no more than what people may see."""
+    """The text of a place for storage and messages contains no password."""
     found = parse_consensus(text)
     assert (found.kind, found.told) == (kind, told)
     assert found == ConsensusPlace(kind, found.url, told)
@@ -238,14 +238,14 @@ def test_places_are_told_without_secrets(text: str, kind: str, told: str) -> Non
 
 @pytest.mark.parametrize("text", ["", "sqlite", "sqlite:", "sqlite://", "mysql://h/d", "x"])
 def test_what_is_no_place_is_refused(text: str) -> None:
-    """Before anything is made there."""
+    """An invalid place raises UsageError, and a password is removed from the text."""
     with pytest.raises(UsageError, match="consensus must be 'store'"):
         parse_consensus(text)
     assert "p4ss" not in without_password("mysql://u:p4ss@h/d")
 
 
 async def test_truncated_records_are_in_no_byte_of_the_files_of_sqlite(tmp_path: Path) -> None:
-    """Neither in free pages nor in the write-ahead log: a row that was erased lay in them."""
+    """After a truncation, no file of SQLite contains the records, which may be erased rows."""
     records = consensus(on_file(tmp_path / "c.db"))
     for seqno in range(1, 9):
         await records.compare_and_set("k", SeqNo(seqno), b"xqzv" * 999 if seqno < 8 else b"new")

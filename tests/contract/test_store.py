@@ -1,4 +1,4 @@
-"""What every store must do, asked of each: in memory, local, wrapped, S3 by moto and SeaweedFS."""
+"""The contract of every store: in memory, local, wrapped, and in the cloud by local servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def keys_of(store: Store, prefix: str = "", after: str | None = None) -> l
 
 
 async def test_what_is_put_is_read(store: Store) -> None:
-    """Whole objects come back with their e_tag; a plain put replaces."""
+    """A read returns the whole object and its e_tag; a plain put replaces the object."""
     first = await store.put("a/b", b"one")
     found = await store.get("a/b")
     assert (found.data, found.e_tag) == (b"one", first)
@@ -30,7 +30,7 @@ async def test_what_is_put_is_read(store: Store) -> None:
 
 
 async def test_ranges_are_cut_short_at_the_end(store: Store) -> None:
-    """A reader of a growing object asks beyond its end; that is no error, on no store."""
+    """A range past the end of an object is not an error: a reader of a growing object needs it."""
     e_tag = await store.put("ten", b"0123456789")
     empty = await store.put("empty", b"")
     cases = [
@@ -56,7 +56,7 @@ async def test_ranges_are_cut_short_at_the_end(store: Store) -> None:
 
 
 async def test_refresh_gives_only_what_changed(store: Store) -> None:
-    """Pollers ask often, so an unchanged object costs no transfer."""
+    """A refresh returns no bytes of an unchanged object, because pollers send many."""
     first = await store.put("head", b"one")
     assert await store.refresh("head", first) is None
     second = await store.put("head", b"two")
@@ -69,7 +69,7 @@ async def test_refresh_gives_only_what_changed(store: Store) -> None:
 
 
 async def test_large_objects_go_in_one_put(store: Store) -> None:
-    """9 MiB: more than client libraries send as one part of their own accord."""
+    """An object of 9 MiB is created by one put; client libraries would send it in parts."""
     data = bytes(range(256)) * (9 * 4_096)
 
     e_tag = await store.put("large", data, if_absent=True)
@@ -80,7 +80,7 @@ async def test_large_objects_go_in_one_put(store: Store) -> None:
 
 
 async def test_missing_objects(store: Store) -> None:
-    """To read what is missing is an error, to delete it is none."""
+    """A read of a missing object raises ObjectNotFound, and its deletion succeeds."""
     with pytest.raises(ObjectNotFound):
         await store.get(MISSING)
     await store.delete([])
@@ -93,7 +93,7 @@ async def test_missing_objects(store: Store) -> None:
 
 
 async def test_conditions(store: Store) -> None:
-    """The two conditions on which everything rests, one after the other."""
+    """A put with ``if_absent`` or ``if_match`` succeeds only if its condition holds."""
     first = await store.put("x", b"1", if_absent=True)
     with pytest.raises(ObjectExists):
         await store.put("x", b"2", if_absent=True)
@@ -111,6 +111,6 @@ async def test_conditions(store: Store) -> None:
 
 
 async def test_the_probe_accepts_it(store: Store) -> None:
-    """A location can be created here, and the probe leaves nothing behind."""
+    """The store passes the probe of a new location, and the probe leaves no object."""
     await probe_store(store, clock=CLOCK)
     assert await keys_of(store) == []

@@ -1,4 +1,4 @@
-"""Every block of every page runs, or says which test runs it, or why none does."""
+"""Every block of every page runs, names the test that runs it, or gives a reason."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_the_blocks_of_a_page_run(page: str, folder: Path) -> None:
-    """A reader copies them one after the other, into an empty folder."""
+    """A reader who copies the blocks in order, in an empty folder, meets no error."""
     Tour().run(page)
 
     assert any(folder.iterdir()) or page == "docs/start/install.md"
 
 
 def test_each_block_has_a_language() -> None:
-    """A block without one has no highlighting, and could hide a command from these tests."""
+    """A block without a language has no highlighting, and could hide a command from these tests."""
     strange = [
         f"{page}: ```{block.language}: {block.text.splitlines()[0]}"
         for page, found in BLOCKS.items()
@@ -61,7 +61,7 @@ def test_each_block_has_a_language() -> None:
 
 
 def test_a_block_that_is_left_to_a_test_is_named_there() -> None:
-    """The test may be moved, or may lose the page."""
+    """The test that a block names exists and names the page."""
     for page, found in BLOCKS.items():
         for block in found:
             if block.mark == "run by":
@@ -71,7 +71,7 @@ def test_a_block_that_is_left_to_a_test_is_named_there() -> None:
 def test_a_block_that_fails_is_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The canary: of four blocks, one is for reading, one has a marker, and two fail."""
+    """The canary: blocks of text and marked blocks do not run, and a failing block is an error."""
     monkeypatch.setattr("kit.doc_blocks.ROOT", tmp_path)
     page = tmp_path / "page.md"
     marked = "```text\na\n```\n<!-- not run: a cluster -->\n```sh\nfalse\n```\n"
@@ -84,7 +84,7 @@ def test_a_block_that_fails_is_found(
 
 
 def test_a_block_that_does_not_run_gives_a_reason() -> None:
-    """The list of these blocks is the honest part of the claim that pages run."""
+    """Each block that does not run gives a reason of at least three words."""
     reasons = [
         block.said for found in BLOCKS.values() for block in found if block.mark == "not run"
     ]

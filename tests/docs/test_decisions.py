@@ -72,7 +72,7 @@ def test_each_decision_has_all_its_parts() -> None:
     ],
 )
 def test_a_record_without_a_part_is_a_fault(part: str) -> None:
-    """The canary: the check must miss no part."""
+    """The canary: the check finds each missing part, and a wrong number."""
     assert faults_of("0007-fences.md", GOOD) == []
     assert faults_of("0008-pins.md", GOOD) != []
     assert faults_of("0007-fences.md", GOOD.replace(part, "", 1)) != []

@@ -1,4 +1,4 @@
-"""The pages that are made from the code: nothing of the code is missing."""
+"""The pages generated from the code: they list every error, metric, option and command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(page: str) -> str:
 
 
 def test_each_error_has_a_fault_and_a_remedy() -> None:
-    """A user who meets an error looks for its name, and needs the next step."""
+    """A user who gets an error searches for its name, and needs the next step."""
     page = made("reference/errors.md")
     kinds = [
         each
@@ -49,7 +49,7 @@ def test_each_error_has_a_fault_and_a_remedy() -> None:
 
 
 def test_each_metric_is_listed() -> None:
-    """An alarm that names a metric which does not exist never fires."""
+    """Each metric of the code is on the page, so that an alarm can use its true name."""
     page = made("reference/metrics.md")
     text = ServerMetrics().text().decode()
     names = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
@@ -61,7 +61,7 @@ def test_each_metric_is_listed() -> None:
 
 
 def test_each_option_of_spark_is_listed_with_its_kind() -> None:
-    """`load` refuses an option of another kind."""
+    """Each kind lists its own options, because `load` refuses those of another kind."""
     sections = made("reference/spark-options.md").split("\n## ")[1:]
     listed = {
         section.partition("\n")[0]: re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
@@ -72,7 +72,7 @@ def test_each_option_of_spark_is_listed_with_its_kind() -> None:
 
 
 def test_each_command_has_a_purpose_and_its_options() -> None:
-    """A command without a line in the reference is found by nobody."""
+    """Each command has a line with its purpose in the reference, and a section with its options."""
     index = made("reference/cli/index.md")
     rows = re.findall(
         r"^\| \[`([^`]+)`\]\(([\w-]+\.md)(#[\w-]+)?\) \| (.+) \|$", index, re.MULTILINE
@@ -87,7 +87,7 @@ def test_each_command_has_a_purpose_and_its_options() -> None:
 
 
 def test_an_error_that_spans_lines_keeps_them() -> None:
-    """The parser of docstrings drops a line that continues another without an indent."""
+    """A line that continues without an indent is joined, because the parser would drop it."""
     text = (
         "Append.\n\nRaises:\n    UsageError: one is over 64 MiB\n    or empty.\n    Fenced: no.\n"
     )

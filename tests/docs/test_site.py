@@ -12,12 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)")
-# What a browser loads with a page.
+# The URLs that a browser loads with a page.
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
 
 
 def build(site: Path, *, config: Path = ROOT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
-    """Build the site as `make docs` does: not with `-q`, by which MkDocs counts no warnings."""
+    """Build the site as `make docs` does: without `-q`, because MkDocs then counts no warnings."""
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", site],
         cwd=ROOT,
@@ -69,7 +69,7 @@ def test_a_fault_of_a_page_fails_the_build(page: str, fault: str, tmp_path: Path
 
 
 def test_links_outside_of_the_site_lead_to_a_file() -> None:
-    """README and its neighbours are read in the repository, where MkDocs checks nothing."""
+    """Each link of README and of other pages in the repository leads to a file."""
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in [*ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md")]
