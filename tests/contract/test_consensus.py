@@ -156,7 +156,7 @@ async def test_records_of_any_bytes_are_kept(open_consensus: Open) -> None:
     assert [r.data for r in await open_consensus().scan("k", SeqNo(1))] == bodies
 
 
-async def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: object) -> None:
+async def test_one_of_a_hundred_proposers_wins(open_consensus: Open) -> None:
     """One of a hundred concurrent proposers wins; two winners would give a shard two histories."""
 
     async def propose(number: int) -> bool:
@@ -170,7 +170,7 @@ async def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: ob
     ]
 
 
-async def test_all_of_many_contenders_come_through(open_consensus: Open, request: object) -> None:
+async def test_all_of_many_contenders_come_through(open_consensus: Open) -> None:
     """If losers read and retry, each contender's records are all stored, each once."""
     contenders, each = 5, 4
 
@@ -188,26 +188,6 @@ async def test_all_of_many_contenders_come_through(open_consensus: Open, request
     found = await open_consensus().scan("k", SeqNo(1))
     assert [r.seqno for r in found] == list(range(1, contenders * each + 1))
     assert len({r.data for r in found}) == contenders * each
-
-
-_PROPOSERS = """
-import asyncio, sys
-from tidelog.clock import SystemClock
-from tidelog.consensus.store import StoreConsensus
-from tidelog.store.urls import open_store
-
-async def propose(number):
-    clock = SystemClock()
-    consensus = StoreConsensus(store=open_store(sys.argv[1], clock=clock, create=True), clock=clock)
-    print(number, await consensus.compare_and_set("k", 1, b"%d" % number), flush=True)
-
-async def main():
-    sys.stdin.readline()
-    first = int(sys.argv[2])
-    await asyncio.gather(*(propose(number) for number in range(first, first + 25)))
-
-asyncio.run(main())
-"""
 
 
 # The rest tests consensus on a store, whose box must stay small.
