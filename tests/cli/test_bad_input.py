@@ -185,7 +185,7 @@ def test_a_parquet_file_with_a_name_twice(cli: Cli, names: list[str]) -> None:
 
     said = cli("source", "create", "x", "--files", cli.folder / "*.parquet", "--format=parquet")
 
-    refused(said, MISUSED, "two columns have one name")
+    refused(said, MISUSED, "two columns have the same name")
 
 
 @pytest.mark.parametrize("file", [b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"PAR1\0\0\0\0PAR1"])

@@ -342,7 +342,7 @@ def test_columns_may_be_called_as_they_are(cli: Cli) -> None:
         "source", "create", "own", "--files", cli.folder / "in", "--schema", "_tidelog_x int"
     )
     assert said.status == 2
-    assert "a column cannot be called _tidelog_x: it is tidelog's own" in said.complaint
+    assert "a column cannot be named _tidelog_x, which is reserved for tidelog" in said.complaint
 
 
 def test_files_that_are_not_finished_wait_and_stop_no_other(cli: Cli) -> None:

@@ -244,7 +244,7 @@ def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
         (("-o", "new/."), "-o new/. is a folder: name a file"),
         (("-o", ""), "-o '' has no name: name a file"),
         (("--where", "id = 1", "--where", "id = 2"), "join the conditions with AND"),
-        (("--columns", "id,nope"), "there is no column 'nope': the columns are id, name, at"),
+        (("--columns", "id,nope"), "no column named 'nope': the columns are id, name, at"),
         (("--columns", "id,"), "--columns is names with commas between them"),
         (("--columns", "id,id"), "--columns names no column, or one twice"),
     ],

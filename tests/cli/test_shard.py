@@ -61,7 +61,7 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     told = cli.done("shard", "downgrade", "s", "7", "--yes", "--json").object
     assert told == {"shard": "s", "since": 7, "holds": {"history": 7}}
     assert cli("shard", "snapshot", "s", "--as-of", "6").complaint.startswith(
-        "the time asked for is no longer kept: the earliest is 7"
+        "the time is no longer readable: the earliest readable time is 7"
     )
     described = cli.done("shard", "describe", "s", "--json").object
     assert (described["updates"], described["upper"], described["since"]) == (3, None, 7)
@@ -203,7 +203,7 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
         (("snapshot", "s", "--as-of", "noon"), "--as-of 'noon' is not a time"),
         (("snapshot", "s", "--as-of", "9"), "nothing of the shard is complete yet"),
         (("snapshot", "s"), "nothing of the shard is complete yet"),
-        (("snapshot", "s", "--columns", "x"), "there is no column 'x'"),
+        (("snapshot", "s", "--columns", "x"), "no column named 'x'"),
         (("snapshot", "t"), "there is no shard 't'"),
         (("listen", "s", "--follow", "--until", "3"), "exclude each other"),
         (("listen", "s", "--since", "x"), "--since 'x' is not a time"),
@@ -220,7 +220,7 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
         (("finalize", "t", "--yes"), "there is no shard"),
         (("create", ".x", *SCHEMA), "cannot be the name"),
         (("create", "u", "--schema", "k"), "--schema cannot be read"),
-        (("create", "u", "--schema", "k int", "--key", "x"), "no column 'x' for the key"),
+        (("create", "u", "--schema", "k int", "--key", "x"), "no column named 'x' for the key"),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_done(

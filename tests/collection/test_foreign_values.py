@@ -269,8 +269,8 @@ def test_a_struct_with_two_fields_of_one_name_is_refused(twin: str) -> None:
 
 
 MADE_UP = [
-    (b'{"a":1,"A":2}', "differ by case alone"),
-    (b'{"a":1}\n{"A":2}', "differ by case alone"),
+    (b'{"a":1,"A":2}', "differ only in case"),
+    (b'{"a":1}\n{"A":2}', "differ only in case"),
     (rb'{"a":1,"x\u0000y":2}', "NUL"),
     (rb'{"a":{"x\u0000y":2}}', "NUL"),
 ]

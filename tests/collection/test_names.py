@@ -99,7 +99,7 @@ async def test_two_names_of_one_column_are_refused_with_the_option(
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"id": [1], "ID": [2]}))
 
-    with pytest.raises(UsageError, match=r"differ by case alone.*--schema.*--ignore-case"):
+    with pytest.raises(UsageError, match=r"differ only in case.*--schema.*--ignore-case"):
         await location_of(tmp_path, format)
     location = await location_of(tmp_path, format, ignore_case=True)
     done, _ = await run(location)

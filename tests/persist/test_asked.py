@@ -87,12 +87,12 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
                 opens.shard("s", schema=SCHEMA, key=odd)
         bank: Any = lake.transactions("bank")
         for odd in ODD:
-            with pytest.raises(UsageError, match=r"is registered is a shard: lake\.shard"):
+            with pytest.raises(UsageError, match=r"shard must be a Shard, such as lake\.shard"):
                 bank.register(odd)
             if odd != {}:
                 with pytest.raises(UsageError, match="mapping of names to tables"):
                     bank.compare_and_append(odd, 0, 1)
-            with pytest.raises(UsageError, match="updates of 'q' are a pyarrow table"):
+            with pytest.raises(UsageError, match="updates of 'q' must be a pyarrow table"):
                 bank.compare_and_append({"q": odd}, 0, 1)
         with pytest.raises(NotRegistered, match="the shard 'q' is not registered"):
             bank.compare_and_append({"q": ROW}, 0, 1)
@@ -137,11 +137,11 @@ def test_who_begins_again_is_told_where_it_left_off() -> None:
             till.append(rows, 5)
             till.advance(9)
         with shard.appender("till") as again:
-            with pytest.raises(UsageError, match=r"is past that already.* \(upper=\{9\}"):
+            with pytest.raises(UsageError, match=r"is already past that upper.* \(upper=\{9\}"):
                 again.append(rows, 5)
             assert again.upper.time == 9
             again.append(None, 10)
-        with pytest.raises(UsageError, match="times before 10 are complete, so give it a later"):
+        with pytest.raises(UsageError, match="times before 10 are complete: give it a later"):
             shard.compare_and_append(rows, 10, 11)
-        with pytest.raises(UsageError, match="so give a greater upper"):
+        with pytest.raises(UsageError, match="give a greater upper"):
             shard.compare_and_append(None, 10, 4)

@@ -95,7 +95,7 @@ async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Loc
     found = await collection.snapshot()
     assert {*found.column("key").to_pylist()} == {0, 1, 2, 3, 4}
     assert collection.since.time > 0
-    with pytest.raises(AsOfBeforeSince, match="no time that can be read"):
+    with pytest.raises(AsOfBeforeSince, match="no time is readable"):
         await golden.shard("over").snapshot(1)
 
 

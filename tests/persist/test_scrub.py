@@ -150,12 +150,12 @@ async def checked(store: MemoryStore) -> tuple[Shard, parts.Part, pa.Table]:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"rows": 1}, "updates, and its state says 1"),
-        ({"diffs": 1}, "diffs do not sum up"),
+        ({"rows": 1}, "updates, but its state declares 1"),
+        ({"diffs": 1}, "the sum of its diffs"),
         ({"time_min": 1}, "its times are"),
         ({"time_max": 10**9}, "its times are"),
-        ({"sum_v": bytes(16)}, "sum up to V"),
-        ({"sum_t": bytes(16)}, "sum up to T"),
+        ({"sum_v": bytes(16)}, "differs from V"),
+        ({"sum_t": bytes(16)}, "differs from T"),
     ],
 )
 async def test_what_a_descriptor_says_is_compared(changed: dict[str, object], told: str) -> None:
@@ -180,7 +180,7 @@ async def test_rows_that_are_not_where_they_are_said_to_be_are_found() -> None:
     bounds = msgspec.structs.replace(part, key_bounds=narrow.key_bounds)
     assert any("bounds" in why for why in check_part(bounds, table, SCHEMA, batch))
     late = make_batch([part], lower=part.time_max + 1, upper=None)
-    assert any("outside of its batch" in why for why in check_part(part, table, SCHEMA, late))
+    assert any("outside its batch" in why for why in check_part(part, table, SCHEMA, late))
 
 
 async def test_what_a_state_says_is_compared() -> None:
@@ -209,7 +209,9 @@ async def test_what_a_state_says_is_compared() -> None:
             total = total + part.t
         sums.append((batch, total))
     assert check_t(state, sums) == []
-    assert check_t(state, sums[:-1]) == ["what is stored is not what was appended: T differs"]
+    assert check_t(state, sums[:-1]) == [
+        "the stored updates differ from the appended ones: T differs"
+    ]
 
 
 def _with(state: State, **changed: object) -> State:

@@ -128,7 +128,7 @@ async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
 
 async def test_a_listener_is_told_at_once_of_a_column_that_is_none() -> None:
     """A wrong column must raise at once, because no update would ever match."""
-    with pytest.raises(UsageError, match="there is no column 'nix'"):
+    with pytest.raises(UsageError, match="no column named 'nix'"):
         await anext(in_memory().shard().listen(0, columns=["nix"]))
 
 

@@ -298,7 +298,7 @@ def test_what_is_so_already_is_not_written_again() -> None:
     assert decide_downgrade(state, "a", Frontier.at(4)).result == Frontier.at(3)
     assert decide_release(state, "b").result is False
     assert decide_release(state, "b").diff is None
-    with pytest.raises(UsageError, match="no such hold"):
+    with pytest.raises(UsageError, match="no hold has that name"):
         decide_downgrade(state, "b", Frontier.at(9))
 
 

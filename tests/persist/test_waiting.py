@@ -61,7 +61,7 @@ async def test_a_read_of_a_name_without_a_shard_is_refused(
 ) -> None:
     """A misspelled name is the likeliest cause, so the message advises a check of the name."""
     async with asyncio.timeout(5):
-        with pytest.raises(AsOfNotComplete, match=r"check the name.*asked=0 upper=\{0\}"):
+        with pytest.raises(AsOfNotComplete, match=r"check its name.*asked=0 upper=\{0\}"):
             await read(in_memory().shard(name="nix"), 0)
 
 
@@ -108,7 +108,7 @@ async def test_a_limited_read_ends_though_the_store_does_not_answer() -> None:
     await clock.pass_us(0)
     await clock.pass_us(SECOND_US)
 
-    with pytest.raises(DeadlineExceeded, match="did not end in time"):
+    with pytest.raises(DeadlineExceeded, match="did not finish within its timeout"):
         await asyncio.wait_for(reading, 5)
 
 

@@ -249,7 +249,7 @@ async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()
-    with pytest.raises(AsOfBeforeSince, match="no time that can be read"):
+    with pytest.raises(AsOfBeforeSince, match="no time is readable"):
         await reader.snapshot(1)
     await reader.close()
     with pytest.raises(UsageError):

@@ -229,7 +229,7 @@ def test_bytes_that_are_not_those_written_are_refused() -> None:
     """A bit that flipped in a store, or on the way, must never become a row."""
     part, data = part_of([(1, "a", 0, 1)])
 
-    with pytest.raises(CorruptionError, match="not those that were written"):
+    with pytest.raises(CorruptionError, match="do not match its checksum"):
         decode_share(part, data[:-1] + b"x", scan_of([part]))
 
 

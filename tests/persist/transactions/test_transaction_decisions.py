@@ -80,7 +80,7 @@ def test_a_shard_that_has_a_step_or_is_another_is_told_apart() -> None:
 
     assert decide_apply(State(upper=3), step).result
     assert decide_apply(State(upper=None), step).result
-    with pytest.raises(CorruptionError, match="older state"):
+    with pytest.raises(CorruptionError, match="older copy"):
         decide_apply(State(upper=2), step)
 
 
@@ -179,7 +179,7 @@ def test_states_and_changes_come_back_as_they_were() -> None:
     assert language.decode_diff(language.encode_diff(diff)) == diff
     assert len(language.encode_diff(TransactionDiff(upper=3))) < 12
     later = msgspec.msgpack.encode({"format": 2})
-    with pytest.raises(UsageError, match="upgrade tidelog"):
+    with pytest.raises(UsageError, match="update tidelog"):
         language.decode_state(later)
     for data in (
         b"",

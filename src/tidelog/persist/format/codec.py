@@ -122,8 +122,8 @@ class RecordCodec(Generic[T]):
         for value in values:
             if not isinstance(value, self._instances()):
                 raise UsageError(
-                    f"a value is a {type(value).__name__}, not a {self.record.__name__}: encode "
-                    "records of one type"
+                    f"a value must be a {self.record.__name__}, not a {type(value).__name__}: "
+                    "encode records of one type"
                 )
         rows = [msgspec.to_builtins(value, builtin_types=_PLAIN_TYPES) for value in values]
         named = [row if isinstance(row, dict) else self._by_name(row) for row in rows]
@@ -144,8 +144,8 @@ class RecordCodec(Generic[T]):
             return msgspec.convert(values, list[self.record])  # type: ignore[name-defined]
         except msgspec.ValidationError as error:
             raise UsageError(
-                f"a row is no {self.record.__name__}: {error}; give a field that came later a "
-                "default, and one that may be null None"
+                f"a row cannot be decoded as {self.record.__name__}: {error}; give a later field "
+                "a default, and let a nullable field be None"
             ) from error
 
     def _known(self, row: dict[str, Any]) -> Any:
@@ -180,7 +180,7 @@ def encode_updates(
         when = pa.array([index(numbers.encode(update.time)) for update in given], pa.int64())
         diffs = pa.array([index(update.diff) for update in given], pa.int64())
     except (pa.ArrowException, OverflowError, TypeError, AttributeError) as error:
-        raise UsageError(f"a time or a diff is no number of 64 bits: {error}") from error
+        raise UsageError(f"a time or a diff must be a 64-bit number: {error}") from error
     return made.append_column(TIME, when).append_column(DIFF, diffs)
 
 
@@ -203,10 +203,10 @@ def _fields_of(record: type[Any]) -> Sequence[msgspec.inspect.Field]:
     try:
         told = msgspec.inspect.type_info(record)
     except TypeError as error:
-        raise UsageError(f"{record!r} is no type of records: {error}") from error
+        raise UsageError(f"{record!r} is not a record type: {error}") from error
     fields: Sequence[msgspec.inspect.Field] = getattr(told, "fields", ())
     if not fields:
-        raise UsageError(f"{record!r} has no fields: records are data classes or the like")
+        raise UsageError(f"{record!r} has no fields: use a data class, or another type with fields")
     return fields
 
 
@@ -243,6 +243,6 @@ def _column_type(record: type[Any], name: str, told: msgspec.inspect.Type) -> pa
     found = _COLUMN_TYPES.get(type(told))
     if found is None:
         raise UsageError(
-            f"the type of {record.__name__}.{name} does not say what its column is: give schema="
+            f"the type of {record.__name__}.{name} does not determine a column type: give schema="
         )
     return found

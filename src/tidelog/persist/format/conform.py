@@ -39,7 +39,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
         raise UsageError(f"a column is missing: {', '.join(missing)}")
     twice = [n for n in wanted.names if names.count(n) > 1] if len(set(names)) < len(names) else []
     if twice:
-        raise UsageError(f"a column is there twice: {', '.join(twice)}: leave one of them out")
+        raise UsageError(f"a column occurs twice: {', '.join(twice)}: remove one of them")
     table = table.select(wanted.names)
     try:
         _check_whole(table)
@@ -88,7 +88,8 @@ def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
     fields = [given.field(n).name for n in range(given.num_fields)]
     if sorted(fields) != sorted(field.name for field in wanted):
         raise UsageError(
-            f"the rows do not fit the schema: column {name!r} has other fields than the shard's",
+            f"the rows do not fit the schema: the fields of column {name!r} differ from the "
+            "shard's",
             given=fields,
             wanted=[field.name for field in wanted],
         )
@@ -109,8 +110,8 @@ def _check_kept(name: str, given: _Column, made: _Column) -> None:
     for of_given, of_made, keeps in _LOSSY:
         if of_given(given.type) and of_made(made.type) and not keeps(given, made):
             raise UsageError(
-                f"the rows do not fit the schema: column {name!r} holds values of type "
-                f"{given.type} that {made.type} cannot: cast it before, if they may change"
+                f"the rows do not fit the schema: column {name!r} has values of type {given.type} "
+                f"that {made.type} cannot hold: cast the column first, if its values may change"
             )
 
 

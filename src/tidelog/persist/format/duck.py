@@ -111,7 +111,7 @@ def sums_told() -> Iterator[None]:
         yield
     except duckdb.ConversionException as error:
         raise CorruptionError(
-            "a row is there more often than 64 bits can say: its diffs cannot be added up"
+            "the sum of a row's diffs exceeds 64 bits: retract some of its copies"
         ) from error
 
 

@@ -128,5 +128,5 @@ def _compared(table: pa.Table, key: Sequence[str]) -> Any:
         if rises is not None:
             less = pc.or_kleene(less, pc.and_kleene(pc.equal(before, after), rises))
         rises = less
-    require(rises is not None, "rows without a key are in no order")
+    require(rises is not None, "rows without a key have no order")
     return rises

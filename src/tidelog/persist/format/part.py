@@ -113,7 +113,10 @@ def int64_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
 
 
 def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    require(pa.types.is_int64(chunk.type) and not chunk.null_count, "a column is not of int64")
+    require(
+        pa.types.is_int64(chunk.type) and not chunk.null_count,
+        "the column must be int64 without nulls",
+    )
     data = memoryview(chunk.buffers()[1] or b"")
     return np.frombuffer(data, np.int64, len(chunk), 8 * chunk.offset)
 
@@ -194,7 +197,9 @@ def decode_own(part: Part, data: bytes, own: ShardSchema) -> pa.Table:
     except MemoryError:
         raise
     except (pa.ArrowException, KeyError, ValueError, EOFError, OSError) as error:
-        raise CorruptionError("a part cannot be decoded", path=part.path or "inline") from error
+        raise CorruptionError(
+            "a part cannot be decoded: restore the object", path=part.path or "inline"
+        ) from error
 
 
 def check_bytes(part: Part, data: bytes) -> None:
@@ -205,7 +210,7 @@ def check_bytes(part: Part, data: bytes) -> None:
     """
     if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
         raise CorruptionError(
-            "a part's bytes are not those that were written: restore the object, or drop the data",
+            "a part's bytes do not match its checksum: restore the object, or drop the data",
             path=part.path or "inline",
             size_bytes=len(data),
             expected=part.size_bytes,
@@ -215,8 +220,8 @@ def check_bytes(part: Part, data: bytes) -> None:
 def missing_part(path: str) -> PartMissing:
     """Return the error for a part whose object is missing."""
     return PartMissing(
-        "a part that the shard names is missing: read again, where a merge may have replaced it; "
-        "else restore the object",
+        "a part that the shard names is missing: read again, because a merge may have replaced "
+        "it; if the error remains, restore the object",
         path=path,
     )
 
@@ -228,7 +233,7 @@ def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
     try:
         told = _BOUNDS.decode(part.key_bounds)
         if any(type(low) is not type(high) for _, low, high in told.values()):
-            raise msgspec.ValidationError("bounds of two types")
+            raise msgspec.ValidationError("the bounds have two types")
         return {
             name: (low, high) if kind != DECIMAL else (Decimal(str(low)), Decimal(str(high)))
             for name, (kind, low, high) in told.items()

@@ -63,8 +63,7 @@ class ShardSchema:
             return self
         if schema_id >= len(self.known):
             raise CorruptionError(
-                "a part was written with a schema that its reader was not told of: open the shard "
-                "again",
+                "a part has a schema that this reader does not know: open the shard again",
                 schema_id=schema_id,
             )
         return replace(self, data=self.known[schema_id])
@@ -90,24 +89,28 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
             supported (maps have no equality), or a key column is missing.
     """
     if not schema.names:
-        raise UsageError("a shard has at least one column: name some")
+        raise UsageError("a shard must have at least one column: name its columns")
     key = list(schema.names) if key is None else key
     seen: dict[str, str] = {}
     for name in schema.names:
         if name.lower() in _RESERVED or name.lower().startswith(OWN_PREFIX):
-            raise UsageError(f"a column cannot be called {name}: it is tidelog's own")
+            raise UsageError(
+                f"a column cannot be named {name}, which is reserved for tidelog: rename it"
+            )
         other = seen.get(name.lower())
         if other is not None:
             raise UsageError(
-                "two columns have one name (SQL ignores case): rename one", first=other, second=name
+                "two columns have the same name (SQL ignores case): rename one",
+                first=other,
+                second=name,
             )
         seen[name.lower()] = name
     for name in key:
         if name not in schema.names:
             known = ", ".join(schema.names)
-            raise UsageError(f"there is no column {name!r} for the key: the columns are {known}")
+            raise UsageError(f"no column named {name!r} for the key: the columns are {known}")
     if len(set(key)) != len(key):
-        raise UsageError("a key column is named twice", key=key)
+        raise UsageError("a key column occurs twice: name it once", key=key)
     order = [*key, *(n for n in schema.names if n not in key)]
     for name in order:
         _check_column(name, schema.field(name).type)
@@ -119,8 +122,8 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
 def differ_by_case(one: str, other: str) -> UsageError:
     """Return the error for two columns that SQL treats as one."""
     return UsageError(
-        f"the columns {one!r} and {other!r} differ by case alone, which SQL does not tell apart: "
-        "give --schema with one of them, or --ignore-case to read both as one"
+        f"the columns {one!r} and {other!r} differ only in case, which SQL ignores: give --schema "
+        "with one of them, or --ignore-case to read both as one"
     )
 
 
@@ -132,26 +135,30 @@ def _canonical_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 def _check_column(name: str, dtype: pa.DataType) -> None:
     if not name or "\0" in name:
-        raise UsageError(f"a column cannot be called {name!r}: SQL could not name it")
+        raise UsageError(
+            f"a column cannot be named {name!r}, because SQL cannot name it: rename it"
+        )
     # DuckDB cannot group by these without changing them: durations become intervals, for example.
     if pa.types.is_duration(dtype) or pa.types.is_null(dtype) or pa.types.is_decimal256(dtype):
         raise UsageError(
-            f"column {name!r} cannot be of type {dtype}: give it another, such as bigint or varchar"
+            f"column {name!r} cannot have the type {dtype}: use another type, such as bigint or "
+            "varchar"
         )
     # Arrow has such decimals; Parquet and SQL do not.
     if pa.types.is_decimal(dtype) and not 0 <= dtype.scale <= dtype.precision:
         raise UsageError(
-            f"column {name!r} cannot be of type {dtype}: its scale is 0 to {dtype.precision}"
+            f"column {name!r} cannot have the type {dtype}: its scale must be from 0 to "
+            f"{dtype.precision}"
         )
     if pa.types.is_struct(dtype) and not dtype.num_fields:
-        raise UsageError(f"column {name!r} is a struct without fields: leave it out")
+        raise UsageError(f"column {name!r} is a struct without fields: remove it")
     within: set[str] = set()
     for index in range(dtype.num_fields if pa.types.is_nested(dtype) else 0):
         field = dtype.field(index)
         if field.name.lower() in within:
             raise UsageError(
-                f"column {name!r} has two fields {field.name!r} (SQL ignores case): leave one of "
-                "them out of --schema, or rename it"
+                f"column {name!r} has two fields named {field.name!r} (SQL ignores case): remove "
+                "one from --schema, or rename it"
             )
         within.add(field.name.lower())
         _check_column(f"{name}.{field.name}" if field.name else "", field.type)

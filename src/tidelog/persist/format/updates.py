@@ -57,7 +57,7 @@ def check_updates(
     diffs = table.column(DIFF).to_numpy()
     if np.any((diffs > DIFF_MAX) | (diffs < -DIFF_MAX)):
         raise UsageError(
-            "a diff is at most 2^40, or no less than -2^40, so that those of a row can be added up",
+            "a diff must be from -2^40 to 2^40, so that the diffs of a row can be added",
             least=int(diffs.min()),
             greatest=int(diffs.max()),
         )
@@ -67,9 +67,9 @@ def check_updates(
         least, greatest = time_bounds(table)
         if lower.passed(least) or not upper.passed(greatest):
             raise UsageError(
-                "an update's time lies outside the interval that is written: "
+                "an update's time is outside the interval of the write: "
                 + (
-                    f"times before {lower.time} are complete, so give it a later one"
+                    f"times before {lower.time} are complete: give it a later time"
                     if lower.passed(least)
                     else "give a greater upper, or an earlier time"
                 ),

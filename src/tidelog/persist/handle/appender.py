@@ -66,8 +66,8 @@ class Appender:
         is_past = not self.upper < until and (updates is not None or until < self.upper)
         if is_past and self._unsure != (updates is not None, until):
             raise UsageError(
-                f"the writer {self.name!r} is past that already: append the updates after its "
-                "upper",
+                f"the writer {self.name!r} is already past that upper: append the updates at its "
+                "upper or later",
                 upper=self.upper,
                 asked=until,
             )
@@ -83,7 +83,11 @@ class Appender:
         reached = Frontier.of(upper)
         self._check_open()
         if not self.upper <= reached:
-            raise UsageError("an upper never goes back", upper=self.upper, asked=reached)
+            raise UsageError(
+                "an upper cannot move back: give an upper that is not below it",
+                upper=self.upper,
+                asked=reached,
+            )
         self.upper = reached
         await self._soon()
 
@@ -126,7 +130,7 @@ class Appender:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise HandleError("the appender was closed: open it again", name=self.name)
+            raise HandleError("the appender is closed: open another", name=self.name)
 
     @property
     def _waits(self) -> bool:
@@ -165,7 +169,7 @@ class Appender:
                 if done.verdict is Verdict.MISMATCH:
                     check_not_finalized(self.shard.state)
                     raise UpperMismatch(
-                        "another writer, or another call of this one, has written these times: "
+                        "another writer, or another call of this one, wrote these times first: "
                         "open the appender again, and append from its upper",
                         upper=done.upper,
                         expected=self._durable,

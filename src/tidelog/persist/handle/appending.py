@@ -200,8 +200,8 @@ async def _answer_by_reading(shard: Shard, command: CompareAndAppend) -> Appende
         check_newest(state, command.schema)
         if not keeps_apart(state, lower):
             raise OutcomeUnknown(
-                "the write that used the token is of an earlier schema, and the shard no longer "
-                "keeps its times apart, so its rows cannot be compared: read the shard instead",
+                "the write with this token used an earlier schema, and the shard no longer "
+                "distinguishes its times, so the rows cannot be compared: read the shard instead",
                 token=command.token,
                 lower=lower,
                 since=state.since_frontier,
@@ -255,8 +255,7 @@ async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Fronti
         reached = state.upper_frontier
         if reached < start:
             raise UpperMismatch(
-                "the shard is not written up to lower, and nothing was appended: append from its "
-                "upper",
+                "the shard's upper is below lower, and nothing was appended: append from its upper",
                 upper=reached,
                 lower=start,
             )

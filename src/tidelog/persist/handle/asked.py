@@ -35,7 +35,7 @@ def check_flag(value: object, what: str) -> None:
     Raises:
         UsageError: it is neither.
     """
-    check_kind(value, bool, f"{what} is True or False")
+    check_kind(value, bool, f"{what} must be True or False")
 
 
 def check_owner(name: object, of: str) -> str:
@@ -46,8 +46,8 @@ def check_owner(name: object, of: str) -> str:
     """
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise UsageError(
-            f"{quoted(name)} cannot be the name of a {of}: it is a text of 1 to {NAME_MAX} "
-            "printable characters"
+            f"{quoted(name)} cannot be the name of a {of}: use a str of 1 to {NAME_MAX} printable "
+            "characters"
         )
     return name
 
@@ -89,9 +89,11 @@ def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
     given: object = updates
     if not isinstance(given, Mapping):
         told = type(given).__name__
-        raise UsageError(f"updates of several shards are a mapping of names to tables, not {told}")
+        raise UsageError(
+            f"updates of several shards must be a mapping of names to tables, not {told}"
+        )
     for name, table in given.items():
-        check_kind(table, pa.Table, f"updates of {quoted(name)} are a pyarrow table")
+        check_kind(table, pa.Table, f"updates of {quoted(name)} must be a pyarrow table")
     return updates
 
 
@@ -105,5 +107,5 @@ def holds_asked(holds: Mapping[str, Frontier] | None) -> dict[str, Frontier]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise UsageError(f"holds is a mapping of names to times, not {type(given).__name__}")
+        raise UsageError(f"holds must be a mapping of names to times, not {type(given).__name__}")
     return {check_owner(name, "hold"): Frontier.of(at) for name, at in given.items()}

@@ -21,7 +21,7 @@ async def found(shard: Shard, schema: ShardSchema, *, name: str) -> None:
     encoded = encode_schema(schema)
     if not await shard.machine.commit(lambda state: decide_found(state, encoded)):
         raise NameTaken(
-            f"there is a shard {name!r} already: choose another name, or append to that one"
+            f"a shard named {name!r} already exists: choose another name, or append to that shard"
         )
     shard.schema = schema
 

@@ -128,7 +128,7 @@ class LeasedReader:
         """Release the hold. Best effort, because the lease ends anyway."""
         await self.stop()
         self._failed = self._failed or HoldExpired(
-            "this reader was closed, and its hold was released: open another one", hold=self.name
+            "this reader was closed, and its hold was released: open another reader", hold=self.name
         )
         with suppress(LocationError):
             await self.shard.release(self.name)
@@ -158,7 +158,7 @@ class LeasedReader:
             raise self._failed
         if self.until_us is not None and wall_us(self.shard.clock) >= self.until_us:
             raise HoldExpired(
-                "the term of this reader is over, and a collector may have deleted the objects "
+                "the term of this reader has ended, and a collector may have deleted the objects "
                 "that it held: open a reader with a longer term",
                 hold=self.name,
             )
@@ -202,9 +202,9 @@ async def open_lease(
 ) -> LeasedReader:
     """Place a lease and return its reader; see `Shard.lease`."""
     check_whole(lease_us, "lease_us")
-    check_kind(purpose, str, "the purpose of a lease is a text")
+    check_kind(purpose, str, "the purpose of a lease must be a str")
     if lease_us < LEASE_LEAST_US:
-        raise UsageError("a lease is at least a millisecond", lease_us=lease_us)
+        raise UsageError("lease_us must be at least 1,000 (a millisecond)", lease_us=lease_us)
     name = f"{'term' if is_fixed else 'reader'}-{shard.clock.unique()}"
     begun_us = wall_us(shard.clock)
 

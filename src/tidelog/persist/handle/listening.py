@@ -86,7 +86,7 @@ def check_start(as_of: int) -> int:
     """
     if check_time(as_of) == TIME_MAX:
         raise UsageError(
-            "no time follows the greatest one: listen from an earlier time", as_of=as_of
+            "no time follows the greatest time: listen from an earlier time", as_of=as_of
         )
     return as_of
 
@@ -248,16 +248,16 @@ class _Looks:
         )
 
     def too_late(self, upper: Frontier) -> DeadlineExceeded:
-        sentence = "the time is not complete yet: ask for an earlier one, or wait longer"
+        sentence = "the time is not complete yet: read at an earlier time, or wait longer"
         return DeadlineExceeded(sentence, asked=self._time, upper=upper)
 
 
 def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
     """Return the error of a read of an incomplete time by a caller that does not wait."""
     sentence = (
-        "nothing was written yet: check the name, write to it first, or pass wait=True"
+        "the shard has no data yet: check its name, write to it first, or pass wait=True"
         if upper == Frontier.at(0)
-        else "the time is not complete yet: ask for one below upper, or pass wait=True"
+        else "the time is not complete yet: read at a time below upper, or pass wait=True"
     )
     return AsOfNotComplete(sentence, asked=time, upper=upper)
 

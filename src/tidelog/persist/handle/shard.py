@@ -244,7 +244,7 @@ class Shard:
         check_kind(
             updates,
             pa.Table,
-            "updates to append are a pyarrow table (pyarrow.table(...) converts columns)",
+            "updates to append must be a pyarrow table (pyarrow.table(...) converts columns)",
         )
         work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
         return await self._in_time(work, writes=True)
@@ -265,7 +265,7 @@ class Shard:
         Raises:
             UsageError: the name is not a text.
         """
-        check_kind(name, str, "the name of a writer is a text")
+        check_kind(name, str, "the name of a writer must be a str")
         return await self._decide(lambda state: transition.decide_drop_writer(state, name))
 
     async def snapshot(
@@ -335,7 +335,7 @@ class Shard:
         reached = upper or state.upper_frontier
         if not reached.passed(as_of):
             raise AsOfNotComplete(
-                "the time is not complete yet: ask for an earlier one", upper=reached
+                "the time is not complete yet: read at an earlier time", upper=reached
             )
         served = served_schema(state, schema or self.schema)
 
@@ -425,7 +425,7 @@ class Shard:
         Raises:
             UsageError: no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
         """
-        check_kind(name, str, "the name of a hold is a text")
+        check_kind(name, str, "the name of a hold must be a str")
         check_fencing(token)
         wanted = Frontier.of(since)
         return await self._decide(
@@ -438,7 +438,7 @@ class Shard:
         Raises:
             UsageError: the name is not a text. HoldFenced: see `hold`.
         """
-        check_kind(name, str, "the name of a hold is a text")
+        check_kind(name, str, "the name of a hold must be a str")
         check_fencing(token)
         return await self._decide(lambda state: holding.decide_release(state, name, token=token))
 
@@ -478,7 +478,7 @@ class Shard:
             SchemaIncompatible: the change is not allowed; the message lists the allowed changes.
             UsageError: the shard was never written, or is finished.
         """
-        check_kind(schema, pa.Schema, "a schema is one of pyarrow")
+        check_kind(schema, pa.Schema, "a schema must be a pyarrow.Schema")
         if expected is not None:
             check_whole(expected, "expected")
         done = await self._decide(lambda state: decide_evolve(state, schema, expected))
@@ -574,7 +574,10 @@ class Shard:
         """
         schema = schema_to_write(self.state, self.schema)
         if schema is None:
-            raise UsageError("open the shard with its schema to write it", shard=self.id)
+            raise UsageError(
+                "the shard was opened without a schema: open it with its schema to write to it",
+                shard=self.id,
+            )
         return schema
 
     async def _decide(self, decide: Callable[[State], Decision[Diff, R]]) -> R:

@@ -39,11 +39,12 @@ async def in_time(
         return task.result()
     if writes:
         raise DeadlineExceeded(
-            "the write did not end in time, and may still be applied: repeat it with the same "
-            "token, or read the shard",
+            "the write did not finish within its timeout, and may still be applied: repeat it "
+            "with the same token, or read the shard",
             outcome=Outcome.UNKNOWN,
             timeout_us=timeout_us,
         )
     raise DeadlineExceeded(
-        "the call did not end in time: try again, or wait longer", timeout_us=timeout_us
+        "the call did not finish within its timeout: try again, or wait longer",
+        timeout_us=timeout_us,
     )

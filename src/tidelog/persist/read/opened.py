@@ -88,7 +88,9 @@ class OpenPart:
             found = self.source.read(groups, there, use_threads=use_threads)
             return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-            raise CorruptionError("a part cannot be decoded", path=self.part.path) from error
+            raise CorruptionError(
+                "a part cannot be decoded: restore the object", path=self.part.path
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,9 @@ class PartOpener:
             decoders = Decoders(another() if packed else file, another)
             groups = list(_groups(metadata, self.names))
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise CorruptionError("a part cannot be decoded", path=part.path) from error
+            raise CorruptionError(
+                "a part cannot be decoded: restore the object", path=part.path
+            ) from error
         return OpenPart(part=part, schema=self.schema, source=decoders, groups=groups)
 
 

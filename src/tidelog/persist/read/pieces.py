@@ -86,7 +86,7 @@ async def pieces_as_written(
             if not table.num_rows:
                 continue
             if pc.min(table.column(DIFF)).as_py() < 0:
-                raise CorruptionError("a collection that is only appended to has lost a row")
+                raise CorruptionError("an append-only collection has lost a row: scrub it")
             yield table.select([*wanted.columns, DIFF])
 
 

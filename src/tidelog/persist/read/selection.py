@@ -55,7 +55,8 @@ class RowSelection:
         columns = names if self.columns is None else [_known(name, names) for name in asked]
         if not columns or len(set(columns)) != len(columns):
             raise UsageError(
-                f"{self.what}columns names no column, or one twice: name each once", given=columns
+                f"{self.what}columns is empty, or names a column twice: name each column once",
+                given=columns,
             )
         where = self.where
         predicate = None
@@ -64,7 +65,7 @@ class RowSelection:
             from tidelog.predicate.expression import check_predicate
 
             told = f"{self.what}where"
-            check_kind(where, str, f"{told} is a condition in SQL, as text")
+            check_kind(where, str, f"{told} must be a condition in SQL, as a str")
             predicate = check_predicate(where, schema.data, definite=False, what=told)
         return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=limit)
 
@@ -76,15 +77,15 @@ def _limit_of(limit: SupportsIndex, what: str) -> int:
     try:
         found = operator.index(limit)  # Accepts numpy integers as well.
     except TypeError:
-        raise UsageError(f"{what} is a whole number of rows", given=quoted(limit)) from None
+        raise UsageError(f"{what} must be a whole number of rows", given=quoted(limit)) from None
     if found < 0:
-        raise UsageError(f"{what} is 0 or more", given=found)
+        raise UsageError(f"{what} must be at least 0", given=found)
     return found
 
 
 def _known(name: object, names: Sequence[str]) -> str:
     if not isinstance(name, str) or name not in names:
-        raise UsageError(f"there is no column {quoted(name)}: the columns are {', '.join(names)}")
+        raise UsageError(f"no column named {quoted(name)}: the columns are {', '.join(names)}")
     return name
 
 
@@ -169,7 +170,10 @@ def check_multiplicity(contents: pa.Table, name: str) -> None:
     """
     diffs = int64_of(contents, DIFF)
     if len(diffs) and diffs.min() < 0:
-        raise CorruptionError("a row of the collection has a negative multiplicity", name=name)
+        raise CorruptionError(
+            "a row of the collection has a negative count: more copies were retracted than added",
+            name=name,
+        )
 
 
 def first_rows(contents: pa.Table, count: int) -> pa.Table:
@@ -205,7 +209,9 @@ def each_row(contents: pa.Table) -> Iterator[pa.Table]:
         yield contents
         return
     if np.maximum(diffs, 1).sum(dtype=float) >= COUNT_MAX:
-        raise UsageError("equal rows are too many to come one by one: use consolidated=True")
+        raise UsageError(
+            "the snapshot has too many equal rows to repeat each: use consolidated=True"
+        )
     position = contents.schema.get_field_index(DIFF)
     for rows in _repeats(np.maximum(diffs, 1)):
         ones = int64_array(np.minimum(diffs[rows], 1))

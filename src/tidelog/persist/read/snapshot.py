@@ -60,11 +60,13 @@ class ShardSnapshot:
         """
         check_whole(count, "the count of splits")
         if count < 1:
-            raise UsageError("a snapshot has at least one split", count=count)
+            raise UsageError(
+                "count must be at least 1: a snapshot has at least one split", count=count
+            )
         if not self.is_whole:
             raise UsageError(
-                "splits are of whole snapshots: leave columns and where out, and choose from what "
-                "a split gives"
+                "splits cover whole snapshots: omit columns and where, and select from the rows "
+                "of each split"
             )
         return plan_splits(self.shard, self.schema, self.as_of, self.parts, count)
 
@@ -84,7 +86,7 @@ class ShardSnapshot:
                 longer kept. UsageError: the condition fails on a row, or the snapshot has 100
                 million rows or more of which most are equal. LocationError: the store failed.
         """
-        check_kind(consolidated, bool, "consolidated is True or False")
+        check_kind(consolidated, bool, "consolidated must be True or False")
         if consolidated:
             return await self._consolidated()
         if self._is_as_written:
@@ -232,10 +234,11 @@ def check_readable(state: State, as_of: int) -> None:
         AsOfBeforeSince: the time is below since; the message has the earliest readable time.
     """
     if state.is_buried:
-        raise AsOfBeforeSince("the shard was finalized: it has no time that can be read")
+        raise AsOfBeforeSince("the shard was finalized, so no time is readable")
     if state.since is None:
-        raise AsOfBeforeSince("the shard keeps no time that can be read: all were given up")
+        raise AsOfBeforeSince("the shard has no readable time: its since is the empty frontier")
     if as_of < state.since:
         raise AsOfBeforeSince(
-            f"the time asked for is no longer kept: the earliest is {state.since}", asked=as_of
+            f"the time is no longer readable: the earliest readable time is {state.since}",
+            asked=as_of,
         )

@@ -20,8 +20,8 @@ from tidelog.persist.format.schema import ShardSchema, decode_schema, encode_sch
 from tidelog.persist.states.state import Diff, State
 
 ALLOWED = (
-    "a schema may drop columns that are not of the key, and may add, at its end, columns that can "
-    "be null and whose names no earlier schema had"
+    "a schema may drop columns outside the key, and may add nullable columns at its end whose "
+    "names no earlier schema used"
 )
 
 
@@ -50,7 +50,7 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
         ShardRegistered: the shard is registered in a transaction shard.
     """
     if not state.schema:
-        raise UsageError("the shard has no schema yet: open it with this one, and write it")
+        raise UsageError("the shard has no schema yet: open it with this schema, and write to it")
     newest = newest_schema(state)
     _check_nullable(wanted, newest)
     new = shard_schema(wanted, key=_kept_key(wanted, newest))
@@ -59,7 +59,7 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
     if expected is not None and expected != state.schema_id:
         return Decision(Evolved(EvolveVerdict.MISMATCH, state.schema_id))
     if state.upper is None:
-        raise UsageError("the shard is finished: nothing will be written by another schema")
+        raise UsageError("the shard is finished, so its schema cannot change")
     if state.registered.name:
         # A transaction that is not applied yet holds rows of the schema with which it began.
         raise ShardRegistered(
@@ -80,32 +80,32 @@ def check_successor(old: ShardSchema, new: ShardSchema) -> None:
     kept = [name for name in new.names if name in old.names]
     added = new.names[len(kept) :]
     if new.names[: len(kept)] != kept or kept != [n for n in old.names if n in kept]:
-        raise _incompatible("columns stand in another order, or a new one not at the end")
+        raise _incompatible("columns are in another order, or a new column is not at the end")
     for name in kept:
         was, will = old.data.field(name), new.data.field(name)
         if not was.equals(will, check_metadata=True):
-            raise _incompatible(f"the column {name!r} would be of another type, or meaning")
+            raise _incompatible(f"the type or the meaning of column {name!r} would change")
     ever = {name.lower() for schema in (*old.known, old.data) for name in schema.names}
     for name in added:
         if name.lower() in ever:
-            raise _incompatible(f"a column {name!r} was there before")
+            raise _incompatible(f"an earlier schema used the column name {name!r}")
 
 
 def _check_nullable(wanted: pa.Schema, old: ShardSchema) -> None:
     for field in wanted:
         if field.name not in old.names and not field.nullable:
-            raise _incompatible(f"the column {field.name!r} could not be null")
+            raise _incompatible(f"the new column {field.name!r} is not nullable")
 
 
 def _kept_key(wanted: pa.Schema, old: ShardSchema) -> list[str]:
     for name in old.key:
         if name not in wanted.names:
-            raise _incompatible(f"the column {name!r} of the key would be dropped")
+            raise _incompatible(f"the key column {name!r} would be dropped")
     return old.key
 
 
 def _incompatible(why: str) -> SchemaIncompatible:
-    return SchemaIncompatible(f"the schema cannot become this one, as {why}: {ALLOWED}")
+    return SchemaIncompatible(f"the schema cannot change to this one, because {why}: {ALLOWED}")
 
 
 def newest_schema(state: State) -> ShardSchema:
@@ -157,7 +157,7 @@ def check_opened(state: State, wanted: ShardSchema | None) -> None:
 def _other_schema(newest: ShardSchema, wanted: ShardSchema) -> UsageError:
     return UsageError(
         f"the shard has {_shown(newest)}, but it was opened with {_shown(wanted)}: open it with "
-        "its own schema, or with none"
+        "its own schema, or without a schema"
     )
 
 
@@ -193,14 +193,14 @@ def check_newest(state: State, schema: bytes) -> None:
     if not state.schema or state.schema == schema:
         return
     if any(one.schema == schema for one in state.retired):
-        raise evolved("columns were added, or dropped", state)
+        raise evolved("columns were added or dropped", state)
     raise _other_schema(newest_schema(state), decode_schema(schema))
 
 
 def evolved(why: str, state: State) -> SchemaEvolved:
     return SchemaEvolved(
-        f"the shard's schema has evolved since this handle's ({why}): open the shard without a "
-        "schema, or with the newest",
+        f"the shard's schema has evolved since this handle was opened ({why}): open the shard "
+        "without a schema, or with the newest one",
         schema_id=state.schema_id,
     )
 

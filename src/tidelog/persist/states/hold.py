@@ -91,7 +91,7 @@ def find_hold(holds: Holds, name: str, *, token: int | None) -> Hold:
     """
     hold = holds.get(name)
     if hold is None:
-        raise UsageError("there is no such hold: place it first", hold=name)
+        raise UsageError("no hold has that name: place it first", hold=name)
     check_token(name, hold, token)
     return hold
 
@@ -104,7 +104,7 @@ def check_token(name: str, hold: Hold, token: int | None) -> None:
     """
     if hold.token and (token or 0) < hold.token:
         raise HoldFenced(
-            "the hold has a newer owner: take it over with a greater token, if it is yours to take",
+            "the hold has a newer owner: stop, or place the hold again with a greater token",
             hold=name,
             token=hold.token,
             given=0 if token is None else token,
@@ -121,8 +121,8 @@ def find_lease(holds: Holds, name: str) -> Hold:
     hold = holds.get(name)
     if hold is None:
         raise HoldExpired(
-            "the lease of this reader is over, and others may have taken what it held: open "
-            "another reader, with a longer lease if it is slow",
+            "the lease of this reader has ended, and a collector may have deleted the objects "
+            "that it held: open another reader, with a longer lease if reads are slow",
             hold=name,
         )
     return hold

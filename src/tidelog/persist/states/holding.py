@@ -162,7 +162,7 @@ def decide_renew(
     """
     found = find_lease(state.holds, name)
     if found.is_fixed:
-        raise UsageError("a hold of a fixed term cannot be renewed: place another", hold=name)
+        raise UsageError("a hold of a fixed term cannot be renewed: place another hold", hold=name)
     start = found.frontier if since is None else since
     check_not_past(start, state.upper_frontier)
     reached = found.seqno if seqno is None else max(seqno, found.seqno or 0)
@@ -258,7 +258,7 @@ def check_not_past(since: Frontier, upper: Frontier) -> None:
     """
     if not since.is_empty and not since <= upper:
         raise UsageError(
-            "a hold cannot be past upper: what is not written yet could never be read",
+            "a hold must not be past upper: give a time up to upper",
             asked=since,
             upper=upper,
         )
@@ -267,7 +267,7 @@ def check_not_past(since: Frontier, upper: Frontier) -> None:
 def _check_start(state: State, start: Frontier) -> None:
     if not state.since_frontier <= start:
         raise UsageError(
-            "a hold cannot reach back below since: ask for a later time",
+            "a hold must not be below since: give a later time",
             asked=start,
             since=state.since_frontier,
         )

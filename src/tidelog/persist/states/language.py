@@ -113,7 +113,7 @@ class ShardLanguage:
         form = found.pop("format", 0)
         if form > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
+                "a newer tidelog wrote this shard: update tidelog to use it", format=form
             )
         found["batches"] = Spine.of(found.get("batches", ()))
         return made_of(State, {**found, "extra": extra})

@@ -65,7 +65,7 @@ def decide_join(
         ShardRegistered: another transaction shard has it. UsageError: the shard is finished.
     """
     if state.upper is None:
-        raise UsageError("the shard is finished: no transaction could write it")
+        raise UsageError("the shard is finished, so no transaction can write to it")
     found = state.registered
     if found.name == name:
         return Decision(_joined(state, found))
@@ -99,8 +99,8 @@ def decide_apply(state: State, step: Step) -> Decision[Diff, bool]:
         return Decision(True)
     if state.registered != step.registered:
         raise CorruptionError(
-            "a shard is not registered where its transactions are, though not all were applied: an "
-            "older state of it may have been put back",
+            "the shard's registration differs from that of its unapplied transactions: if its "
+            "state was restored from an older copy, restore the newest one",
             registered=state.registered.name,
             transactions=step.registered.name,
         )

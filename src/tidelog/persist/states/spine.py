@@ -80,12 +80,12 @@ class Spine:
 
     def replace(self, old: list[Batch], new: Batch | None) -> Spine:
         """Return the spine with ``new`` (None: no batch) in place of some adjacent batches."""
-        require(bool(old), "a merge replaces something")
+        require(bool(old), "a merge must replace at least one batch")
         first = self._block_of(old[0].lower)
         last = self._block_of(old[-1].lower)
         flat = [b for block in self.blocks[first : last + 1] for b in block]
         at = flat.index(old[0])
-        require(flat[at : at + len(old)] == old, "the batches do not stand together")
+        require(flat[at : at + len(old)] == old, "the replaced batches are not adjacent")
         flat[at : at + len(old)] = [] if new is None else [new]
         middle = tuple(tuple(flat[i : i + BLOCK]) for i in range(0, len(flat), BLOCK))
         blocks = (*self.blocks[:first], *middle, *self.blocks[last + 1 :])

@@ -54,11 +54,11 @@ class Appended:
         if self.verdict is not Verdict.MISMATCH:
             return self
         if self.upper.is_empty:
-            why = "the shard is finished, and nothing was appended: it takes no more updates"
+            why = "the shard is finished and accepts no updates; nothing was appended"
         elif self.upper < expected:
             why = (
-                "the shard is not written up to the expected upper, and nothing was appended: "
-                "append from its upper"
+                "the shard's upper is below the expected upper, and nothing was appended: append "
+                "from its upper"
             )
         else:
             why = (
@@ -96,13 +96,13 @@ def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
     """
     if not lower <= upper:
         raise UsageError(
-            "lower is past upper: what is before lower is complete, so give a greater upper",
+            "lower is past upper, and the times before lower are complete: give a greater upper",
             lower=lower,
             upper=upper,
         )
     if rows and lower == upper:
         raise UsageError(
-            "an empty interval cannot hold updates: give an upper past their times",
+            "an empty interval cannot have updates: give an upper past their times",
             lower=lower,
             upper=upper,
         )
@@ -164,7 +164,7 @@ def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None
     for part in parts:
         if lower.passed(part.time_min) or not upper.passed(part.time_max):
             raise UsageError(
-                "a part's times lie outside the interval that is written",
+                "a part's times are outside the interval of the write",
                 least=part.time_min,
                 greatest=part.time_max,
                 lower=lower,
@@ -209,7 +209,7 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
         last = state.writers[writer]
         if number < last.number:
             raise OutcomeUnknown(
-                "this write is older than the newest of its writer: read the shard instead",
+                "the writer has made a newer write since: read the shard instead",
                 writer=writer,
                 number=number,
                 newest=last.number,
@@ -261,8 +261,8 @@ def check_same_interval(
     """
     if stored != given:
         raise UsageError(
-            "the token was used for the write of another interval, and nothing was appended: give "
-            "each write a token of its own",
+            "an earlier write of another interval used the token, and nothing was appended: give "
+            "each write its own token",
             token=token,
             stored=" to ".join(map(str, stored)),
             given=" to ".join(map(str, given)),
@@ -272,8 +272,8 @@ def check_same_interval(
 def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
     """Return the error for a write whose token belongs to a stored write of other updates."""
     return DataDiffers(
-        "the token was used for a write of other updates, and nothing was appended: give each "
-        "write a token of its own",
+        "an earlier write of other updates used the token, and nothing was appended: give each "
+        "write its own token",
         token=token,
         lower=lower,
         upper=upper,
@@ -291,7 +291,7 @@ def _has_sum(state: State, commit: Commit, command: CompareAndAppend, sum_t: byt
         return True
     lower = Frontier.at(commit.lower)
     if commit.lower != commit.upper and command.schema != _schema_at(state, commit.lower):
-        raise evolved("the write that used the token is of an earlier schema", state)
+        raise evolved("the write with this token used an earlier schema", state)
     stored = difference(state, lower, Frontier.of(commit.upper))
     if stored is None:
         raise OutcomeUnknown(
@@ -313,9 +313,7 @@ def check_not_finalized(state: State) -> None:
         UsageError: the shard is finalized.
     """
     if state.is_buried:
-        raise UsageError(
-            "the shard was finalized, so nothing can be appended to it: append to another shard"
-        )
+        raise UsageError("the shard was finalized and accepts no updates: append to another shard")
 
 
 def check_unregistered(state: State) -> None:
@@ -327,8 +325,8 @@ def check_unregistered(state: State) -> None:
     name = state.registered.name
     if name:
         raise ShardRegistered(
-            f"the shard is registered in the transactions {name!r}: write it there, or forget it "
-            "there first",
+            f"the shard is registered in the transactions {name!r}: write to it in a transaction, "
+            "or forget it there first",
             transactions=name,
         )
 
@@ -351,8 +349,8 @@ def check_epochs(write_epoch: int, parts: Iterable[Part]) -> None:
         epoch = None if part.path is None else epoch_of(part.path)
         if epoch is not None and epoch < write_epoch - 1:
             raise PartsSwept(
-                "these parts were written so long before they were committed that a sweep may have "
-                "taken them: write them again",
+                "the parts waited too long for their commit, so a sweep may have deleted them: "
+                "write them again",
                 path=part.path,
                 write_epoch=write_epoch,
             )

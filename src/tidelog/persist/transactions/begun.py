@@ -48,7 +48,7 @@ class Transaction:
                 registered in these transactions.
         """
         if not self.at:
-            raise AsOfNotComplete("nothing was before this transaction: there is nothing to read")
+            raise AsOfNotComplete("this is the first transaction, so no earlier contents exist")
         return await self.transactions.snapshot(name, self.at - 1)
 
     def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
@@ -61,11 +61,13 @@ class Transaction:
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
-        check_kind(rows, pa.Table, "rows of a transaction are a pyarrow table, or a record batch")
+        check_kind(
+            rows, pa.Table, "the rows of a transaction must be a pyarrow table or a record batch"
+        )
         if self._is_sent:
-            raise UsageError("this transaction was committed: begin another for what comes next")
+            raise UsageError("this transaction was committed: begin another one for further rows")
         if TIME in rows.column_names:
-            raise UsageError("rows of a transaction have its time: leave out the column _time")
+            raise UsageError("the rows of a transaction get its time: remove the column _time")
         rows = rows.append_column(pa.field(TIME, pa.int64()), _all(self.at, rows.num_rows))
         if DIFF not in rows.column_names:
             rows = rows.append_column(pa.field(DIFF, pa.int64()), _all(1, rows.num_rows))
@@ -89,12 +91,14 @@ class Transaction:
 def _together(name: str, tables: list[pa.Table]) -> pa.Table:
     columns = tables[0].column_names
     if any(sorted(table.column_names) != sorted(columns) for table in tables):
-        raise UsageError(f"rows that are written to {name!r} have different columns: give all each")
+        raise UsageError(
+            f"the rows for {name!r} have different columns: give each table all columns"
+        )
     try:
         ordered = [table.select(columns) for table in tables]
         return pa.concat_tables(ordered, promote_options="permissive")
     except pa.ArrowException as error:
-        raise UsageError(f"rows that are written to {name!r} differ in types: {error}") from error
+        raise UsageError(f"the rows for {name!r} have different types: {error}") from error
 
 
 def _all(value: int, rows: int) -> pa.Array[pa.Int64Scalar]:

@@ -111,8 +111,8 @@ async def check_retry(
             sums[name] = await sum_by_stored_schema(shard, state, table, lower, upper)
         except UsageError as error:
             raise OutcomeUnknown(
-                f"the token is of a stored transaction, whose rows cannot be compared with those "
-                f"for the shard {called(name)!r}: read the shards instead ({error})",
+                "a stored transaction has this token, but its rows for the shard "
+                f"{called(name)!r} cannot be compared: read the shards instead ({error})",
                 token=token,
             ) from error
     check_same_updates(transactions.state, token, sums)
@@ -128,7 +128,7 @@ async def write_parts(
         await shard.refresh()
     if shard.state.registered != registered:
         raise NotRegistered(
-            f"the shard {called(name)!r} is not registered any more: register it first"
+            f"the shard {called(name)!r} is no longer registered: register it first"
         )
     schema: ShardSchema = shard.written_schema()
     ready = await transactions.clock.offload(

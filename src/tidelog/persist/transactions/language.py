@@ -77,7 +77,7 @@ class TransactionLanguage:
         form = found.pop("format", 0)
         if form > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote these transactions: upgrade tidelog to use them", format=form
+                "a newer tidelog wrote these transactions: update tidelog to use them", format=form
             )
         return made_of(TransactionState, {**found, "extra": extra})
 

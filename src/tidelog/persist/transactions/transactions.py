@@ -148,7 +148,7 @@ class Transactions:
             ShardRegistered: the shard is registered in other transactions.
             UsageError: the shard is finished, is not a shard, or does not exist and has no schema.
         """
-        check_kind(shard, Shard, "what is registered is a shard: lake.shard(name)")
+        check_kind(shard, Shard, "shard must be a Shard, such as lake.shard(name)")
         await shard.refresh()
         schema = shard.state.schema or encode_schema(shard.written_schema())
         own = self.shard(shard.id)
@@ -163,7 +163,11 @@ class Transactions:
                 return self.state.upper_frontier
             # Another process has begun to forget the shard, and may have died.
             await self.forget_id(shard.id)
-        raise ContentionError("others forget the shard at every try: try again", shard=shard.id)
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries: other processes kept forgetting the shard; "
+            "register it again",
+            shard=shard.id,
+        )
 
     async def forget(self, name: str) -> Frontier:
         """End the registration of a shard; return the upper to which transactions have written it.
@@ -184,14 +188,17 @@ class Transactions:
         gone = state.forgotten.get(name)
         if found.name != self.name:
             if gone is None:
-                raise NotRegistered(f"the shard {called(name)!r} is not registered here")
+                raise NotRegistered(
+                    f"the shard {called(name)!r} is not registered in these transactions: "
+                    "register it first"
+                )
             return Frontier.at(gone.upper)
         number = found.number
         done = await self.machine.commit(lambda state: decide_forget(state, name, number))
         await self.applied(name)
         last = last_step(self.state, self.name, name, number, done.upper)
         left = await shard.machine.commit(lambda state: decide_leave(state, last))
-        require(left, "a shard was given what was committed for it", shard=name)
+        require(left, "a shard must have all its transactions before it is forgotten", shard=name)
         return Frontier.at(done.upper)
 
     async def begin(self) -> Transaction:
@@ -254,7 +261,7 @@ class Transactions:
         }
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
-            raise UsageError("transactions have no end: forget a shard to finish it")
+            raise UsageError("transactions cannot be finished: forget a shard, then finish it")
         check_span(lower.time, until.time, rows=sum(t.num_rows for t in tables.values()))
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
@@ -316,7 +323,7 @@ class Transactions:
             for one in found:
                 if isinstance(one, BaseException):
                     raise one
-            require(found[0], "transactions are applied one after the other", shard=shard.id)
+            require(found[0], "transactions must be applied in order", shard=shard.id)
             left = [step for step, done in zip(left, found, strict=True) if not done]
 
     async def tidy(self) -> int:

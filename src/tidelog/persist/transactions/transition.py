@@ -122,7 +122,9 @@ def check_span(lower: int, upper: int, *, rows: int) -> None:
     if lower > upper:
         raise UsageError("expected_upper is past upper", expected_upper=lower, upper=upper)
     if rows and lower == upper:
-        raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
+        raise UsageError(
+            "an empty interval cannot have updates: give a greater upper", lower=lower, upper=upper
+        )
 
 
 def _check_write(
@@ -131,7 +133,7 @@ def _check_write(
     table = table_of(state, shard)
     if table.number != write.number:
         raise NotRegistered(
-            f"the shard {called(shard)!r} was registered anew since its rows were written: write "
+            f"the shard {called(shard)!r} was registered again after its rows were written: write "
             "them again"
         )
     check_times(write.parts, Frontier.at(lower), Frontier.at(upper))
@@ -151,7 +153,7 @@ def table_of(state: TransactionState, shard: str) -> Table:
     """
     found = state.tables.get(shard)
     if found is None:
-        forgotten = " any more" if shard in state.forgotten else ""
+        forgotten = " any longer" if shard in state.forgotten else ""
         raise NotRegistered(
             f"the shard {called(shard)!r} is not registered{forgotten}: register it first"
         )
@@ -181,7 +183,7 @@ def decide_retry(
             return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
     if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(
-            "this transaction is too old to be told from others: read the shards instead",
+            "the transaction is so old that it may have been forgotten: read the shards instead",
             writer=token[0],
             expected_upper=expected_upper,
         )

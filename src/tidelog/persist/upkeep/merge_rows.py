@@ -144,7 +144,7 @@ class RowMerger:
         as_written, as_now = await self.reader.clock.offload(sums)
         if as_written != part.v:
             raise CorruptionError(
-                "a part's rows are not those that its descriptor tells: restore the object",
+                "a part's rows differ from its descriptor: restore the object",
                 path=part.path or "inline",
             )
         self.restated = self.restated + as_now - as_written

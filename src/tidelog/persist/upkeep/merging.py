@@ -285,15 +285,15 @@ def _check_merged(
     restated: RowSum | None,
     expired: int,
 ) -> None:
-    require(Frontier.at(request.since) <= state.since_frontier, "a merge cannot be ahead of since")
+    require(Frontier.at(request.since) <= state.since_frontier, "a merge must not be past since")
     before = _total(request.batches)
     before = before if restated is None else before + restated
     after = RowSum.zero() if merged is None else merged.v
     diffs = sum(batch.diffs for batch in request.batches) - expired
     if before != after or diffs != (0 if merged is None else merged.diffs):
         raise CorruptionError(
-            "the rows that came of a merge are not those that went in: nothing was changed; read "
-            "the parts again (tidelog scrub), and report this",
+            "the rows of a merge's result differ from its inputs, and nothing was changed: check "
+            "the parts (tidelog scrub), and report this",
             lower=request.lower,
             upper=request.upper,
         )

@@ -24,7 +24,7 @@ from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 
 REPORT = "report this; nothing was changed"
-RESTORE = "restore the object from a backup, or an older version of it"
+RESTORE = "restore the object from a backup or an older version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +64,29 @@ class ShardScrubbed:
 def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> Iterator[str]:
     """Yield the statements of a part's descriptor that its updates contradict."""
     if why := _invalid(table):
-        yield f"its values are none: {why}"
+        yield f"its values are invalid: {why}"
         return
     if table.num_rows != part.rows:
-        yield f"it has {table.num_rows} updates, and its state says {part.rows}"
+        yield f"it has {table.num_rows} updates, but its state declares {part.rows}"
     if not table.num_rows:
         return
     if int(int64_of(table, DIFF).sum()) != part.diffs:
-        yield "its diffs do not sum up to what its state says"
+        yield "the sum of its diffs differs from its state"
     least, greatest = time_bounds(table)
     if (least, greatest) != (part.time_min, part.time_max):
-        yield f"its times are {least} to {greatest}, and its state says otherwise"
+        yield f"its times are {least} to {greatest}, which differs from its state"
     if least < batch.lower or (batch.upper is not None and greatest >= batch.upper):
-        yield "it has times outside of its batch"
+        yield "it has times outside its batch"
     yield from _check_bounds(part, table, schema)
     sum_v, sum_t = sums_of(table, schema)
     if sum_v != part.v:
-        yield "its rows do not sum up to V"
+        yield "the sum of its rows differs from V"
     if sum_t != part.t:
-        yield "its updates do not sum up to T"
+        yield "the sum of its updates differs from T"
     if part.is_sorted and _is_comparable(schema) and not table.equals(sort_updates(table, schema)):
-        yield "its updates are not in the order that its state says"
+        yield "its updates are not in the order that its state declares"
     if not int64_of(table, DIFF).all():
-        yield "it has updates whose diff is 0"
+        yield "it has updates with a diff of 0"
 
 
 def _check_bounds(part: Part, table: pa.Table, schema: ShardSchema) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _check_bounds(part: Part, table: pa.Table, schema: ShardSchema) -> Iterator[
     for name, (low, high) in decode_bounds(part).items():
         found = box.get(name, (None, None))
         if found[0] is None or found[0] < low or found[1] > high:
-            yield f"column {name!r} has keys outside of the bounds that its state says"
+            yield f"column {name!r} has keys outside the bounds in its state"
 
 
 def _invalid(table: pa.Table) -> str:
@@ -118,11 +118,11 @@ def check_batch(batch: Batch) -> Iterator[str]:
     found = tuple(sum(getattr(p, n) for p in parts) for n in ("rows", "diffs", "size_bytes"))
     where = f"the batch from {batch.lower} to {'end' if batch.upper is None else batch.upper}"
     if told != found:
-        yield f"{where} is not as large as its parts"
+        yield f"{where} has other totals than its parts"
     if sum(batch.runs) != len(parts):
-        yield f"{where} has other runs than parts"
+        yield f"{where} has runs of another number of parts"
     if _sum([part.v for part in parts]) != batch.v:
-        yield f"{where} does not sum up to V"
+        yield f"the sum of {where} differs from V"
 
 
 def check_state(state: State) -> Iterator[str]:
@@ -130,13 +130,13 @@ def check_state(state: State) -> Iterator[str]:
     batches = list(state.batches)
     for name in ("rows", "diffs", "size_bytes", "inline_bytes"):
         if sum(getattr(b, name) for b in batches) != getattr(state.totals, name):
-            yield f"its batches do not sum up to its {name}"
+            yield f"the sum of its batches differs from its {name}"
     if _sum([batch.v for batch in batches]).to_bytes() != state.totals.sum_v:
-        yield "its batches do not sum up to V"
+        yield "the sum of its batches differs from V"
     if any(a.upper is None or a.upper > b.lower for a, b in pairwise(batches)):
         yield "its batches overlap"
     if batches and not Frontier.of(batches[-1].upper) <= state.upper_frontier:
-        yield "a batch reaches past its upper"
+        yield "a batch ends past its upper"
 
 
 def check_t(state: State, times: Sequence[tuple[Batch, RowSum]]) -> list[str] | None:
@@ -156,7 +156,11 @@ def check_t(state: State, times: Sequence[tuple[Batch, RowSum]]) -> list[str] | 
         if any(b.lower < commit.lower and _reaches(b, commit.lower) for b, _ in times):
             continue
         found = _sum([t for batch, t in times if batch.lower >= commit.lower])
-        return [] if found == known else ["what is stored is not what was appended: T differs"]
+        return (
+            []
+            if found == known
+            else ["the stored updates differ from the appended ones: T differs"]
+        )
     return None
 
 

@@ -101,7 +101,7 @@ class _Scrubbing:
             (table,) = await self.shard.reader.read([part], own)
         except PartMissing as error:
             if is_held or await self._is_lost(error):
-                self.found.damages.append(Damage(where, "the object is not there", RESTORE))
+                self.found.damages.append(Damage(where, "the object is missing", RESTORE))
             return
         except CorruptionError as error:
             self._note(where, error)
@@ -173,7 +173,7 @@ class _Scrubbing:
         except ObjectNotFound:
             await self.shard.refresh()
             if rollup in self.shard.machine.history.rollups:
-                self.found.damages.append(Damage(rollup.path, "the object is not there", RESTORE))
+                self.found.damages.append(Damage(rollup.path, "the object is missing", RESTORE))
             return []
         except LocationError:
             raise
@@ -193,7 +193,7 @@ class _Scrubbing:
                     old = self.shard.machine.language.apply(old, diff)
         self.found.states += 1
         if old != state:
-            why = "with the changes after it, it does not come to the newest state"
+            why = "with its later changes applied, it differs from the newest state"
             self.found.damages.append(Damage(path, why))
 
     def _note(self, path: str, error: TidelogError) -> None:

@@ -62,8 +62,8 @@ def _remembered(state: State) -> Iterable[Frontier]:
 def _check_kept(state: State, lower: Frontier, upper: Frontier) -> None:
     if not keeps_apart(state, lower):
         raise AsOfBeforeSince(
-            "the shard no longer keeps these times apart, so the updates cannot be compared with "
-            "its own, and nothing was appended: append from its upper",
+            "the shard no longer distinguishes these times, so the updates cannot be compared, "
+            "and nothing was appended: append from its upper",
             lower=lower,
             upper=upper,
             since=state.since_frontier,

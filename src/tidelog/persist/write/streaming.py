@@ -118,7 +118,7 @@ def _table(rows: object) -> pa.Table:
 
 def _no_rows(found: object) -> UsageError:
     return UsageError(
-        "updates are a pyarrow table, a record batch, a RecordBatchReader, or an iterable of "
+        "updates must be a pyarrow table, a record batch, a RecordBatchReader, or an iterable of "
         "these: pyarrow.table(...) converts a dict of columns or a data frame",
         given=type(found).__name__,
     )
@@ -128,4 +128,4 @@ def _joined(held: list[pa.Table]) -> pa.Table:
     try:
         return pa.concat_tables(held)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"the tables that came have different schemas: {error}") from error
+        raise UsageError(f"the tables have different schemas: {error}") from error

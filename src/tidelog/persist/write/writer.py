@@ -96,7 +96,9 @@ def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
     """
     rows, size = updates.num_rows, updates.nbytes
     if large_rows(updates, RECORD_BYTES_MAX):
-        raise UsageError("a row is over 8 MiB: keep large values elsewhere and name them")
+        raise UsageError(
+            "a row has over 8 MiB: store large values elsewhere, and write references to them"
+        )
     pieces = max(1, -(-size // part_bytes))
     step = -(-rows // pieces)
     return [updates.slice(start, step) for start in range(0, rows, step)]
