@@ -1,4 +1,4 @@
-"""Where the scenarios take place: logs of both protocols, in memory, in a directory, and on S3."""
+"""The places of the scenarios: logs of both protocols, in memory, in a directory, and on S3."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STORES = ("memory", "local", "s3")
 
 @pytest.fixture(params=KINDS, ids=str)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """A protocol; a test that is of fewer says so: ``parametrize("kind", [WAL3], ids=str)``."""
+    """A protocol. A test of one protocol has its own ``parametrize("kind", [WAL3], ids=str)``."""
     found: Kind = request.param
     return found
 
 
 @pytest.fixture(params=STORES)
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    """Open an empty place; each call gives another."""
+    """Open an empty place; each call returns another place."""
     if request.param == "memory":
         return MemoryStore
     if request.param == "local":

@@ -1,7 +1,7 @@
-"""Puts that were stored though the answer was an error, or lost though nobody said so.
+"""Puts with ambiguous outcomes: stored in spite of an error, or lost without an answer.
 
-wal3's own tests have none of these; tried on its code, such a fragment put left the record in two
-places, and such a manifest put an append without a position.
+wal3's own tests have no such cases. In trials of its code, such a put of a fragment stored the
+record twice, and such a put of a manifest left an append without a position.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -44,7 +44,7 @@ FATES = {
     "refused": [Fault(happened=False)],
 }
 ALL_IN_TURN = [fate for fates in FATES.values() for fate in (*fates, Fault())]
-# Each by itself where that is quick, and one after the other elsewhere.
+# Each fault by itself in memory, and all faults in turn on slower stores.
 TRIALS = [
     *(pytest.param("memory", fates, id=f"memory-{name}") for name, fates in FATES.items()),
     *(pytest.param(place, ALL_IN_TURN, id=f"{place}-all in turn") for place in ("local", "s3")),
@@ -53,7 +53,7 @@ EVERY_FATE = pytest.mark.parametrize(("new_store", "fates"), TRIALS, indirect=["
 
 
 def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Faulty:
-    """Return a store whose changes below some prefixes have these fates; then one is as usual."""
+    """Return a store whose changes below the prefixes meet these faults, and then one success."""
     turn = cycle([*fates, Fault()])
 
     def toss(request: Request) -> Fault:
@@ -69,7 +69,7 @@ def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Fau
 async def test_no_append_is_lost_or_doubled(
     kind: Kind, store: Store, prefixes: tuple[str, ...], fates: list[Fault]
 ) -> None:
-    """Each has a position, and is there once; nobody is told that it is unknown."""
+    """Each append returns a position and is stored once; no append raises OutcomeUnknown."""
     await kind.make(store)
     wanted: dict[int, bytes] = {}
     async with kind.writer(troubled(store, prefixes, fates)) as writer:
@@ -85,7 +85,7 @@ async def test_no_append_is_lost_or_doubled(
 async def test_a_log_is_made_whatever_is_answered(
     kind: Kind, store: Store, fates: list[Fault]
 ) -> None:
-    """Once, and empty."""
+    """The creation succeeds, and makes one empty log."""
     await kind.make(troubled(store, ("manifest/",), fates))
     assert [entry.key async for entry in store.list("")] == ["manifest/MANIFEST"]
     assert await contents(kind, store) == {}
@@ -101,7 +101,7 @@ async def collect(store: Store) -> Collected:
 async def test_a_collection_is_finished_whatever_is_answered(
     kind: Kind, store: Store, prefix: str, fates: list[Fault]
 ) -> None:
-    """By the collector that began it, or by the next."""
+    """The collector that began a collection, or the next one, finishes it."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         for number in range(13):
@@ -121,7 +121,7 @@ async def test_a_collection_is_finished_whatever_is_answered(
 async def test_a_cursor_is_where_its_witness_says(
     kind: Kind, store: Store, fates: list[Fault]
 ) -> None:
-    """Made, moved on, and set back."""
+    """After each creation and move, the cursor is at the position of its witness."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         await writer.append([b"x"] * 9)
@@ -141,7 +141,7 @@ async def test_a_cursor_is_where_its_witness_says(
 async def test_a_fork_is_whole_whatever_is_answered(
     store: Store, key: str, fates: list[Fault]
 ) -> None:
-    """It is made by the first who asks for it; its pin and its manifest are what they say."""
+    """One call makes the whole fork: its records, its manifest, and a sure pin in the source."""
     source = Within(store, "log/a")
     await SLOTS.make(source)
     async with SLOTS.writer(source) as writer:
@@ -158,6 +158,6 @@ async def test_a_fork_is_whole_whatever_is_answered(
 
 
 def test_fates_are_all_there_are() -> None:
-    """Stored or not, told or not: a put that is stored and told needs no test."""
+    """The faults cover each combination of stored and answered, except success."""
     met = {(fate.happened, fate.told) for fates in FATES.values() for fate in fates}
     assert met == {(True, False), (False, False), (False, True)}

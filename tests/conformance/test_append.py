@@ -1,9 +1,9 @@
-"""Appending, and what writers meet that are not alone.
+"""Appends, also by concurrent writers.
 
 | scenario of wal3's | shown by |
 | --- | --- |
 | the first append: offset 1, exact manifest and fragment | test_the_first_append |
-| appends until snapshots appear, exact shapes | test_snapshots_appear_as_thresholds_say |
+| appends until snapshots appear; exact shapes | test_snapshots_appear_as_thresholds_say |
 | the same, to the byte | wal/test_transitions.py: test_the_same_appends_leave_the_same_bytes |
 | an orphan: open repairs, appends go on at 2 | test_what_a_dead_writer_left_is_in_the_log |
 | (not there) hundreds of orphans | test_hundreds_of_orphans_are_brought_in |
@@ -14,7 +14,7 @@
 | a burst (not there) | wal/test_log.py: test_a_burst_and_then_silence_is_all_acknowledged |
 | (not there) cancellation at every await | test_an_append_may_be_cancelled_anywhere |
 | (not there) the clock goes backwards | test_a_clock_that_goes_back |
-| predicates see what is queued; a veto leaves the queue usable | not ours: no conditional appends |
+| predicates see queued appends; a veto leaves the queue usable | not ours: no conditional appends |
 | required starts: conflicts split the batch, others stay | not ours: no conditional appends |
 | bootstrap with 1000 records at 42; with none | not ours: a log begins at 1 |
 | logs that were bootstrapped go on | wal/test_writer.py: test_chromas_logs_are_appended_to |
@@ -59,7 +59,7 @@ async def log_of(store: Store, *, clock: StuckClock | None = None) -> Log:
 
 
 async def test_the_first_append(kind: Kind, store: Store) -> None:
-    """All that is written, field by field; once closed, both protocols' manifests say the same."""
+    """The first append stores a fragment and a manifest with exactly these fields."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         assert await writer.append([b"one", b"two"]) == 1
@@ -87,17 +87,17 @@ async def test_the_first_append(kind: Kind, store: Store) -> None:
         assert rows[0]["timestamp_us"] == rows[1]["timestamp_us"]
 
 
-# After so many appends: the depths of the manifest's snapshots, and how many fragments it has.
+# By number of appends: the depths of the manifest's snapshots, and its number of fragments.
 SHAPES = {
     "manifest": {1: ([], 1), 2: ([], 2), 3: ([1], 1), 4: ([1], 2), 5: ([1, 1], 1), 6: ([2], 2)},
-    # All that has come together is rolled up at once.
+    # One roll-up takes all slots that are due.
     "slot": {1: ([], 1), 2: ([], 2), 3: ([1], 1), 4: ([1], 2), 5: ([2], 1), 6: ([2], 2)},
 }
 
 
 @pytest.mark.parametrize("count", range(1, 7))
 async def test_snapshots_appear_as_thresholds_say(kind: Kind, store: Store, count: int) -> None:
-    """With two of each; wal3's example has one fragment, which here is too few."""
+    """Two fragments become a snapshot, and two snapshots a deeper one (wal3's example has one)."""
     await kind.make(store)
     log = await log_of(store)
     for number in range(count):
@@ -110,7 +110,7 @@ async def test_snapshots_appear_as_thresholds_say(kind: Kind, store: Store, coun
 
 
 async def test_what_a_dead_writer_left_is_in_the_log(kind: Kind, store: Store) -> None:
-    """It was stored, and no manifest names it: a process died before it could."""
+    """The next writer adds a stored fragment that no manifest names, because its writer died."""
     await kind.make(store)
     empty = (await store.get(MANIFEST)).data
     async with kind.writer(store) as writer:
@@ -122,7 +122,7 @@ async def test_what_a_dead_writer_left_is_in_the_log(kind: Kind, store: Store) -
 
 
 async def test_hundreds_of_orphans_are_brought_in(kind: Kind) -> None:
-    """By one opening; wal3's takes two and then says that it was contention."""
+    """One open adds 300 orphans (wal3 adds two, and then reports contention)."""
     store, count = MemoryStore(), 300
     await kind.make(store)
     empty = (await store.get(MANIFEST)).data
@@ -137,7 +137,7 @@ async def test_hundreds_of_orphans_are_brought_in(kind: Kind) -> None:
 
 
 async def test_a_batch_takes_what_fits(kind: Kind, store: Store) -> None:
-    """Whole appends, in their order; the one that would be too much is in the next."""
+    """A batch has whole appends in order; an append that does not fit goes to the next batch."""
     await kind.make(store)
     sizes = [pa.array([b"x" * n], pa.binary()).nbytes for n in (1, 2, 3)]
     async with kind.writer(store, batch_bytes=sizes[0] + sizes[1]) as writer:
@@ -148,7 +148,7 @@ async def test_a_batch_takes_what_fits(kind: Kind, store: Store) -> None:
 
 
 async def test_two_writers_take_turns(kind: Kind, store: Store) -> None:
-    """Only contention may be told; whoever was told that opens anew; nothing is lost or doubled."""
+    """A writer fails only by contention and then opens again; no append is lost or doubled."""
     await kind.make(store)
     wanted: dict[int, bytes] = {}
     writers: list[Writer] = [kind.writer(store, name=name) for name in ("ping", "pong")]
@@ -168,7 +168,7 @@ async def test_two_writers_take_turns(kind: Kind, store: Store) -> None:
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
 async def test_an_occupied_place_costs_nothing(kind: Kind, store: Store) -> None:
-    """What is there is brought in, and the append goes after it: none of it twice."""
+    """If the next place holds another writer's fragment, the append follows it, each once."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         await writer.append([b"one"])
@@ -179,7 +179,7 @@ async def test_an_occupied_place_costs_nothing(kind: Kind, store: Store) -> None
 
 
 async def test_large_fragments_under_contention(kind: Kind, store: Store) -> None:
-    """Above the size at which S3's clients begin to put in parts."""
+    """Fragments above the size of a multipart put are appended by two writers in turn."""
     await kind.make(store)
     writers: list[Writer] = [kind.writer(store, name=name) for name in ("one", "two")]
     wanted: dict[int, bytes] = {}
@@ -196,7 +196,7 @@ async def test_large_fragments_under_contention(kind: Kind, store: Store) -> Non
 
 
 async def test_an_append_may_be_cancelled_anywhere(kind: Kind) -> None:
-    """It is then in the log once, or not at all, and the log goes on."""
+    """A cancelled append is in the log once or not at all, and the log accepts later appends."""
     landed = 0
     for steps in range(40):
         store = MemoryStore()
@@ -215,7 +215,7 @@ async def test_an_append_may_be_cancelled_anywhere(kind: Kind) -> None:
 
 
 async def test_a_read_may_be_cancelled_anywhere(kind: Kind) -> None:
-    """And leaves nothing behind that runs on."""
+    """A cancelled read leaves no running task."""
     store = MemoryStore()
     await kind.make(store)
     async with kind.writer(store, batch_bytes=1) as writer:
@@ -233,7 +233,7 @@ async def test_a_read_may_be_cancelled_anywhere(kind: Kind) -> None:
 
 
 async def test_a_clock_that_goes_back(kind: Kind, store: Store) -> None:
-    """Positions alone give the order; times are told as they were."""
+    """If the clock goes back, positions still rise, and times are stored as read."""
     await kind.make(store)
     clock = StuckClock()
     first_us = clock.wall_us

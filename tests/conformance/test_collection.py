@@ -1,4 +1,4 @@
-"""Collection.
+"""Collections of logs.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -7,7 +7,7 @@
 | the intrinsic cursor: forward, no rollback, forced | conformance/test_cursors.py: test_back_only_by_force |
 | writer and collector take 20 turns, scrub after each | test_writer_and_collector_take_turns |
 | full collection; bounds and numbers go on | test_a_log_that_is_collected_whole_goes_on |
-| (not there) a stale writer comes back after a collection | test_a_writer_that_slept_through_a_collection |
+| (not there) a stale writer continues after a collection | test_a_writer_that_slept_through_a_collection |
 | (not there) a crash between any two steps | wal/test_collector.py: test_a_collector_may_die_at_any_request |
 | (not there) void slots and fences | test_what_is_void_goes_and_fences_stay |
 | numbers that are contiguous, with gaps, out of order | wal/test_collection.py: test_a_log_that_does_not_add_up_is_not_collected |
@@ -16,7 +16,7 @@
 | apply: already applied, start at or past limit | wal/test_collection.py: test_a_plan_of_another_manifest_is_not_applied |
 | every cutoff of a random manifest balances and scrubs | wal/test_collection.py: test_any_tree_is_cut_at_any_place |
 | a snapshot covered in part: exact GARBAGE and manifest | wal/test_collection.py: test_a_collection_is_chromas_to_the_byte |
-| two files from production, and their table of passes | not yet: they are not among the golden logs |
+| two files from production, and their table of passes | not yet: the golden logs lack them |
 | GARBAGE is read from the preferred replica | not ours: replication |
 | ranges of UUIDs, and their grace period | not ours: fragments of the replicated kind |
 """  # noqa: E501
@@ -57,7 +57,7 @@ async def collect(store: Store) -> Collected:
 
 
 async def data_of(store: Store) -> list[str]:
-    """Return the keys of all objects of records, be they named or not."""
+    """Return the keys of all objects with records, also those that no manifest names."""
     found = []
     for prefix in ("log/", "epoch/"):
         for key in [entry.key async for entry in store.list(prefix)]:
@@ -68,14 +68,14 @@ async def data_of(store: Store) -> list[str]:
 
 @pytest.mark.parametrize("back", [None, 24, 12, 2, 1, 0])
 async def test_cursors_say_what_goes(kind: Kind, store: Store, back: int | None) -> None:
-    """All below the cursor, and no more; without one, nothing."""
+    """A collection deletes exactly the records before the cursor; without a cursor, none."""
     count = 24 if isinstance(store, MemoryStore) else 7
     cursors = await written(kind, store, count)
     position = 1 if back is None else max(1, count + 1 - back)
     if back is not None:
         await cursors.create("reader", position)
     report = await collect(store)
-    # The newest object of a slot log stays: by its link the manifest can be made again.
+    # The newest object of a slot log stays, so that its link can rebuild the manifest.
     oldest = min(position, count + (kind is WAL3))
     found = await contents(kind, store)
     assert found == {n: b"%d" % (n - 1) for n in range(oldest, count + 1)}
@@ -86,7 +86,7 @@ async def test_cursors_say_what_goes(kind: Kind, store: Store, back: int | None)
 
 
 async def test_the_lowest_cursor_counts(kind: Kind, store: Store) -> None:
-    """Be it the one that each of Chroma's logs has, or another; that one alone is enough."""
+    """The lowest cursor limits a collection, whether or not it is Chroma's intrinsic cursor."""
     cursors = await written(kind, store, 12)
     intrinsic = await cursors.create(INTRINSIC, 4)
     assert (await collect(store)).oldest == 4
@@ -101,7 +101,7 @@ async def test_the_lowest_cursor_counts(kind: Kind, store: Store) -> None:
 
 
 async def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None:
-    """Whole after each; positions and numbers only rise."""
+    """After each turn the log is complete from the cursor on, and positions only rise."""
     cursors = await written(kind, store, 1)
     witness = await cursors.create("reader", 1)
     next_ = 2
@@ -117,7 +117,7 @@ async def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None
 
 
 async def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -> None:
-    """At the next position, under the next number."""
+    """A log without records continues at its next position and its next number."""
     cursors = await written(kind, store, 7)
     await cursors.create("reader", 8)
     oldest, left = (8, {}) if kind is WAL3 else (7, {7: b"6"})
@@ -132,10 +132,10 @@ async def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -
 
 
 async def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store) -> None:
-    """Its next number is long past; it is not told "durable", as by wal3.
+    """A suspended writer whose next number was collected must not get a position (as in wal3).
 
-    In wal3's form it is told that it is not known, and from then on knows where the log ends; of
-    slots another has ended its turn, so that nothing came of it: it opens the log anew.
+    In wal3's form its append raises OutcomeUnknown, and later appends find the log's end. In a slot
+    log another writer has ended its epoch, so the append raises Fenced, and it opens the log again.
     """
     cursors = await written(kind, store, 2)
     slept: Writer = kind.writer(store, name="slept")
@@ -159,7 +159,7 @@ async def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store
     assert list(said) == [13, 14, 15]
     assert await contents(kind, store) == {**left, **said}
     if kind is WAL3:
-        # What it stored before it looked is nobody's, and is found as such.
+        # No manifest names the fragment that it stored first, and a scrub reports it.
         assert fragment_path(4) in (await kind.scrub(store)).unnamed
     await sweep(store, clock=CLOCK, grace_us=1)
     assert (await kind.scrub(store)).unnamed == []
@@ -168,7 +168,7 @@ async def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store
 
 @pytest.mark.parametrize("kind", [SLOTS], ids=str)
 async def test_what_is_void_goes_and_fences_stay(kind: Kind, store: Store) -> None:
-    """Of turns that many writers took, with several puts under way; none of wal3's."""
+    """After the epochs of several writers, a collection deletes void slots and keeps fences."""
     await kind.make(store)
     for number in range(4):
         async with kind.writer(store, name=f"w{number}") as writer:

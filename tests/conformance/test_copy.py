@@ -1,4 +1,4 @@
-"""Copies, in the same protocol and between the two.
+"""Copies of logs, in the same protocol and between the two.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -11,8 +11,8 @@
 | appends to the source, or to the copy, later | test_source_and_copies_go_their_own_ways |
 | several independent copies | test_source_and_copies_go_their_own_ways |
 | a copy of an empty log races a writer | test_a_copy_beside_a_writer |
-| (not there) a copy beside a collection | test_a_copy_beside_a_collection |
-| bytes and all are Chroma's | wal/test_copy.py: test_a_copy_is_chromas_to_the_byte |
+| (not there) a copy races a collection | test_a_copy_beside_a_collection |
+| all bytes are Chroma's | wal/test_copy.py: test_a_copy_is_chromas_to_the_byte |
 | a fork of the service, with its cursor | not ours: cursors are a log's own; those of Chroma's are adopted with it |
 | bootstrap with 1000 records at 42; with none | not ours: a log begins at 1; a copy from a position goes on from there |
 """  # noqa: E501
@@ -39,7 +39,7 @@ TO = pytest.mark.parametrize("to", KINDS, ids=lambda kind: f"to {kind}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Logs of one store, by name; ``kinds`` of each."""
+    """The logs of one store by name; ``kinds`` has the protocol of each."""
 
     store: Store
     kinds: dict[str, Kind]
@@ -52,7 +52,7 @@ class Place:
         return Logs(store=self.store, clock=CLOCK, writer="me")
 
     async def write(self, name: str, count: int, *, size: int = 2) -> None:
-        """Append fragments of so many records each."""
+        """Append ``count`` fragments of ``size`` records each."""
         async with self.kinds[name].writer(self.log(name)) as writer:
             for number in range(count):
                 await writer.append([b"%s %d-%d" % (name.encode(), number, n) for n in range(size)])
@@ -65,7 +65,7 @@ class Place:
 
 
 async def place_of(store: Store, kind: Kind, to: Kind, count: int) -> Place:
-    """Return a place with a log ``a`` of so many fragments of two records."""
+    """Return a place with a log ``a`` of ``count`` fragments of two records."""
     place = Place(store, {"a": kind, **dict.fromkeys("bcd", to)})
     await kind.make(place.log("a"))
     if count:
@@ -78,7 +78,7 @@ async def place_of(store: Store, kind: Kind, to: Kind, count: int) -> Place:
 async def test_a_copy_has_what_its_source_has(
     store: Store, kind: Kind, to: Kind, count: int
 ) -> None:
-    """All records and their setsum, and nothing else; the source is as it was."""
+    """A copy has all records and their setsum, and no other object; the source is unchanged."""
     many = 17 if isinstance(store, MemoryStore) else 7
     place = await place_of(store, kind, to, min(count, many))
     before = await place.contents("a")
@@ -95,7 +95,7 @@ async def test_a_copy_has_what_its_source_has(
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
 async def test_a_copy_in_wal3s_form_is_described_alike(store: Store, kind: Kind) -> None:
-    """Fragment by fragment, with equal bytes; a slot's object says its epoch, which is another."""
+    """The copy's fragments equal the source's (slot objects differ, as they name their epoch)."""
     place = await place_of(store, kind, kind, 17)
     await place.copy("b")
     source, target = (wal3_reader(place.log(name)) for name in "ab")
@@ -104,7 +104,7 @@ async def test_a_copy_in_wal3s_form_is_described_alike(store: Store, kind: Kind)
 
 @TO
 async def test_large_fragments_are_copied(store: Store, kind: Kind, to: Kind) -> None:
-    """Above the size at which S3's clients begin to put in parts."""
+    """Fragments above the size of a multipart put are copied."""
     place = await place_of(store, kind, to, 0)
     async with kind.writer(place.log("a")) as writer:
         await writer.append([b"x" * (6 * MIB)])
@@ -116,7 +116,7 @@ async def test_large_fragments_are_copied(store: Store, kind: Kind, to: Kind) ->
 @TO
 @pytest.mark.parametrize("start", [1, 7, 8, 33, 34, 35])
 async def test_a_copy_from_a_position(kind: Kind, to: Kind, start: int) -> None:
-    """In wal3's form a fragment in which it lies is copied whole; the bounds are the source's."""
+    """The copy begins at the position, in wal3's form with the whole fragment of the position."""
     place = await place_of(MemoryStore(), kind, to, 17)
     whole = await place.contents("a")
     await place.copy("b", start=start)
@@ -133,7 +133,7 @@ async def test_a_copy_from_a_position(kind: Kind, to: Kind, start: int) -> None:
 
 @TO
 async def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) -> None:
-    """Of nothing there is a copy too, and it goes on where the source does."""
+    """A log without records can be copied, and the copy continues at the source's position."""
     place = await place_of(store, kind, to, 6)
     log = await place.shelf.open("a")
     await log.create_cursor("x", 13)
@@ -151,7 +151,7 @@ async def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) 
 
 @TO
 async def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to: Kind) -> None:
-    """What is appended to one is in no other."""
+    """Records that are appended to the source or to a copy appear in no other log."""
     place = await place_of(store, kind, to, 3)
     before = await place.contents("a")
     for name in "bcd":
@@ -166,7 +166,7 @@ async def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to:
 @TO
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25])
 async def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
-    """It has some first part of the source, whole, and goes on by itself."""
+    """A copy made during appends has a prefix of the source, and accepts appends."""
     place = await place_of(MemoryStore(), kind, to, 0)
     writing = asyncio.create_task(place.write("a", 5))
     for _ in range(steps):
@@ -183,7 +183,7 @@ async def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
 @TO
 @pytest.mark.parametrize("steps", [2, 9, 30, 80])
 async def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> None:
-    """It has what it was to have, or there is none, and it says so; never a part."""
+    """A copy that races a collection is complete, or raises PositionCollected; never a part."""
     place = await place_of(MemoryStore(), kind, to, 17)
     whole = await place.contents("a")
     log = await place.shelf.open("a")
@@ -195,7 +195,7 @@ async def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> N
     try:
         await copying
     except PositionCollected:
-        # In wal3's form what was broken off is in the way: its places have no other names.
+        # In wal3's form the aborted copy keeps its name, because its fragments have fixed paths.
         await place.copy("c", start=21)
         assert list(await place.contents("c")) == list(range(21, 35))
     else:

@@ -1,4 +1,4 @@
-"""Cursors.
+"""Cursors of logs.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -23,7 +23,7 @@ from tidelog.wal.gc.cursors import Cursors
 
 
 async def log_with_cursors(kind: Kind, store: Store) -> tuple[Cursors, Cursors]:
-    """Return the cursors of a log of ten records, as two processes have them."""
+    """Return the handles of two processes to the cursors of a log with ten records."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         await writer.append([b"x"] * 10)
@@ -32,7 +32,7 @@ async def log_with_cursors(kind: Kind, store: Store) -> tuple[Cursors, Cursors]:
 
 
 async def test_a_cursor_is_made_moved_and_loaded(kind: Kind, store: Store) -> None:
-    """By one process, and then by another; what is stored is what wal3 stores."""
+    """Two processes move one cursor in turn; the stored fields are wal3's."""
     one, other = await log_with_cursors(kind, store)
     with pytest.raises(NoSuchCursor):
         await one.load("reader")
@@ -52,7 +52,7 @@ async def test_a_cursor_is_made_moved_and_loaded(kind: Kind, store: Store) -> No
 
 
 async def test_who_comes_second_is_told(kind: Kind, store: Store) -> None:
-    """Whether it makes the cursor or moves it; and the first one's stands."""
+    """The loser of a race to create or move a cursor gets CursorMoved, and the winner's stays."""
     one, other = await log_with_cursors(kind, store)
     made = await one.create("reader", 3)
     with pytest.raises(CursorMoved):
@@ -67,7 +67,7 @@ async def test_who_comes_second_is_told(kind: Kind, store: Store) -> None:
 
 
 async def test_back_only_by_force(kind: Kind, store: Store) -> None:
-    """The intrinsic cursor as any other; nor does any leave the log."""
+    """A cursor moves back only with ``allow_back``, and never out of the log."""
     one, _ = await log_with_cursors(kind, store)
     witness = await one.create(INTRINSIC, 1)
     witness = await one.save(witness, 6)
@@ -82,7 +82,7 @@ async def test_back_only_by_force(kind: Kind, store: Store) -> None:
 
 
 async def test_a_cursor_on_a_log_that_goes_on(kind: Kind, store: Store) -> None:
-    """It may stand right after the last record, wherever the manifest is."""
+    """A cursor may be right after the last record, also while the manifest is behind."""
     one, _ = await log_with_cursors(kind, store)
     witness = await one.create("reader", 11)
     async with kind.writer(store, name="more") as writer:
@@ -94,7 +94,7 @@ async def test_a_cursor_on_a_log_that_goes_on(kind: Kind, store: Store) -> None:
 
 
 async def test_names_that_cannot_be(kind: Kind, store: Store) -> None:
-    """Letters, digits and underscores; whatever else lies there is told, and passed over."""
+    """A name has letters, digits and underscores; a listing reports other objects as foreign."""
     one, _ = await log_with_cursors(kind, store)
     assert cursor_path("Reader_1") == "cursor/Reader_1.json"
     for name in ("", "a-b", "a b", "../x"):

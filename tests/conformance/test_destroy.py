@@ -1,4 +1,4 @@
-"""Destroying logs.
+"""Destruction of logs.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -7,7 +7,7 @@
 | without a manifest: nothing is done | test_what_is_not_there_is_not_destroyed |
 | a neighbour whose name begins alike counts as left | not ours: it is another log, and stays |
 | (not there) a crash at any request | wal/test_destroy.py: test_whoever_destroys_may_die_at_any_request |
-| (not there) a writer who slept through it | test_a_writer_who_slept_through_it_acknowledges_nothing |
+| (not there) a writer that was suspended | test_a_writer_who_slept_through_it_acknowledges_nothing |
 | (not there) a log with forks | test_a_log_with_forks_is_not_destroyed |
 """  # noqa: E501
 
@@ -33,7 +33,7 @@ def shelf_on(store: Store) -> Logs:
 
 
 async def written(kind: Kind, store: Store, name: str, count: int) -> Within:
-    """Write a log of fragments of one record each, in the turns of two writers."""
+    """Write a log of fragments of one record each, by two writers in turn."""
     within = Within(store, f"log/{name}")
     await kind.make(within)
     for half in range(2):
@@ -53,7 +53,7 @@ async def fences_of(within: Within) -> set[str]:
 
 
 async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
-    """With its cursors, and what no manifest names; a stone stays, and of a slot log its fences."""
+    """Destruction leaves only a tombstone and a slot log's fences; the name stays taken."""
     within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 2)
@@ -69,14 +69,14 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     with pytest.raises(NoSuchLog):
         await shelf_on(store).open("a")
     assert await contents(kind, neighbour) == beside
-    # The name stays taken, for whoever has slept.
+    # The name stays taken, because a suspended process may still use it.
     for protocol in ("slot", "manifest"):
         with pytest.raises(NameTaken, match="names are not reused"):
             await shelf_on(store).create("a", protocol=protocol)
 
 
 async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
-    """In wal3's form nothing is done while it is there; of a slot log it is told."""
+    """Foreign objects stay: they prevent a destruction in wal3's form; a slot log reports them."""
     within = await written(kind, store, "a", 6)
     for key in ("notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"):
         await within.put(key, b"?")
@@ -93,7 +93,7 @@ async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
 
 
 async def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
-    """Where wal3 says nothing, this says that there is no log."""
+    """The destruction of a missing log raises NoSuchLog (wal3 returns without an error)."""
     await store.put("log/a/log/x.parquet", b"?")
     with pytest.raises(NoSuchLog):
         await shelf_on(store).destroy("a", grace_us=0)
@@ -101,7 +101,7 @@ async def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
 
 
 async def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, store: Store) -> None:
-    """Whatever it has put where it believed its place to be."""
+    """A suspended writer of a destroyed log gets an error for each append."""
     within = await written(kind, store, "a", 6)
     sleeper = kind.writer(within, name="sleeper")
     await sleeper.append([b"before"])
@@ -116,7 +116,7 @@ async def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, st
 
 
 async def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
-    """They are named; once they are destroyed, it can be."""
+    """A log with forks raises UsageError that names them, until the forks are destroyed."""
     within = await written(SLOTS, store, "a", 6)
     whole = await contents(SLOTS, within)
     for source, name in ("ab", "bc"):

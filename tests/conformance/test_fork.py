@@ -1,4 +1,4 @@
-"""Forks: as wal3's copies, but that they share the source's objects. Of slot logs alone.
+"""Forks of slot logs: like wal3's copies, but with shared objects.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -65,7 +65,7 @@ async def fragments(store: Store, name: str) -> list[Fragment]:
 
 @pytest.mark.parametrize("count", [0, 1, 17])
 async def test_a_fork_has_what_its_source_has(store: Store, count: int) -> None:
-    """Records, setsum, and each fragment as it is described, but for where it lies."""
+    """A fork has the source's records and setsum, and its fragments except for their paths."""
     await make(store, count)
     await shelf_on(store).fork("a", "b")
     assert await records(store, "b") == await records(store, "a")
@@ -77,7 +77,7 @@ async def test_a_fork_has_what_its_source_has(store: Store, count: int) -> None:
 
 
 async def test_a_fork_costs_no_data() -> None:
-    """However large the source is: some requests, and no fragment is read or written."""
+    """A fork of a large log takes few requests, and reads and writes no fragment."""
     inner = MemoryStore()
     await make(inner, 0)
     async with SLOTS.writer(log_in(inner, "a")) as writer:
@@ -93,7 +93,7 @@ async def test_a_fork_costs_no_data() -> None:
 
 @pytest.mark.parametrize("start", [1, 7, 8, 33, 34])
 async def test_a_fork_from_a_position(start: int) -> None:
-    """A fragment in which it lies is shared whole; the bounds and numbers are the source's."""
+    """The fork shares the whole fragment of its start, and has the source's bounds and numbers."""
     store = MemoryStore()
     await make(store, 17)
     await shelf_on(store).fork("a", "b", start=start)
@@ -107,7 +107,7 @@ async def test_a_fork_from_a_position(start: int) -> None:
 
 
 async def test_a_fork_of_what_was_collected(store: Store) -> None:
-    """Of the one object that always stays, and of a fork that has none of its own."""
+    """A fork of a collected log has its newest object, and a fork of that fork too."""
     await make(store, 6)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 13)
@@ -121,7 +121,7 @@ async def test_a_fork_of_what_was_collected(store: Store) -> None:
 
 
 async def test_source_and_forks_go_their_own_ways(store: Store) -> None:
-    """What is appended to one, or collected of it, is as it was in all others."""
+    """Appends to one log, or a collection of it, change none of the others."""
     await make(store, 3)
     before = await records(store, "a")
     for source, name in ("ab", "ac", "bd"):
@@ -139,7 +139,7 @@ async def test_source_and_forks_go_their_own_ways(store: Store) -> None:
 
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25, 60])
 async def test_a_fork_beside_a_writer(steps: int) -> None:
-    """It has some first part of the source, whole, and goes on by itself."""
+    """A fork made during appends has a prefix of the source, and accepts appends."""
     store = MemoryStore()
     await make(store, 0)
     writing = asyncio.create_task(write(store, "a", 5))
@@ -155,7 +155,7 @@ async def test_a_fork_beside_a_writer(steps: int) -> None:
 
 
 async def test_a_log_in_wal3s_form_is_not_forked(store: Store) -> None:
-    """Its bytes have no place for another log's objects."""
+    """A log in wal3's form cannot be forked: its paths cannot name another log's objects."""
     await WAL3.make(log_in(store, "a"))
     with pytest.raises(UsageError, match="copy it"):
         await shelf_on(store).fork("a", "b")

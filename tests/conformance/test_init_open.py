@@ -1,9 +1,9 @@
-"""Making and opening logs.
+"""Creating and opening logs.
 
 | scenario of wal3's | shown by |
 | --- | --- |
 | nothing exists; initialising makes an empty manifest | test_a_new_log_is_empty |
-| to open what is not there fails | test_what_is_not_there_is_not_opened |
+| to open a missing log fails | test_what_is_not_there_is_not_opened |
 | a second initialisation fails and touches nothing | test_a_second_making_touches_nothing |
 | 32 initialise and open at once, all succeed | test_many_may_make_and_open_a_log_at_once |
 | an orphan and no manifest: the next is at 2 | test_an_orphan_from_before_the_log_is_brought_in |
@@ -34,7 +34,7 @@ async def keys(store: Store) -> list[str]:
 
 
 async def test_a_new_log_is_empty(kind: Kind, store: Store) -> None:
-    """One object, that of the other implementation where there is one; positions begin at 1."""
+    """A new log is one manifest, in wal3's form with Chroma's bytes; positions begin at 1."""
     await kind.make(store)
     assert await keys(store) == [MANIFEST]
     data = (await store.get(MANIFEST)).data
@@ -50,7 +50,7 @@ async def test_a_new_log_is_empty(kind: Kind, store: Store) -> None:
 
 
 async def test_what_is_not_there_is_not_opened(kind: Kind, store: Store) -> None:
-    """For reading or for writing; and nothing is made."""
+    """A missing log raises NoSuchLog for readers, writers and scrubs, and no object is created."""
     with pytest.raises(NoSuchLog):
         await open_log(store, name="x", clock=CLOCK, writer="w")
     with pytest.raises(NoSuchLog):
@@ -63,7 +63,7 @@ async def test_what_is_not_there_is_not_opened(kind: Kind, store: Store) -> None
 
 
 async def test_a_second_making_touches_nothing(kind: Kind, store: Store) -> None:
-    """Whatever is there, in either protocol."""
+    """A second creation of a log, in any protocol, raises NameTaken and changes no object."""
     log = await create_log(store, name="x", clock=CLOCK, writer="w", protocol=kind.name)
     await log.append([b"one"])
     await log.close()
@@ -75,7 +75,7 @@ async def test_a_second_making_touches_nothing(kind: Kind, store: Store) -> None
 
 
 async def test_many_may_make_and_open_a_log_at_once(kind: Kind, store: Store) -> None:
-    """32 processes that start together find one log; of slots, each opening ends the one before."""
+    """Concurrent creations and opens find one log; in a slot log, each open fences the last."""
     await asyncio.gather(*(kind.make(store) for _ in range(32)))
     await asyncio.gather(*(kind.settle(store) for _ in range(32 if kind is WAL3 else 2)))
     async with kind.writer(store) as writer:
@@ -85,7 +85,7 @@ async def test_many_may_make_and_open_a_log_at_once(kind: Kind, store: Store) ->
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
 async def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: Store) -> None:
-    """Fragments may lie there before a manifest does."""
+    """The first writer of a new log adds a fragment that was stored before its manifest."""
     records = place_records(pa.array([b"orphan"], pa.binary()), start=1, timestamp_us=7)
     await store.put(fragment_path(1), encode_fragment(records, write_id="other"))
     await kind.make(store)
@@ -95,7 +95,7 @@ async def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: St
 
 
 async def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an error that says so; nothing is broken by it."""
+    """An opener that loses every try raises ContentionError, and the log stays intact."""
     monkeypatch.setattr("tidelog.wal.slot_protocol.fencing.TRIES_MAX", 3)
     monkeypatch.setattr("tidelog.wal.manifest_protocol.committer.TRIES_MAX", 10)
 

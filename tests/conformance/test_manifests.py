@@ -1,4 +1,4 @@
-"""Manifests, snapshots and the other JSON objects: names, spelling, and what adds up.
+"""Manifests, snapshots and the other JSON objects: names, spelling and sums.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -13,7 +13,7 @@
 | empty manifest and plan, to the byte | test_what_is_empty_is_spelled_as_wal3_spells_it |
 | mixed kinds of identifiers are refused | test_logs_with_uuids_are_refused |
 | (not there) other spellings of the same JSON | test_spelling_does_not_matter |
-| (not there) what is no such JSON | test_what_wal3_cannot_read_we_do_not_take |
+| (not there) invalid JSON | test_what_wal3_cannot_read_we_do_not_take |
 | names and order of fields are those of Chroma's files | test_our_objects_have_the_fields_of_chromas |
 | names and columns of fragments are Chroma's | wal/test_writer.py: test_a_new_log_is_chromas_to_the_byte |
 """  # noqa: E501
@@ -53,7 +53,7 @@ TREE = objects("b_snapshots")
 
 
 def test_names_of_objects() -> None:
-    """The examples of wal3's own tests."""
+    """Paths of objects equal the examples of wal3's own tests."""
     assert [fragment_path(number) for number in (1, 4097, 0x1234)] == [
         "log/Bucket=0000000000000000/FragmentSeqNo=0000000000000001.parquet",
         "log/Bucket=0000000000001000/FragmentSeqNo=0000000000001001.parquet",
@@ -63,7 +63,7 @@ def test_names_of_objects() -> None:
 
 
 def test_what_is_empty_is_spelled_as_wal3_spells_it() -> None:
-    """By length and MD5, as its own code gives them."""
+    """An empty manifest and an empty plan have wal3's bytes, by length and MD5."""
     for data, size, digest in (
         (encode_manifest(Manifest(writer="init")), 216, "94f109cffb30ff295ae551bf817f8117"),
         (encode_garbage(Garbage()), 272, "ea2b6aea9f94a339ef0f3cf5c05e232f"),
@@ -74,7 +74,7 @@ def test_what_is_empty_is_spelled_as_wal3_spells_it() -> None:
 
 
 async def test_each_position_is_in_one_fragment() -> None:
-    """Half open at both ends, through all levels of snapshots."""
+    """Each position is in one fragment, through all levels of snapshots; no other position is."""
     store = MemoryStore()
     for key, data in TREE.items():
         await store.put(key, data)
@@ -88,7 +88,7 @@ async def test_each_position_is_in_one_fragment() -> None:
 
 
 def test_logs_with_uuids_are_refused() -> None:
-    """In a manifest, a snapshot and a plan: nothing of theirs may be taken for numbered."""
+    """A UUID in place of a number raises UsageError, in a manifest, a snapshot and a plan."""
     uuid = "0195c1e2-0000-7000-8000-000000000001"
     manifest = json.loads(objects("a_tiny")[MANIFEST])
     manifest["fragments"][0]["seq_no"] = uuid
@@ -117,7 +117,7 @@ def test_logs_with_uuids_are_refused() -> None:
 def test_any_thresholds_make_trees_that_add_up(
     sizes: list[int], fragments: int, snapshots: int
 ) -> None:
-    """Each snapshot is what its pointer says, and all fragments are there, in order."""
+    """With any thresholds, the tree's sums are consistent and it has all fragments in order."""
     tree = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
 
     assert problems_of_manifest(tree.manifest) == []
@@ -133,7 +133,7 @@ def _reordered(found: Any) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spelling_does_not_matter(name: str) -> None:
-    """Field order, space, capital digits, unknown fields, null for what may be left out."""
+    """Field order, spaces, capital digits, unknown fields and null change no decoded manifest."""
     data = objects(name)[MANIFEST]
     found = json.loads(data)
     wanted = decode_manifest(data)
@@ -178,7 +178,7 @@ def _capital(found: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_what_wal3_cannot_read_we_do_not_take(change: Any) -> None:
-    """And a sum with a column not below its prime, which wal3 takes, and would write back."""
+    """Invalid JSON raises CorruptionError; so does a sum that wal3 accepts and would write back."""
     data = objects("e_empty")[MANIFEST]
     assert change(data) != data
     with pytest.raises(CorruptionError):
@@ -186,7 +186,7 @@ def test_what_wal3_cannot_read_we_do_not_take(change: Any) -> None:
 
 
 def _shape(found: Any) -> Any:
-    """Return names and order of fields, at all depths, and the types of values."""
+    """Return the names and order of fields at all depths, and the types of their values."""
     if isinstance(found, dict):
         return [(name, _shape(value)) for name, value in found.items()]
     if isinstance(found, list):
@@ -203,9 +203,9 @@ def _shapes(log: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
 
 
 async def test_our_objects_have_the_fields_of_chromas() -> None:
-    """Each kind of object: manifest, snapshot, cursor, plan; whatever the log went through."""
+    """Manifests, snapshots, cursors and plans have Chroma's fields, throughout a log's life."""
     known = [shape for name in NAMES for shape in _shapes(objects(name))]
-    # The one field of ours, which wal3 passes over; see docs/internals/wal3.md.
+    # tidelog adds one field, which wal3 ignores; see docs/internals/wal3.md.
     planned = [[*fields, ("tidelog_write", "str")] for kind, fields in known if kind == "gc"]
 
     store, seen = MemoryStore(), list[dict[str, bytes]]()

@@ -1,4 +1,4 @@
-"""Fragments between us and parquet-rs, which wal3 reads and writes by: arro3-io embeds it.
+"""Fragments that tidelog and parquet-rs exchange. wal3 uses parquet-rs, and arro3-io embeds it.
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -10,7 +10,7 @@
 | an empty list of messages | wal/test_log.py: test_what_is_no_append_is_refused |
 | the wrong flavour is refused | test_columns_that_wal3_could_not_read_are_refused |
 | relative offsets, and their translation | not ours: fragments of the replicated kind |
-| a read that skips the setsum | not ours: no read of ours goes without |
+| a read that skips the setsum | not ours: each read checks the setsum |
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BATCHES = {
 
 
 def chromas(bodies: list[bytes], *, start: int, timestamp_us: int = TIME_US) -> bytes:
-    """Write a fragment as wal3's writer has parquet-rs do it: all its defaults, but snappy."""
+    """Write a fragment as wal3's writer does: with parquet-rs, its defaults, and snappy."""
     names = ["offset", "timestamp_us", "body"]
     records = place_records(pa.array(bodies, pa.binary()), start=start, timestamp_us=timestamp_us)
     sink = io.BytesIO()
@@ -61,13 +61,13 @@ def chromas(bodies: list[bytes], *, start: int, timestamp_us: int = TIME_US) -> 
 
 
 def read_by_parquet_rs(data: bytes) -> pa.Table:
-    """Read as wal3 does: Arrow types are what the file and parquet-rs make of them, and no cast."""
+    """Read as wal3 does: with the Arrow types of the file, without a cast."""
     return pa.table(arro3.io.read_parquet(io.BytesIO(data)).read_all())
 
 
 @pytest.mark.parametrize("bodies", BATCHES.values(), ids=BATCHES)
 def test_parquet_rs_reads_what_we_write(bodies: list[bytes]) -> None:
-    """With exactly the types that wal3's reader takes: anything else is corrupt to it."""
+    """parquet-rs reads a fragment with exactly the types that wal3's reader requires."""
     records = place_records(pa.array(bodies, pa.binary()), start=7, timestamp_us=TIME_US)
 
     found = read_by_parquet_rs(encode_fragment(records, write_id="w"))
@@ -83,7 +83,7 @@ def test_parquet_rs_reads_what_we_write(bodies: list[bytes]) -> None:
 
 @pytest.mark.parametrize("bodies", BATCHES.values(), ids=BATCHES)
 def test_we_read_what_parquet_rs_writes(bodies: list[bytes]) -> None:
-    """Dictionaries, statistics and all; the setsum is that of the records, whoever encoded them."""
+    """A fragment by parquet-rs is read unchanged, and the setsum does not depend on the encoder."""
     found = decode_fragment(chromas(bodies, start=7), path="x")
 
     assert found.column("position").to_pylist() == list(range(7, 7 + len(bodies)))
@@ -96,7 +96,7 @@ def test_we_read_what_parquet_rs_writes(bodies: list[bytes]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parquet_rs_and_we_read_chromas_fragments_alike(name: str) -> None:
-    """Those that its own writer made."""
+    """Both readers return the same rows of the golden fragments by Chroma's own writer."""
     for key, data in objects(name).items():
         if key.startswith("log/"):
             ours, theirs = decode_fragment(data, path=key), read_by_parquet_rs(data)
@@ -105,10 +105,10 @@ def test_parquet_rs_and_we_read_chromas_fragments_alike(name: str) -> None:
 
 
 async def written_by_parquet_rs(store: Store, counts: list[int]) -> dict[int, bytes]:
-    """Make a log of fragments that another encoder wrote; return its records.
+    """Make a log of fragments by another encoder; return its records.
 
-    They are stored as a writer leaves them who dies before the manifest: the next to open the log
-    brings them in.
+    The fragments are stored as orphans, as by a writer that dies before its manifest put. The next
+    opener adds them.
     """
     await WAL3.make(store)
     wanted: dict[int, bytes] = {}
@@ -124,7 +124,7 @@ async def written_by_parquet_rs(store: Store, counts: list[int]) -> dict[int, by
 
 
 async def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
-    """It is read, scrubbed, appended to, rolled up and collected; both encoders' then mix."""
+    """A log with fragments of both encoders can be read, appended to, rolled up and collected."""
     wanted = await written_by_parquet_rs(store, [1, 3, 2, 5, 1, 1, 4])
     assert await contents(WAL3, store) == wanted
     async with WAL3.writer(store) as writer:
@@ -146,7 +146,7 @@ async def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", [WAL3, SLOTS], ids=str)
 async def test_parquet_rs_reads_whole_logs_of_ours(kind: Any, store: Store) -> None:
-    """Every file of either protocol; a slot's has columns of its own, and a fence no rows."""
+    """parquet-rs reads every file of both protocols, including fences, which have no rows."""
     await kind.make(store)
     wanted: list[bytes] = []
     async with kind.writer(store) as writer:
@@ -200,7 +200,7 @@ def _cast(types: dict[str, pa.DataType], **renamed: str) -> bytes:
     ids=["signed offset", "signed time", "text", "relative", "no body"],
 )
 async def test_columns_that_wal3_could_not_read_are_refused(data: bytes) -> None:
-    """What its reader takes for corrupt must not pass for a fragment here."""
+    """Columns that wal3's reader refuses raise CorruptionError here as well."""
     with pytest.raises(CorruptionError):
         decode_fragment(data, path="x")
 

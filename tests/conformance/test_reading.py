@@ -1,18 +1,18 @@
-"""Reading and scrubbing.
+"""Reads and scrubs of logs.
 
 | scenario of wal3's | shown by |
 | --- | --- |
 | the range overlap table | test_ranges_at_the_edges_of_fragments |
 | cases of record limits: fragments of 50, of 100 | test_ranges_at_the_edges_of_fragments |
 | gaps are rejected | test_a_gap_in_the_manifest_is_an_error |
-| overlaps are accepted | not ours: no writer of ours, nor of theirs, makes any; scrub tells of them |
+| overlaps are accepted | not ours: no writer makes an overlap, and scrub reports it |
 | answers from a manifest that may be stale | not ours: each read begins with the manifest |
-| 273 fragments in production, 142 records from 20776 | not yet: that file is not among the golden logs |
+| 273 fragments in production, 142 records from 20776 | not yet: the golden logs lack that file |
 | a manifest is verified | contract/test_store.py: test_refresh_gives_only_what_changed |
 | no manifest | conformance/test_init_open.py: test_what_is_not_there_is_not_opened |
 | 100 x 10 records with thresholds 2/2, then scrub | test_many_small_batches_are_found_whole |
 | (not there) a reader races the deletion | test_a_reader_beside_a_collection |
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ async def positions(log: Log, start: int, limit: int | None) -> list[int]:
 async def test_ranges_at_the_edges_of_fragments(
     kind: Kind, store: Store, size: int, count: int
 ) -> None:
-    """Exactly the records of the range, wherever fragments begin and end.
+    """A scan returns exactly the records of its range, wherever fragments begin and end.
 
-    From right after the end there are none; what begins further on is a mistake, and is told.
+    A scan from the log's end returns no record. One from a later position raises UsageError.
     """
     await kind.make(store)
     log = await log_of(store, fragments=2)
@@ -77,7 +77,7 @@ async def test_ranges_at_the_edges_of_fragments(
 
 
 async def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> None:
-    """Missing records are not passed over in silence, and nothing else there is believed."""
+    """A manifest with a gap raises CorruptionError for each range, and a scrub reports it."""
     await kind.make(store)
     log = await log_of(store)
     for number in range(3):
@@ -95,7 +95,7 @@ async def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> No
 
 
 async def test_many_small_batches_are_found_whole(kind: Kind, store: Store) -> None:
-    """Through all levels of snapshots."""
+    """A scrub finds all records of many small batches through all levels of snapshots."""
     batches = 100 if isinstance(store, MemoryStore) else 25
     await kind.make(store)
     log = await log_of(store, fragments=2)
@@ -109,7 +109,7 @@ async def test_many_small_batches_are_found_whole(kind: Kind, store: Store) -> N
 
 
 async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
-    """Read on until what is wanted next was collected."""
+    """Read on until PositionCollected; return the positions read."""
     seen: list[Any] = []
     try:
         async for table in scan:
@@ -129,7 +129,7 @@ async def collect_to(store: Store, position: int) -> None:
 
 
 async def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
-    """It goes on where the rest begins, or is told that its records are gone; never a hole."""
+    """A scan during a collection raises PositionCollected, or returns all its records; no gap."""
     await kind.make(store)
     async with kind.writer(store, batch_bytes=1) as writer:
         for number in range(24):

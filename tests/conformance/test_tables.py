@@ -1,7 +1,8 @@
 """The tables of scenarios at the heads of these files name tests that exist.
 
-Which of the scenarios of wal3's own tests are shown here stands at the head of each file, by
-subject. These are not ours, whatever the subject:
+The head of each file lists the scenarios of wal3's own tests on its subject, and the test that
+covers each. A scenario marked "not there" is missing in wal3's tests. These scenarios do not apply
+to tidelog:
 
 | scenario of wal3's | shown by |
 | --- | --- |
@@ -9,7 +10,7 @@ subject. These are not ours, whatever the subject:
 | its dirty log: marks, roll-up, purges, coalescing | not ours: a log has no index of logs here |
 | its compaction cursor never moves back; reinserts | not ours: the service's rules |
 | replication: quorums, masks, read repair | not ours: the store replicates; UUID logs are refused |
-| Spanner: publishing, collection, bounds | not ours: manifests lie on the store |
+| Spanner: publishing, collection, bounds | not ours: manifests are in the store |
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def rows_of(text: str) -> Iterator[tuple[str, str]]:
 
 
 def complaints_of(text: str, here: Path) -> Iterator[str]:
-    """Yield each row that names no test, or one that is not there."""
+    """Yield each row that names no test, or a missing test."""
     for scenario, shown in rows_of(text):
         if re.match(r"not (ours|yet): \w", shown):
             continue
@@ -57,7 +58,7 @@ def complaints_of(text: str, here: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_what_a_table_names_is_there(file: Path) -> None:
-    """A test that was renamed or dropped would leave a table that lies."""
+    """Each row of a table names an existing test, also after a test is renamed or dropped."""
     text = file.read_text()
 
     assert list(rows_of(text)), "its head has no table of scenarios"
@@ -69,7 +70,7 @@ def test_what_a_table_names_is_there(file: Path) -> None:
     ["test_nothing", "wal/test_log.py: test_nothing", "nowhere.py: test_x", "by hand", "not"],
 )
 def test_a_table_that_lies_is_caught(shown: str) -> None:
-    """Else the test above could not fail."""
+    """The canary: a table that names no test, or a missing one, is a complaint."""
     text = f'"""Head.\n\n{TITLE}\n| --- | --- |\n| something | {shown} |\n"""\n'
 
     assert list(complaints_of(text, Path(__file__)))
