@@ -1,4 +1,4 @@
-"""Adopting a log that wal3 wrote: its records, and its cursors, from the first moment on."""
+"""Adoption of a log that wal3 wrote: the copy has its records and its cursors at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
 
 async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
-    """To the byte, but for the manifest, which lists all fragments itself; and its cursors."""
+    """An adopted log has the records and the number of cursors of its source, and scrubs clean.
+
+    An export of it has the same records, and fragments with the same bytes.
+    """
     for name in NAMES:
         source, store = MemoryStore(), MemoryStore()
         for key, data in objects(name).items():
@@ -49,7 +52,10 @@ async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
-    """What is a log then has all cursors of its source: a collection erases nothing they hold."""
+    """An adoption that dies at any request leaves no log without all cursors of its source.
+
+    A collection would erase records that a missing cursor holds.
+    """
     source = MemoryStore()
     for key, data in objects("b_snapshots").items():
         await source.put(key, data)
@@ -72,7 +78,10 @@ async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
 
 
 async def test_cursors_that_cannot_be_carried_stop_an_adoption_before_it_begins() -> None:
-    """A log without them would be collected past them."""
+    """An adoption with a cursor that it cannot copy stores nothing.
+
+    A collection would erase records that this cursor holds.
+    """
     source, store = MemoryStore(), MemoryStore()
     for key, data in objects("b_snapshots").items():
         await source.put(key, data)

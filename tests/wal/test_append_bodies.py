@@ -1,4 +1,4 @@
-"""What an append takes: everything else is refused before it waits with others."""
+"""Bodies of an append: wrong ones are refused before they enter the queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from tidelog.wal.append.bodies import array_of, checked, joined
     ],
 )
 def test_what_is_no_list_of_bytes_is_refused(records: Any, says: str) -> None:
-    """A string is a sequence too, of letters; and pyarrow would take text for bytes."""
+    """An append of anything but a list of bytes raises UsageError.
+
+    A str is also a sequence, and PyArrow accepts text as bytes.
+    """
     with pytest.raises(UsageError, match=says):
         array_of(records)
 
@@ -51,16 +54,19 @@ def test_what_is_no_list_of_bytes_is_refused(records: Any, says: str) -> None:
     ],
 )
 def test_what_is_no_array_of_bytes_is_refused(array: Any, says: str) -> None:
-    """Arrays of several appends are joined, and one that cannot be would fail them all."""
+    """An Arrow append of anything but a binary array raises UsageError.
+
+    The queue joins arrays of several appends, and one wrong array would fail them all.
+    """
     with pytest.raises(UsageError, match=says):
         checked(array)
 
 
 def test_a_list_of_bytes_is_taken() -> None:
-    """Also of what is as good as bytes, and from anything that can be gone through."""
+    """An append takes any iterable of bytes, and values that behave like bytes."""
 
     class Name(bytes):
-        """Bytes of another name."""
+        """A subclass of bytes."""
 
     wanted = [b"a", b"", b"\x00\xff"]
     assert array_of(wanted).to_pylist() == wanted
@@ -70,7 +76,10 @@ def test_a_list_of_bytes_is_taken() -> None:
 
 
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one record, and of all: an array's offsets end at 2 GiB, and joined ones do not tell."""
+    """One record, and one append, have a maximal size.
+
+    The offsets of an Arrow array end at 2 GiB, and joined arrays do not report an overflow.
+    """
     monkeypatch.setattr(sizes, "RECORD_BYTES_MAX", 100)
     monkeypatch.setattr(sizes, "APPEND_BYTES_MAX", 1_000)
 
@@ -82,7 +91,10 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_than_one_array_can_hold_is_refused() -> None:
-    """Pyarrow makes chunks of it, without a word; it is refused before it is copied."""
+    """More bodies than one array can hold raise UsageError before they are copied.
+
+    PyArrow would split them into chunks.
+    """
     large = bytes(60 << 20)
 
     with pytest.raises(UsageError, match="in total: split it"):
@@ -90,7 +102,10 @@ def test_more_than_one_array_can_hold_is_refused() -> None:
 
 
 def test_a_slice_keeps_no_more_than_it_counts() -> None:
-    """Else what waits could keep any amount of memory, whatever it is allowed."""
+    """A small slice is copied, so that waiting appends keep no more memory than they count.
+
+    A slice of more than half of its array is not copied.
+    """
     whole = pa.array([bytes(1_000)] * 1_000, pa.binary())
 
     one = checked(whole[5:6])
@@ -101,7 +116,7 @@ def test_a_slice_keeps_no_more_than_it_counts() -> None:
 
 
 def test_joined_bodies_are_those_of_all_in_order() -> None:
-    """And one array alone is not copied."""
+    """Joined bodies keep their order, and a single array is not copied."""
     one, other = pa.array([b"a", b"b"], pa.binary()), pa.array([b"c"], pa.binary())
 
     assert joined([one, other]).to_pylist() == [b"a", b"b", b"c"]

@@ -1,4 +1,4 @@
-"""The queue of a writer: who is served when, what is kept of whom, and how long anybody waits."""
+"""The append queue of a writer: order, memory, errors and waiting times."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.queue import LOOKS, Queue
 from tidelog.wal.append.work import Work
 
-TEN = pa.array([b"x" * 6], pa.binary())  # Its offsets count, too: 14 bytes.
+TEN = pa.array([b"x" * 6], pa.binary())  # 14 bytes, because its offsets count too.
 
 
 def queue_of(count: int = 2) -> Queue:
-    """Return a queue that has room for so many appends of `TEN`."""
+    """Return a queue with room for ``count`` appends of `TEN`."""
     return Queue(batching=Batching(pending_bytes=count * TEN.nbytes, batch_bytes=TEN.nbytes))
 
 
@@ -41,7 +41,10 @@ def error_of(work: Work) -> BaseException | None:
 
 
 async def test_those_who_wait_for_room_are_served_in_order() -> None:
-    """Whoever comes later does not get ahead of them, however small their append is."""
+    """Appends that wait for room are served in order.
+
+    A later append does not pass them, even if it is small.
+    """
     queue = queue_of(2)
     works = [queue.add(TEN) for _ in range(5)]
     small = queue.add(pa.array([b""], pa.binary()))
@@ -59,7 +62,10 @@ async def test_those_who_wait_for_room_are_served_in_order() -> None:
 
 
 async def test_what_is_under_way_takes_room_as_well() -> None:
-    """All of it lies in memory until it is answered, and several puts are under way at once."""
+    """Appends that are sent but not answered count as pending bytes.
+
+    Their records stay in memory until the store answers.
+    """
     queue = queue_of(2)
     sent = []
     for _ in range(2):
@@ -76,7 +82,10 @@ async def test_what_is_under_way_takes_room_as_well() -> None:
 
 
 async def test_who_stops_waiting_in_line_was_never_there() -> None:
-    """But what had room is written, whoever waits for it."""
+    """An append that is cancelled while it waits for room is dropped.
+
+    An append inside the queue is written even if its caller cancels.
+    """
     queue = queue_of(1)
     inside, gone, last = queue.add(TEN), queue.add(TEN), queue.add(TEN)
 
@@ -91,7 +100,7 @@ async def test_who_stops_waiting_in_line_was_never_there() -> None:
 
 
 async def test_nothing_is_left_of_those_who_were_answered() -> None:
-    """Of bytes nor of futures, whatever the answer was."""
+    """The queue keeps no bytes and no futures of answered appends, for any answer."""
     queue = queue_of(3)
     endings: list[Callable[[list[Work]], object]] = [
         lambda batch: queue.settle(batch, 1),
@@ -112,7 +121,7 @@ async def test_nothing_is_left_of_those_who_were_answered() -> None:
 
 
 async def test_refusals_of_a_queue_that_ended_leave_nothing() -> None:
-    """An error that is raised again and again keeps each frame that it went through."""
+    """An error raised by an ended queue does not grow its traceback with each append."""
     queue = queue_of()
     queue.abandon(Fenced("another writer took over"))
 
@@ -126,7 +135,7 @@ async def test_refusals_of_a_queue_that_ended_leave_nothing() -> None:
 
 
 async def test_each_has_an_error_of_their_own() -> None:
-    """For each adds where it was raised to it."""
+    """Each append gets an error object of its own, because raising adds a traceback to it."""
     queue = queue_of(9)
     works = [queue.add(TEN) for _ in range(3)]
 
@@ -151,7 +160,10 @@ async def test_each_has_an_error_of_their_own() -> None:
 async def test_what_is_told_depends_on_what_was_sent(
     reason: BaseException, unsent: type[TidelogError], sent: type[TidelogError]
 ) -> None:
-    """Only what never left is known not to be there, whatever ended the writer."""
+    """After the writer ends, only appends that were never sent report NOT_APPLIED.
+
+    Sent appends report UNKNOWN.
+    """
     queue = queue_of(1)
     away, waiting, in_line = queue.add(TEN), queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -171,7 +183,10 @@ async def test_what_is_told_depends_on_what_was_sent(
 
 
 async def test_patience_is_counted_in_looks_without_headway() -> None:
-    """So a process that was stopped for a minute, and looks once after it, refuses nobody."""
+    """The queue counts checks without progress, not seconds.
+
+    A process that was stopped for a minute makes one check after it, and refuses no append.
+    """
     queue = queue_of(1)
     away, waiting = queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -195,7 +210,7 @@ async def test_patience_is_counted_in_looks_without_headway() -> None:
 
 
 async def test_headway_gives_new_patience() -> None:
-    """A store that is slow, and goes on, is no reason to refuse anybody."""
+    """Progress resets the patience: a slow store that answers refuses no append."""
     queue = Queue(batching=Batching(batch_bytes=1))
     for _ in range(6):
         queue.add(TEN)
@@ -210,7 +225,10 @@ async def test_headway_gives_new_patience() -> None:
 
 
 async def test_who_was_told_that_it_is_not_known_is_not_sent_again() -> None:
-    """They may have read the log, and appended again; who stopped waiting is still sent."""
+    """An append that was reported as UNKNOWN is not sent again.
+
+    Its caller may have appended again. An append whose caller stopped waiting is sent.
+    """
     queue = queue_of(9)
     told, silent = queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -227,7 +245,10 @@ async def test_who_was_told_that_it_is_not_known_is_not_sent_again() -> None:
 
 
 async def test_no_batch_is_more_than_one_array_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large batches may be: the offsets of joined bodies would end, and tell nobody."""
+    """A batch never exceeds one Arrow array, whatever the settings allow.
+
+    The offsets of joined bodies would overflow without an error.
+    """
     monkeypatch.setattr(queues, "APPEND_BYTES_MAX", 3 * TEN.nbytes)
     queue = Queue(batching=Batching(batch_bytes=2**40, pending_bytes=2**40))
 
@@ -238,7 +259,7 @@ async def test_no_batch_is_more_than_one_array_can_hold(monkeypatch: pytest.Monk
 
 
 async def test_what_is_refused_is_not_queued() -> None:
-    """Those who wait with it are not harmed, and it takes no room."""
+    """A refused append takes no room in the queue and does not affect other appends."""
     queue = queue_of()
     wrong: Any = pa.chunked_array([[b"x"]], pa.binary())
 
@@ -250,6 +271,9 @@ async def test_what_is_refused_is_not_queued() -> None:
 
 @pytest.mark.parametrize("patience_us", [0, -1, 1, 999_999, 2e6, pytest.param(10**400, id="huge")])
 def test_what_is_no_patience_is_refused(patience_us: Any) -> None:
-    """Before anything waits for it: with less than a second, a store that is well looks dead."""
+    """A wrong patience raises UsageError when the settings are built.
+
+    With less than a second, a healthy store would look dead.
+    """
     with pytest.raises(UsageError):
         Batching(patience_us=patience_us)

@@ -1,4 +1,4 @@
-"""What writers make, readers take: nothing is acknowledged that every reader would then refuse."""
+"""Limits of writers and readers agree: a writer acknowledges nothing that readers refuse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ async def count_of(log: Log) -> int:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_an_append_of_too_many_records_is_refused(protocol: str) -> None:
-    """By either protocol, before it is queued; what comes after it is appended, and read."""
+    """Both protocols refuse an append of too many records.
+
+    The next append succeeds, and readers see only that one.
+    """
     async with await opened(protocol) as log:
         with pytest.raises(UsageError, match="over 8388608 records") as told:
             await log.append_arrow(repeated(b"", RECORDS_MAX + 1))
@@ -52,7 +55,10 @@ async def test_an_append_of_too_many_records_is_refused(protocol: str) -> None:
 
 
 async def test_an_append_whose_stream_s_id_comes_to_too_much_is_refused() -> None:
-    """The id stands beside each record that is read; as many as may be are read back."""
+    """An append is refused if the ids of its stream take too many bytes.
+
+    Each record that is read carries the id; the largest allowed append is read back.
+    """
     most = BYTES_MIN // len(STREAM)
     async with await opened() as log:
         with pytest.raises(UsageError, match="id of the stream") as told:
@@ -63,7 +69,10 @@ async def test_an_append_whose_stream_s_id_comes_to_too_much_is_refused() -> Non
 
 
 async def test_bodies_that_compress_as_well_as_they_can_are_read() -> None:
-    """More than what is always allowed, in an object of a few megabytes."""
+    """Readers accept bodies that compress extremely well.
+
+    Here 150 MB are in an object of a few megabytes.
+    """
     count = 3
     async with await opened() as log:
         await log.append_arrow(repeated(bytes(50_000_000), count))
@@ -73,7 +82,7 @@ async def test_bodies_that_compress_as_well_as_they_can_are_read() -> None:
 async def test_batches_have_no_more_records_than_readers_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However large batches may be by the settings."""
+    """A batch has at most as many records as readers accept, whatever the settings allow."""
     monkeypatch.setattr(append_queue, "RECORDS_MAX", 25)
     queue = Queue(batching=Batching(batch_bytes=10**9, pending_bytes=10**9))
     for _ in range(5):
@@ -85,7 +94,10 @@ async def test_batches_have_no_more_records_than_readers_take(
 async def test_batches_have_no_more_bytes_of_ids_than_readers_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An id counts once for each record, and bodies count, too."""
+    """A batch has at most as many bytes of ids and bodies as readers accept.
+
+    The id counts once for each record.
+    """
     one = repeated(b"x", 10)
     monkeypatch.setattr(append_queue, "BYTES_MIN", 2 * one.nbytes + 2 * 10 * len(STREAM))
     queue = Queue(batching=Batching(batch_bytes=10**9, pending_bytes=10**9))
@@ -96,7 +108,7 @@ async def test_batches_have_no_more_bytes_of_ids_than_readers_take(
 
 
 def test_as_many_as_readers_take_are_taken() -> None:
-    """To the record, and to the byte."""
+    """Writers accept appends up to the exact limits of readers."""
     most = BYTES_MIN // 1_024
 
     assert len(checked(repeated(b"", RECORDS_MAX))) == RECORDS_MAX

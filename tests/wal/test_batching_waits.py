@@ -1,4 +1,4 @@
-"""A writer that its own settings hold back is patient with itself, and not with the store."""
+"""Writers with slow batching settings: only a silent store makes their appends fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_IDS = ("tokens", "interval")
 
 
 class Hanging:
-    """A store's request for which there is never an answer, once ``is_gone``."""
+    """A store hook that blocks every request for ever once ``is_gone`` is set."""
 
     is_gone = False
 
@@ -34,7 +34,7 @@ class Hanging:
 def play(
     protocol: str, batching: Batching, body: Callable[[Log, Hanging], Awaitable[None]]
 ) -> None:
-    """Run a body, in virtual time, over a log to which one record was appended."""
+    """Run a test body in virtual time, over a log with one record."""
 
     async def main() -> None:
         before = Hanging()
@@ -51,7 +51,7 @@ def play(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("batching", SLOW, ids=SLOW_IDS)
 def test_slow_settings_refuse_nothing(protocol: str, batching: Batching) -> None:
-    """A minute between two batches is what was asked for: no silence of the store."""
+    """A batching pause of a minute refuses no append, because the settings ask for it."""
 
     async def body(log: Log, _: Hanging) -> None:
         calls = []
@@ -69,7 +69,10 @@ def test_slow_settings_refuse_nothing(protocol: str, batching: Batching) -> None
 def test_closing_waits_for_tokens_and_no_interval(
     protocol: str, batching: Batching, most_s: float
 ) -> None:
-    """What is left then makes the last batch: nothing is won by waiting. A rate is kept."""
+    """Closing a writer waits for the rate, but not for the batching interval.
+
+    The last batch gains nothing from that wait.
+    """
 
     async def body(log: Log, _: Hanging) -> None:
         last = asyncio.create_task(log.append([b"last"]))
@@ -85,13 +88,13 @@ def test_closing_waits_for_tokens_and_no_interval(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("batching", SLOW, ids=SLOW_IDS)
 def test_slow_settings_excuse_no_silence(protocol: str, batching: Batching) -> None:
-    """What is under way waits for the store, whatever holds back the batch behind it."""
+    """A silent store fails the appends in time, even if slow settings hold back the next batch."""
 
     async def body(log: Log, store: Hanging) -> None:
         store.is_gone = True
         begun = asyncio.get_running_loop().time()
         sent = asyncio.create_task(log.append([b"sent"]))
-        await asyncio.sleep(61)  # It has left by now, whatever had to be waited for.
+        await asyncio.sleep(61)  # The first append is sent by now.
         behind = asyncio.create_task(log.append([b"behind"]))
         told = await asyncio.gather(sent, behind, return_exceptions=True)
         assert asyncio.get_running_loop().time() - begun < 61 + 70

@@ -1,4 +1,7 @@
-"""Which streams a fragment holds: never a wrong no, and seldom a wrong yes."""
+"""Stream sets: the streams that a fragment may hold.
+
+A set never denies a stored stream and seldom admits a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def stored(value: object) -> Fields:
 
 @given(members=STREAMS)
 def test_a_filter_never_denies_a_member(members: set[bytes]) -> None:
-    """Whoever skips what it denies would lose records."""
+    """A filter admits every member.
+
+    A reader that skips a fragment on its word would otherwise lose records.
+    """
     bloom = bloom_of(members)
 
     assert all(bloom.may_hold(member) for member in members)
@@ -38,7 +44,7 @@ def test_a_filter_never_denies_a_member(members: set[bytes]) -> None:
 
 @pytest.mark.parametrize("count", [17, 100, 1_000, 3_000])
 def test_a_filter_is_seldom_wrong(count: int) -> None:
-    """Among strangers, fewer than three in a hundred; it is to spare requests."""
+    """A filter admits fewer than three of a hundred unknown streams. It exists to save requests."""
     bloom = bloom_of([b"stream-%d" % n for n in range(count)])
     wrong = sum(bloom.may_hold(b"stranger-%d" % n) for n in range(20_000))
 
@@ -47,7 +53,10 @@ def test_a_filter_is_seldom_wrong(count: int) -> None:
 
 
 def test_a_filter_does_not_grow_for_ever() -> None:
-    """It is kept in a manifest, hundreds of times; it is wrong more often instead."""
+    """A filter has a maximal size, because a manifest stores hundreds of them.
+
+    With more members it is wrong more often.
+    """
     members = [b"%d" % n for n in range(10_000)]
     bloom = bloom_of(members)
     wrong = sum(bloom.may_hold(b"stranger-%d" % n) for n in range(5_000))
@@ -59,7 +68,10 @@ def test_a_filter_does_not_grow_for_ever() -> None:
 
 @given(streams=STREAMS)
 def test_what_a_fragment_holds_comes_back(streams: set[bytes]) -> None:
-    """A few by name, and exactly; many as a filter; and the order does not matter."""
+    """A stream set survives storage and does not depend on order.
+
+    A few short ids are listed exactly; more become a filter.
+    """
     held = stream_set_of(streams)
 
     assert stream_set_in(stored(encode_stream_set(held)), "streams") == held
@@ -71,14 +83,20 @@ def test_what_a_fragment_holds_comes_back(streams: set[bytes]) -> None:
 
 
 def test_nothing_known_may_be_anything() -> None:
-    """Logs that were written before fragments said so are read whole."""
+    """A fragment without a stream set may hold any stream.
+
+    Older logs have none, so readers read them whole.
+    """
     assert may_hold(None, b"x")
     assert not may_hold((), b"x")
     assert stream_set_in(parse(b"{}", where="x"), "streams") == ()
 
 
 def test_long_ids_are_not_listed() -> None:
-    """Sixteen of the longest would be twenty kilobytes, for each fragment."""
+    """Long ids become a filter.
+
+    Sixteen of the longest would take twenty kilobytes in each fragment.
+    """
     assert isinstance(stream_set_of([b"%d" % n * 500 for n in range(3)]), Bloom)
 
 
@@ -94,7 +112,7 @@ VALUES = st.recursive(
 
 @given(value=VALUES)
 def test_garbage_is_refused(value: object) -> None:
-    """Or it is what could have been written."""
+    """A stored value raises CorruptionError, or it decodes to a stream set that encodes again."""
     try:
         held = stream_set_in(stored(value), "streams")
     except CorruptionError:
@@ -118,6 +136,9 @@ def test_garbage_is_refused(value: object) -> None:
     ],
 )
 def test_what_was_never_written_is_refused(value: object) -> None:
-    """Twice the same, out of order, no base64, too many, or no filter."""
+    """Values that no writer produces raise CorruptionError.
+
+    The cases are duplicates, wrong order, wrong base64, too many ids and bad filters.
+    """
     with pytest.raises(CorruptionError):
         stream_set_in(stored(value), "streams")

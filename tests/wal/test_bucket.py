@@ -1,4 +1,4 @@
-"""A rate of puts: so many a second on average, whatever is asked for."""
+"""The rate of puts: a writer makes at most this many puts a second on average."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tidelog.wal.append.token_bucket import full, spend, wait_us
     asks=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=60),
 )
 def test_no_stretch_of_time_has_more_than_the_rate(rate: float, asks: list[int]) -> None:
-    """And a second's worth at once; and who waits as long as it says has a token then."""
+    """No period has more puts than the rate allows, plus the puts of one second at once.
+
+    After the wait that the bucket returns, a token is available.
+    """
     bucket, now = full(rate, 0), 0
     taken: list[int] = []
     for pause in asks:
         now += pause
         now += wait_us(bucket, now)
-        assert wait_us(bucket, now) <= 1  # What floats leave.
+        assert wait_us(bucket, now) <= 1  # The rest is the rounding of floats.
         bucket = spend(bucket, now)
         taken.append(now)
 
@@ -39,7 +42,7 @@ def test_no_stretch_of_time_has_more_than_the_rate(rate: float, asks: list[int])
 
 
 def test_an_idle_log_does_not_wait() -> None:
-    """Nor does time that goes back give tokens, or take them."""
+    """An idle log has a token at once. A clock that goes back neither adds nor removes tokens."""
     bucket = full(0.5, 1_000)
 
     assert wait_us(bucket, 1_000) == 0
@@ -50,7 +53,7 @@ def test_an_idle_log_does_not_wait() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_batches_leave_at_the_rate(kind: Kind) -> None:
-    """In both protocols; what waits meanwhile shares a put, and nothing is lost."""
+    """In both protocols, batches leave at the rate, and waiting appends share one put."""
     store = Metered(MemoryStore(), clock=SwiftClock())
     await kind.make(store)
     writer = kind.writer(store)
@@ -76,6 +79,6 @@ async def test_batches_leave_at_the_rate(kind: Kind) -> None:
     "rate", [0, -1, 5e-324, 1e-4, 1e7, pytest.param(10**400, id="huge"), float("inf"), float("nan")]
 )
 def test_what_is_no_rate_is_refused(rate: float) -> None:
-    """Before any request."""
+    """A wrong rate raises UsageError when the settings are built."""
     with pytest.raises(UsageError):
         Batching(puts_per_second=rate)

@@ -1,4 +1,4 @@
-"""Bursts of fences: few, and soon one stands where the writer has not been."""
+"""Bursts of fences: a new writer ends a busy writer's epoch with few fences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to
 
 @dataclass(slots=True)
 class Met:
-    """What an opener met on a writer that fills so many slots from round to round."""
+    """The outcome of a takeover from a writer that fills slots in each round."""
 
     burst: Burst
     rounds: int = 0
@@ -20,13 +20,13 @@ class Met:
 
 
 def take_over(first: int, *, alpha: int, ahead: int, speed: int) -> Met:
-    """Fence a writer that is ``ahead`` slots past ``first``, and fills ``speed`` more a round."""
+    """Fence a writer that is ``ahead`` slots past ``first`` and fills ``speed`` slots a round."""
     met = Met(begin(first, alpha=alpha))
     frontier = first + ahead
     fenced: set[int] = set()
     while slots := slots_to_fence(met.burst):
         frontier += speed
-        # A writer fills slot after slot, and stops before a fence.
+        # A writer fills one slot after another, and stops before a fence.
         stop = min((slot for slot in fenced if slot >= first), default=frontier)
         limit = min(frontier, stop)
         ours = frozenset(slot for slot in slots if slot >= limit)
@@ -42,7 +42,10 @@ def take_over(first: int, *, alpha: int, ahead: int, speed: int) -> Met:
 def test_a_fence_stands_where_the_writer_cannot_pass(
     first: int, alpha: int, ahead: int, speed: int
 ) -> None:
-    """And all below it was answered, or is an older slot than the writer can still be at."""
+    """The burst places a fence that the old writer cannot pass.
+
+    All slots below it, within the writer's window, have an answer.
+    """
     met = take_over(first, alpha=alpha, ahead=ahead * alpha, speed=speed * alpha)
     lowest = met.burst.lowest
 
@@ -53,7 +56,10 @@ def test_a_fence_stands_where_the_writer_cannot_pass(
 
 
 def test_few_fences_end_the_epoch_of_a_writer_that_is_busy() -> None:
-    """As long as puts take no less than a fifth of a look: see docs/decisions/0010."""
+    """Few fences end the epoch of a busy writer.
+
+    This holds if a put takes at least a fifth of a look (docs/decisions/0010).
+    """
     for alpha in (1, 2, 8, 32, 256):
         for rounds_ahead in (0, 1, 2):
             met = take_over(10, alpha=alpha, ahead=rounds_ahead * alpha, speed=alpha)
@@ -63,14 +69,17 @@ def test_few_fences_end_the_epoch_of_a_writer_that_is_busy() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 100))
 def test_a_writer_of_any_speed_is_overtaken(alpha: int, speed: int) -> None:
-    """What a round covers doubles, so the rounds grow with the logarithm of the speed."""
+    """A writer of any speed is overtaken.
+
+    The size of a round doubles, so the rounds grow with the logarithm of the speed.
+    """
     met = take_over(1, alpha=alpha, ahead=0, speed=speed * alpha)
 
     assert met.rounds <= 4 + speed.bit_length()
 
 
 def test_a_dead_writer_costs_one_round() -> None:
-    """Its free slots are fenced at once, from the first one on."""
+    """A dead writer costs one round: its first free slot gets a fence."""
     met = take_over(7, alpha=8, ahead=0, speed=0)
 
     assert (met.rounds, met.burst.lowest) == (1, 7)
@@ -78,7 +87,10 @@ def test_a_dead_writer_costs_one_round() -> None:
 
 
 def test_fences_say_how_far_their_opener_reaches() -> None:
-    """What is void past the one that decides is deleted by name: up to there, and no further."""
+    """A fence records the reach of its opener.
+
+    The collector deletes void slots by name, up to that slot and no further.
+    """
     burst = begin(5, alpha=4)
     slots = slots_to_fence(burst)
     assert max(slots) + 1 == burst.reach

@@ -1,7 +1,7 @@
-"""A log that is damaged while it is written to: every reader says so, and none goes round for ever.
+"""A damaged log under constant writes: every operation reports the damage and ends.
 
-Each look at the manifest finds another. Only where the log begins tells whether what is missing was
-collected.
+Each load of the manifest returns another version. Only the start of the log shows whether a missing
+object was collected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READS_MAX = 1_000
 
 
 class Busy(MemoryStore):
-    """A store whose log has another manifest at each look."""
+    """A store that returns another manifest at each get."""
 
     reads: int = 0
 
@@ -60,7 +60,7 @@ WAYS: dict[str, Callable[[Log], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
-    """A snapshot that nobody collected."""
+    """A missing snapshot that no collector deleted raises CorruptionError."""
     store = Busy()
     await log_of(store, "a", 0)
     log = await shelf_on(store).open("a")

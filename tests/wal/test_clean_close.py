@@ -1,4 +1,4 @@
-"""A writer that was closed says so, and the next to open the log needs a single fence."""
+"""A clean close: the manifest records it, and the next opener needs a single fence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ async def opened_and_closed(times: int, *, alpha: int = 8) -> MemoryStore:
 
 
 async def test_an_opening_after_a_clean_close_leaves_one_object() -> None:
-    """And takes four requests: the manifest, the fence, the manifest again, the fence's slot."""
+    """An opening after a clean close adds one object and makes at most six requests.
+
+    They are the manifest, the fence, the manifest again and the slot of the fence.
+    """
     store = await opened_and_closed(3)
     before = set(store.objects)
     recorded = Recorded(store)
@@ -38,7 +41,10 @@ async def test_an_opening_after_a_clean_close_leaves_one_object() -> None:
 
 
 async def test_a_log_opened_a_hundred_times_has_an_object_for_each() -> None:
-    """A fence and a record; and what is read is all that was written."""
+    """A log that was opened a hundred times has two objects for each opening.
+
+    They are a fence and a record.
+    """
     store = await opened_and_closed(100)
 
     assert len([key for key in store.objects if key.startswith("epoch/")]) == 2 * 100
@@ -47,7 +53,10 @@ async def test_a_log_opened_a_hundred_times_has_an_object_for_each() -> None:
 
 
 async def test_a_false_claim_of_a_clean_close_loses_nothing() -> None:
-    """It only chooses where the first fence goes: what is there already is walked past."""
+    """A false claim of a clean close loses no record.
+
+    The claim only selects the first slot to fence, and the opener walks past existing records.
+    """
     store = MemoryStore()
     await make_slots(store)
     writer = slot_writer(store, name="one")
@@ -65,7 +74,10 @@ async def test_a_false_claim_of_a_clean_close_loses_nothing() -> None:
 
 
 async def test_nothing_is_opened_over_an_epoch_that_is_not_named() -> None:
-    """A writer in doubt goes on over its own epochs, and never deposes whoever took over."""
+    """A writer in doubt reopens the log only over its own epochs.
+
+    It never replaces a writer that took over.
+    """
     store = MemoryStore()
     await make_slots(store)
     mine = await opener_on(store, "one").open(lanes=1, alpha=2)

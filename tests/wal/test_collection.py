@@ -1,4 +1,4 @@
-"""What a collection erases and what it keeps, planned and applied as values."""
+"""Plans of collections: the objects that a plan erases, computed and applied without a store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=60)
 def test_any_tree_is_cut_at_any_place(
     sizes: list[int], fragments: int, snapshots: int, cutoffs: list[int], more: list[int]
 ) -> None:
-    """One pass erases exactly the fragments below the cutoff; all sums hold; appends go on."""
+    """One pass erases exactly the fragments below the cutoff. All sums hold, and appends go on."""
     tree = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
     for cutoff in cutoffs:
         before, manifest = tree.fragments(), tree.manifest
@@ -75,7 +75,7 @@ def test_any_tree_is_cut_at_any_place(
 
 
 def test_a_collection_is_chromas_to_the_byte() -> None:
-    """The plan, and the manifest without what it erases, as Chroma's own collector wrote them."""
+    """The plan, and the manifest after it, equal the bytes that Chroma's own collector wrote."""
     tree = golden_tree("c0_before_gc")
     for cutoff in (37, 38, 40):
         plan = tree.plan(cutoff)
@@ -87,7 +87,11 @@ def test_a_collection_is_chromas_to_the_byte() -> None:
 
 
 def test_one_pass_goes_where_chromas_needs_two() -> None:
-    """Its cursors stand at 55 and 81; its first pass stops at 37, before a snapshot to halve."""
+    """One pass reaches a cutoff for which Chroma's collector needs two passes.
+
+    Its cursors are at 55 and 81, and its first pass stops at 37, before a snapshot that it would
+    split.
+    """
     tree = golden_tree("c0_before_gc")
     tree.carry_out(tree.plan(55))
 
@@ -97,7 +101,10 @@ def test_one_pass_goes_where_chromas_needs_two() -> None:
 
 
 def test_a_log_that_is_collected_whole_looks_as_chromas_does() -> None:
-    """It names nothing, and says where it goes on."""
+    """The manifest of a fully collected log equals Chroma's.
+
+    It names no object and keeps the next position.
+    """
     theirs = decode_manifest(objects("h_all_collected")[MANIFEST])
     tree = Tree(fragments=20).append([2] * 9)
     sizes = [1, *[1_000] * 7, theirs.acc_bytes - 7_001]
@@ -119,7 +126,10 @@ def test_a_log_that_is_collected_whole_looks_as_chromas_does() -> None:
 
 
 def test_a_snapshot_that_keeps_one_child_becomes_that_child() -> None:
-    """It would have the child's name, and its bytes could not be stored under it."""
+    """A snapshot that keeps a single child is replaced by that child.
+
+    A new snapshot over it would have the child's name and other bytes.
+    """
     tree = Tree(fragments=2, snapshots=2).append([1] * 8)
     root = tree.manifest.snapshots[0]
     assert root.depth > 1
@@ -133,7 +143,10 @@ def test_a_snapshot_that_keeps_one_child_becomes_that_child() -> None:
 
 
 def test_a_pointer_may_say_more_depth_than_its_snapshot_has() -> None:
-    """Chroma's collector leaves such: two of its snapshots had one name, and the lower stayed."""
+    """A pointer may state a greater depth than its snapshot has.
+
+    Chroma's collector leaves such pointers when two of its snapshots have one name.
+    """
     tree = Tree(fragments=2, snapshots=2).append([1] * 8)
     tree.carry_out(tree.plan(tree.stored[tree.manifest.snapshots[0].path].snapshots[-1].start))
     first, *others = tree.manifest.snapshots
@@ -149,7 +162,7 @@ def test_a_pointer_may_say_more_depth_than_its_snapshot_has() -> None:
 
 
 def moved(plan: Garbage) -> list[Garbage]:
-    """Return plans each of which is wrong in one thing."""
+    """Return plans that are each wrong in one field."""
     return [
         replace(plan, discarded=plan.discarded + Setsum.of(b"x")),
         replace(plan, discarded=Setsum.zero()),
@@ -163,7 +176,10 @@ def moved(plan: Garbage) -> list[Garbage]:
 
 
 def test_a_plan_of_another_manifest_is_not_applied() -> None:
-    """Each part of it is wrong alone; and a plan does not fit twice, nor after a rollover."""
+    """A plan that does not match the manifest raises ManifestMoved.
+
+    The cases are one wrong field, a second application, and a rollover after the plan.
+    """
     tree = Tree().append([2] * 20)
     plan = tree.plan(21)
     assert apply_garbage(tree.manifest, plan).oldest == plan.first_to_keep == 21
@@ -182,7 +198,7 @@ def test_a_plan_of_another_manifest_is_not_applied() -> None:
 
 
 def test_a_plan_fits_a_log_that_was_appended_to() -> None:
-    """Otherwise a busy log would never be collected."""
+    """A plan stays valid after an append. Otherwise a busy log would never be collected."""
     tree = Tree(fragments=4, snapshots=4).append([2] * 9)
     plan = tree.plan(9)
     tree.append([2])
@@ -192,7 +208,7 @@ def test_a_plan_fits_a_log_that_was_appended_to() -> None:
 
 
 def test_a_log_that_does_not_add_up_is_not_collected() -> None:
-    """Nobody knows what would be erased."""
+    """A manifest with inconsistent sums or numbers is not collected. The loss would be unknown."""
     tree = Tree(fragments=20).append([2] * 6)
     first, second, *others = tree.manifest.fragments
     holed = replace(second, seq_no=9, path=fragment_path(9))
@@ -223,14 +239,21 @@ def test_a_log_that_does_not_add_up_is_not_collected() -> None:
 def test_the_cutoff_is_what_everybody_allows(
     positions: list[int], keep: Keep, cutoff: int | None
 ) -> None:
-    """The lowest cursor, the start and the newest records that are to stay, the log's own end."""
+    """The cutoff is the lowest position that any limit allows.
+
+    The limits are the cursors, the start to keep, the newest records to keep and the end of the
+    log.
+    """
     tree = Tree().append([2] * 6)
 
     assert cutoff_of(tree.manifest, positions, keep) == cutoff
 
 
 def test_more_than_a_share_is_erased_only_by_force() -> None:
-    """A cursor that was set wrong should not cost the log. Bytes and fragments both count."""
+    """A plan that erases more than the allowed share raises VerificationError.
+
+    A wrong cursor must not erase the log. Both bytes and fragments count.
+    """
     tree = Tree(fragments=30).append([1] * 10)
     check_share(tree.manifest, tree.plan(10), Keep(share_max=0.9))
     with pytest.raises(VerificationError, match="100%"):
@@ -245,13 +268,16 @@ def test_more_than_a_share_is_erased_only_by_force() -> None:
 
 @pytest.mark.parametrize("wrong", [{"share_max": 0}, {"share_max": 1.1}, {"records": -1}])
 def test_limits_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
-    """They would never collect, or never hold back."""
+    """Limits that would never collect, or never hold back, raise UsageError."""
     with pytest.raises(UsageError):
         Keep(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_plan_erases_nothing_that_its_names_do_not_prove() -> None:
-    """Somebody else's plan may name any path: only a snapshot's own, below the start, counts."""
+    """Only a snapshot whose own name and range prove it dead is deleted.
+
+    A plan from another process may name any path.
+    """
     tree = Tree().append([2] * 20)
     plan = tree.plan(21)
     kept = plan.root or tree.manifest.snapshots[-1]

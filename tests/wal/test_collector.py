@@ -1,4 +1,4 @@
-"""Collecting logs on a store: from any crash anew, beside writers, and never more than is dead."""
+"""Collections on a store: crashes, concurrent writers, and no deletion of live objects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def manifest_of(store: Store) -> Manifest:
 
 
 async def plan_for(store: Store, cutoff: int) -> Garbage:
-    """Plan as the collector would."""
+    """Return the plan that the collector would make."""
     reader, known = wal3_reader(store), dict[str, Snapshot]()
     manifest = await reader.manifest()
     level = list(manifest.snapshots)
@@ -84,7 +84,10 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
 async def test_what_a_cursor_holds_is_read_as_before(
     sizes: list[int], fragments: int, snapshots: int, position: int
 ) -> None:
-    """All of it, with the same bodies; the rest is gone, and so are its objects; appends go on."""
+    """All records from the cursor on keep their bodies.
+
+    Older fragments and their objects are deleted, and appends go on.
+    """
     store = await log_of(sizes, fragments=fragments, snapshots=snapshots)
     before = await contents(WAL3, store)
     held = min(position, 1 + sum(sizes))
@@ -106,7 +109,7 @@ async def test_what_a_cursor_holds_is_read_as_before(
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
-    """From whatever state their own collector left them in."""
+    """Logs in any state that Chroma's collector leaves can be collected and appended to."""
     store = await golden(name)
     before = await contents(WAL3, store)
     middle = sorted(before)[len(before) // 2] if before else 1
@@ -128,7 +131,10 @@ async def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
 
 
 async def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
-    """Every object, and none more; its first pass goes as far as a cutoff of 40."""
+    """A collection leaves exactly the objects and bytes that Chroma's collector leaves.
+
+    Its first pass reaches the cutoff of 40.
+    """
     store = await golden("c0_before_gc")
     await collector_on(store, keep=Keep(start=40)).collect()
     assert bytes_of(store) == objects("c_gc")
@@ -136,7 +142,10 @@ async def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", ["c1_gc_phase1", "c2_gc_phase2"])
 async def test_what_chromas_collector_left_unfinished_is_finished(name: str) -> None:
-    """A plan, with and without the manifest that follows from it; its own leaks the latter."""
+    """A collection finishes a plan that Chroma's collector left, with or without the new manifest.
+
+    Chroma's collector leaks objects in the second case.
+    """
     store = await golden(name)
     report = await collector_on(store, keep=Keep(start=40)).collect()
     assert (report.fragments, report.snapshots, report.discarded) == (9, 4, 0)
@@ -144,7 +153,7 @@ async def test_what_chromas_collector_left_unfinished_is_finished(name: str) -> 
 
 
 async def test_the_order_of_requests() -> None:
-    """Each of the three phases rests on it."""
+    """A collection makes its requests in this order. Each of its three phases depends on it."""
     inner = await log_of([2] * 14)
     await cursors_on(inner).create("x", 12)
     store, before = Recorded(inner), CLOCK.slept_us
@@ -172,7 +181,7 @@ async def test_the_order_of_requests() -> None:
 
 
 async def test_without_a_cursor_nothing_is_collected() -> None:
-    """Nobody has said that anything was read."""
+    """A log without a cursor is not collected, because no reader has confirmed any record."""
     store = await log_of([2] * 14)
     before = bytes_of(store)
     report = await collector_on(store).collect()
@@ -183,7 +192,10 @@ async def test_without_a_cursor_nothing_is_collected() -> None:
 
 
 async def test_the_lowest_cursor_counts_and_is_named() -> None:
-    """Also one that Chroma set past the end; strange objects beside them are told."""
+    """The lowest cursor decides and is reported, also a cursor that Chroma set past the end.
+
+    Foreign objects among the cursors are reported.
+    """
     store = await log_of([2] * 14)
     cursors = cursors_on(store)
     await cursors.create("slow", 6)
@@ -201,7 +213,10 @@ async def test_the_lowest_cursor_counts_and_is_named() -> None:
 
 
 async def test_the_share_is_kept_unless_forced() -> None:
-    """The refusal leaves everything as it was."""
+    """A collection over the allowed share raises VerificationError and changes nothing.
+
+    Force lifts the limit.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 29)
     before = bytes_of(store)
@@ -213,7 +228,7 @@ async def test_the_share_is_kept_unless_forced() -> None:
 
 
 class Meddled(MemoryStore):
-    """A store where something is done right after, or before, puts of one key."""
+    """A store that runs a hook directly before or after a put of one key."""
 
     key: str = ""
     before: Callable[[], Awaitable[None]] | None = None
@@ -240,7 +255,10 @@ async def meddled(sizes: list[int]) -> Meddled:
 
 
 async def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
-    """The cursors were read, and are read again."""
+    """A cursor that is created before the plan is written stops the plan.
+
+    The collector reads the cursors again.
+    """
     store = await meddled([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
@@ -256,7 +274,10 @@ async def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None
 
 
 async def test_a_cursor_that_comes_after_the_plan_gives_up_or_stops_it() -> None:
-    """Here both see each other; the one thing that must not be is that neither does."""
+    """A cursor that is created after the plan raises PositionCollected.
+
+    It moves to the first kept record. The cursor and the collector must never miss each other.
+    """
     store = await meddled([2] * 14)
     await cursors_on(store).create("x", 21)
     refused = []
@@ -276,7 +297,10 @@ async def test_a_cursor_that_comes_after_the_plan_gives_up_or_stops_it() -> None
 
 @pytest.mark.parametrize("count", [1, 9])
 async def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
-    """The plan is applied to the newer manifest, or made anew where that was rolled over."""
+    """An append between plan and manifest does not stop a collection.
+
+    The collector applies the plan to the newer manifest, or plans again after a rollover.
+    """
     store = await meddled([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
@@ -293,7 +317,10 @@ async def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
 
 
 async def test_two_collectors_do_not_hinder_each_other() -> None:
-    """Each finishes what the other began; what is erased is erased once."""
+    """Three concurrent collections succeed.
+
+    They erase only the records before the cursor, and leave no plan.
+    """
     store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
@@ -304,7 +331,10 @@ async def test_two_collectors_do_not_hinder_each_other() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
-    """The next one leaves what an untroubled one leaves, to the byte, and nothing beside it."""
+    """A collector may die at any request.
+
+    The next one leaves the same bytes as an undisturbed collector.
+    """
     start = await log_of([2] * 17)
     await cursors_on(start).create("x", 16)
     smooth = copy_of(start)
@@ -324,7 +354,10 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
 
 
 async def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
-    """Its owner may only sleep: once the plan is gone, so is the manifest that it has read."""
+    """A collector that discards a plan also replaces the manifest.
+
+    A slow owner of the plan then fails its conditional put, because the manifest differs.
+    """
     store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     plan = await plan_for(store, 21)
@@ -340,7 +373,10 @@ async def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
 
 
 async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
-    """Its owner must not take another's for his own; an e-tag may be a hash of the bytes."""
+    """Each owner of a plan stores different bytes.
+
+    An e-tag may be a hash of the bytes, and an owner must recognise a plan of another collector.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 21)
     seen = set[bytes]()
@@ -361,7 +397,10 @@ async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
 
 
 async def test_a_plan_that_does_not_fit_is_taken_away() -> None:
-    """Such as one that was made before a rollover, or by somebody who was wrong."""
+    """A plan that does not match the manifest is discarded.
+
+    It may be older than a rollover, or wrong.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 9)
     wrong = Garbage(
@@ -375,14 +414,17 @@ async def test_a_plan_that_does_not_fit_is_taken_away() -> None:
 
 
 async def test_nothing_that_the_log_names_is_deleted() -> None:
-    """Whatever a plan says that is past already: the manifest's tree is walked before."""
+    """A collector never deletes an object that the manifest names, whatever a finished plan lists.
+
+    It walks the tree first.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 9)
     await collector_on(store).collect()
     manifest = await manifest_of(store)
     live = manifest.snapshots[-1]
     lie = Garbage(
-        # It says that it begins below the start, which it does not.
+        # Its start claims to be below the start of the log, which is false.
         snapshots_to_drop=(replace(live, start=1),),
         fragments_start=1,
         fragments_limit=5,
@@ -396,7 +438,10 @@ async def test_nothing_that_the_log_names_is_deleted() -> None:
 
 
 async def test_a_log_with_a_hole_is_not_collected_further() -> None:
-    """Before anything is deleted, all snapshots that stay have been read."""
+    """A collection reads all snapshots that stay before it deletes anything.
+
+    A missing one raises CorruptionError.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 5)
     manifest = await manifest_of(store)
@@ -408,7 +453,10 @@ async def test_a_log_with_a_hole_is_not_collected_further() -> None:
 
 
 async def test_orphans_and_strange_objects_stay() -> None:
-    """A fragment under the next number may be a writer's who has not come to the manifest yet."""
+    """A collection keeps foreign objects and a fragment under the next number.
+
+    A writer may have stored that fragment and not yet updated the manifest.
+    """
     store = await log_of([2] * 4)
     await cursors_on(store).create("x", 9)
     records = place_records(pa.array([b"half"], pa.binary()), start=9, timestamp_us=7)
@@ -424,7 +472,10 @@ async def test_orphans_and_strange_objects_stay() -> None:
 
 
 async def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
-    """A collector that died left it; its name says what it names."""
+    """A collection uses an existing snapshot under the planned name if it is whole.
+
+    A collector that died may have left it. A broken one raises CorruptionError.
+    """
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 12)
     (made, *_) = (await plan_for(store, 12)).snapshots_to_make
@@ -439,7 +490,10 @@ async def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
 
 
 async def test_writer_and_collector_take_turns() -> None:
-    """Twenty rounds, each scrubbed: bounds and numbers go on, sums hold, nothing piles up."""
+    """A writer and a collector alternate for twenty rounds.
+
+    Positions continue and no objects pile up.
+    """
     store = await log_of([1])
     witness = await cursors_on(store).create("x", 1)
     for _ in range(20):
@@ -452,7 +506,10 @@ async def test_writer_and_collector_take_turns() -> None:
 
 
 async def test_a_manifest_that_went_back_is_not_taken_for_proof() -> None:
-    """Somebody restored it while the readers' grace ran: nothing that it names is deleted."""
+    """A manifest that is restored during the readers' grace proves nothing.
+
+    The collector deletes none of the objects that it names, and replaces it.
+    """
     store = await meddled([2] * 14)
     await cursors_on(store).create("x", 9)
     old = (await store.get(MANIFEST)).data

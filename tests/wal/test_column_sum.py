@@ -1,4 +1,4 @@
-"""The sum of a table's columns: of its values alone, and of each of them."""
+"""The checksum of a table's columns depends on its values alone, and on each of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 
 def spelled(rows: list[Row]) -> bytes:
-    """Spell what is hashed, a value at a time."""
+    """Return the bytes that are hashed, one value at a time."""
     found = struct.pack("<Q", len(rows))
     found += b"".join(struct.pack("<q", row[0]) for row in rows)
     found += b"".join(struct.pack("<q", row[1]) for row in rows)
@@ -45,7 +45,10 @@ def spelled(rows: list[Row]) -> bytes:
 
 
 def test_sums_are_stable() -> None:
-    """They are stored, so a release that computed others would call every log damaged."""
+    """Checksums are stable because they are stored.
+
+    A release with another formula would report every log as damaged.
+    """
     rows: list[Row] = [
         (1, 1_700_000_000_000_000, None, None, b"one"),
         (2, 7, b"", None, b""),
@@ -62,11 +65,11 @@ def test_sums_are_stable() -> None:
 def test_the_sum_is_that_of_the_values_however_they_lie(
     rows: list[Row], data: st.DataObject
 ) -> None:
-    """A reader gets other chunks and offsets than the writer had."""
+    """The checksum does not depend on chunks and offsets. They differ between reader and writer."""
     wanted = xxhash.xxh3_128_hexdigest(spelled(rows))
     cuts = data.draw(st.lists(st.integers(0, len(rows)), max_size=3), label="cuts")
     edges = [0, *sorted(cuts), len(rows)]
-    # Each chunk is a slice from the middle of something else.
+    # Each chunk is a slice from the middle of another table.
     around: list[Row] = [(9, 9, b"around", None, b"around")]
     pieces = [
         table_of([*around, *rows[start:limit], *around]).slice(1, limit - start)
@@ -78,7 +81,7 @@ def test_the_sum_is_that_of_the_values_however_they_lie(
 
 
 def test_what_lies_under_a_null_does_not_count() -> None:
-    """An array may have bytes there that no reader of its values ever sees."""
+    """Bytes under a null do not count, because no reader of the values sees them."""
     seen: Any = pa.BinaryArray.from_buffers(
         pa.binary(),
         2,
@@ -115,5 +118,8 @@ OTHERS: list[list[Row]] = [
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_every_value_and_every_edge_between_two_counts(other: list[Row]) -> None:
-    """What is in no stream differs from what is in the control stream, whose id is empty."""
+    """Each value, and each border between two values, changes the checksum.
+
+    No stream differs from the control stream, whose id is empty.
+    """
     assert column_sum(table_of(other)) != column_sum(table_of(BASE))

@@ -1,4 +1,4 @@
-"""Arrow arrays from Python and NumPy values, and back, as PyArrow itself would make them."""
+"""Conversions between Python or NumPy values and Arrow arrays agree with PyArrow's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.wal.format.arrays import array_of_numbers, binary_array, lengths_of
 
 @given(st.lists(st.binary(max_size=9) | st.binary(max_size=9).map(bytearray), max_size=9))
 def test_binary_arrays_hold_their_values(values: list[bytes | bytearray]) -> None:
-    """Appended records reach the log as the caller passed them."""
+    """An array built from bytes and bytearrays equals the array that PyArrow builds."""
     array = binary_array(values)
 
     array.validate(full=True)
@@ -22,7 +22,10 @@ def test_binary_arrays_hold_their_values(values: list[bytes | bytearray]) -> Non
 
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=9), st.integers(0, 9))
 def test_lengths_of_a_slice_are_those_of_its_values(values: list[bytes | None], start: int) -> None:
-    """Checksums and marks of streams depend on the lengths, also within a chunk of a table."""
+    """The lengths of a slice, or of chunks of slices, are those of its values.
+
+    Checksums and marks of streams depend on these lengths.
+    """
     sliced = pa.array(values, pa.binary()).slice(start)
 
     lengths = lengths_of(pa.chunked_array([sliced, sliced], pa.binary()))
@@ -34,7 +37,7 @@ def test_lengths_of_a_slice_are_those_of_its_values(values: list[bytes | None], 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
 @pytest.mark.parametrize("step", [1, 2, -1])
 def test_numbers_survive_the_way_to_arrow_and_back(kind: type[np.integer], step: int) -> None:
-    """Positions and times are stored as they are counted, for views of arrays too."""
+    """Positions and times survive the conversion to Arrow and back, also from NumPy views."""
     numbers = np.arange(7, dtype=kind)[::step]
 
     array = array_of_numbers(numbers)

@@ -1,4 +1,7 @@
-"""Which keys a fragment holds: never a wrong no, seldom a wrong yes, and what it costs to say."""
+"""Key sets: the keys that a fragment may hold.
+
+A key set never denies a stored key, seldom admits a wrong one, and is small.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def held_of(count: int, *, times: int = 1) -> KeySet:
 
 @given(keys=KEYS)
 def test_what_a_fragment_holds_comes_back(keys: list[bytes | None]) -> None:
-    """A few by name, and exactly; more as a filter; and neither order nor chunks matter."""
+    """A key set is independent of the order and the chunks of the keys, and survives storage.
+
+    A few short keys are listed exactly; more keys become a filter.
+    """
     held = key_set_of(column(keys))
     unique = {key for key in keys if key is not None}
 
@@ -60,7 +66,7 @@ def test_what_a_fragment_holds_comes_back(keys: list[bytes | None]) -> None:
 
 @pytest.mark.parametrize("count", [17, 100, 1_000, 3_000])
 def test_a_filter_is_seldom_wrong(count: int) -> None:
-    """Among strangers, fewer than three in a hundred; it is to spare requests."""
+    """A filter admits fewer than three of a hundred unknown keys. It exists to save requests."""
     held = held_of(count)
     wrong = sum(may_hold(held, b"stranger-%d" % n) for n in range(10_000))
 
@@ -70,7 +76,10 @@ def test_a_filter_is_seldom_wrong(count: int) -> None:
 
 
 def test_a_filter_does_not_grow_for_ever() -> None:
-    """It is kept in a manifest, hundreds of times; where it would mostly be wrong there is none."""
+    """A filter has at most 4 KiB, because a manifest stores hundreds of them.
+
+    Past `FILTERED_MAX` keys it would mostly be wrong, so no filter is stored.
+    """
     held = held_of(FILTERED_MAX)
     assert isinstance(held, KeyBloom)
     assert len(held.bits) == 4_096
@@ -79,13 +88,16 @@ def test_a_filter_does_not_grow_for_ever() -> None:
 
 
 def test_nothing_is_recorded_where_it_would_skip_nothing() -> None:
-    """Keys that come again and again are in nearly every fragment; but a few are listed."""
+    """If each key repeats often, a fragment stores no filter, because it would skip nothing.
+
+    A list of a few keys is stored in any case.
+    """
     assert isinstance(held_of(17, times=REPEATS - 1), KeyBloom)
     assert held_of(17, times=REPEATS) is None
     assert may_hold(None, b"anything")
     assert held_of(16, times=100) == tuple(sorted(b"key-%d" % n for n in range(16)))
     mixed = [b"key-%d" % n for n in range(17)]
-    # Records without a key are none of theirs.
+    # Records without a key do not count as repeats.
     assert isinstance(key_set_of(column([*mixed, *mixed, *[None] * 1_000])), KeyBloom)
     assert key_set_of(column([None, None])) == ()
     assert encode_key_set(None) == "any"
@@ -94,12 +106,18 @@ def test_nothing_is_recorded_where_it_would_skip_nothing() -> None:
 
 
 def test_long_keys_are_not_listed() -> None:
-    """Sixteen of the longest would be a quarter of a megabyte, for each fragment."""
+    """Long keys become a filter.
+
+    Sixteen of the longest would take a quarter of a megabyte in each fragment.
+    """
     assert isinstance(key_set_of(column([b"%d" % n * 500 for n in range(3)])), KeyBloom)
 
 
 def test_filters_are_pinned() -> None:
-    """They are stored: were a bit elsewhere, records would be passed over that are there."""
+    """The bits of a filter follow a fixed formula, because filters are stored.
+
+    A changed formula would make readers skip records.
+    """
     keys: list[bytes | None] = [b"%d" % n * (1 + n % 40) for n in range(40)]
     held = key_set_of(column([*keys, b""]))
     assert isinstance(held, KeyBloom)
@@ -128,7 +146,7 @@ VALUES = st.recursive(
 
 @given(value=VALUES)
 def test_garbage_is_refused(value: object) -> None:
-    """Or it is what could have been written."""
+    """A stored value either raises CorruptionError or decodes to a key set that encodes again."""
     try:
         held = key_set_in(stored(value), "keys")
     except CorruptionError:
@@ -152,6 +170,10 @@ def test_garbage_is_refused(value: object) -> None:
     ],
 )
 def test_what_was_never_written_is_refused(value: object) -> None:
-    """Twice the same, out of order, no base64, too many, no filter, or a word of no meaning."""
+    """Values that no writer produces raise CorruptionError.
+
+    The cases are duplicates, wrong order, wrong base64, too many keys, bad filters and unknown
+    words.
+    """
     with pytest.raises(CorruptionError):
         key_set_in(stored(value), "keys")

@@ -1,4 +1,4 @@
-"""What a stored object says of where to read on leads to an object of a log, or is damage."""
+"""Paths in stored objects: a path either names an object of a log or is damage."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def fragment(path: str) -> Fields:
 
 @pytest.mark.parametrize("path", OUT_OF_IT)
 def test_no_path_leads_out_of_a_log(path: str) -> None:
-    """Of whatever is read on from: a fragment, or a list of epochs."""
+    """Fragments and lists of epochs reject a path that leaves the log."""
     for decode, found in ((decode_fragment, fragment(path)), (decode_past, past(path))):
         with pytest.raises(CorruptionError, match="is not a path in the log"):
             decode(found)
 
 
 def test_a_list_of_epochs_is_the_logs_own() -> None:
-    """A fork shares what its source has written, and lists the epochs itself."""
+    """A fork shares the fragments of its source. Its lists of epochs must be its own."""
     assert decode_fragment(fragment("../source/epoch/x")).path == "../source/epoch/x"
     with pytest.raises(CorruptionError):
         decode_past(past("../source/epochs/x"))
@@ -69,7 +69,7 @@ def test_a_list_of_epochs_is_the_logs_own() -> None:
 
 @pytest.mark.parametrize("log", ["..", "a/b", "/a", ".hidden", "a" * 129, "\ud800", "a\0"])
 def test_an_epoch_is_shared_with_a_log_that_can_be(log: str) -> None:
-    """The name is made part of a path."""
+    """The log name of a shared epoch must be a valid name, because it becomes part of a path."""
     with pytest.raises(CorruptionError, match="is not a log's name"):
         decode_epochs_of_chain(epoch(log))
 
@@ -78,7 +78,10 @@ def test_an_epoch_is_shared_with_a_log_that_can_be(log: str) -> None:
     ("start", "limit"), [(0, ERASED_MAX + 1), (0, 2**40), (2**40, 0), (3, 2), (0, 2**64 - 1)]
 )
 def test_a_plan_is_refused_before_its_paths_are_listed(start: int, limit: int) -> None:
-    """One is made for each number: a log whose numbers are high needs one digit changed for it."""
+    """A collection plan with too many fragment numbers is refused before its paths are built.
+
+    The collector makes one path for each number, so one changed digit could exhaust memory.
+    """
     plan = Garbage(fragments_start=start, fragments_limit=limit)
 
     with pytest.raises(CorruptionError, match="fragments_to_drop_limit"):

@@ -1,7 +1,7 @@
-"""What contradicts itself in a manifest or a snapshot of wal3's is told, whoever asks for what.
+"""Contradictions in a wal3 manifest or snapshot: every operation on the log raises an error.
 
-Each of these changes one thing, and no sum speaks of it: an overlap, a gap, a pointer turned round,
-a number or a size that is not that of the object.
+Each change here affects one field and leaves all sums valid: an overlap, a gap, a reversed pointer,
+a wrong number or a wrong size.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ async def changed(change: str) -> tuple[MemoryStore, Logs, Log]:
 
 @pytest.mark.parametrize("ask", ASKS)
 async def test_it_is_told_and_nothing_is_built_upon_it(ask: str) -> None:
-    """A copy, an append or a collection over it would make a log that scrubs clean without it."""
+    """An operation on a contradictory log raises CorruptionError and writes nothing but cursors.
+
+    Otherwise a copy, an append or a collection could turn it into a log that scrubs clean.
+    """
     for change in CHANGES:
         store, logs, log = await changed(change)
         before = dict(store.objects)
@@ -121,7 +124,7 @@ async def test_it_is_told_and_nothing_is_built_upon_it(ask: str) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_scrub_tells_it(change: str) -> None:
-    """And goes on: it ends in no error."""
+    """A scrub reports the contradiction and does not raise."""
     _, _, log = await changed(change)
 
     assert not (await log.scrub()).is_clean

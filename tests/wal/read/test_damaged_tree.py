@@ -1,8 +1,7 @@
-"""Manifests and snapshots in wal3's form that were changed: told, before anything is believed.
+"""Changed manifests and snapshots in wal3's format: readers detect the change.
 
-wal3's bytes have no checksum. What ties them together are bounds, counts and sums; whoever loads a
-manifest or a snapshot holds them against each other. What no reader can tell is in
-docs/internals/wal3.md.
+wal3's bytes have no checksum. Their bounds, counts and sums depend on each other, and every reader
+compares them. docs/internals/wal3.md lists the changes that no reader can detect.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tidelog.wal.logs import Logs
 from tidelog.wal.opening import open_log
 
 SMALL = ["a_tiny", "e_empty", "f_bootstrap", "h_all_collected"]
-CASES = 60  # Of a larger log.
+CASES = 60  # Changes tested in a larger log.
 
 
 def store_of(log: Bytes) -> MemoryStore:
@@ -42,7 +41,7 @@ async def opened(log: Bytes) -> Log:
 
 
 async def read_all(log: Log) -> str:
-    """Read a log to its end; return nothing."""
+    """Read a log to its end and return an empty string."""
     async for _ in log.scan():
         pass
     return ""
@@ -53,7 +52,7 @@ async def rows_of(log: Bytes) -> list[dict[str, Any]]:
 
 
 async def rows_or_told(log: Bytes) -> list[dict[str, Any]] | str:
-    """Return all records, or what an error says of damage."""
+    """Return all records, or the message of the CorruptionError."""
     try:
         return await rows_of(log)
     except CorruptionError as error:
@@ -61,7 +60,7 @@ async def rows_or_told(log: Bytes) -> list[dict[str, Any]] | str:
 
 
 def places(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield all values in a JSON object, lists too, by the keys that lead there."""
+    """Yield every value and list of a JSON document, each with its path of keys."""
     if isinstance(node, list):
         yield at, node
     if isinstance(node, dict | list):
@@ -72,7 +71,7 @@ def places(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...
 
 
 def changes_of(value: Any) -> list[Any]:
-    """Return what may come to stand in place of a value."""
+    """Return wrong values that could replace a value."""
     if isinstance(value, list):
         some = range(len(value))
         return [
@@ -97,7 +96,7 @@ def with_value(document: Any, at: tuple[Any, ...], value: Any) -> bytes:
 
 
 def changed(log: Bytes) -> Iterator[tuple[str, Any, dict[str, bytes]]]:
-    """Yield a log with each value of its manifest and its snapshots changed: key, place, log."""
+    """Yield a log for each change of its manifest and snapshots: object key, place and log."""
     for key in [key for key in log if key == MANIFEST or key.startswith("snapshot/")]:
         document = json.loads(log[key])
         for at, value in places(document):
@@ -107,7 +106,10 @@ def changed(log: Bytes) -> Iterator[tuple[str, Any, dict[str, bytes]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_change_of_a_tree_is_served(name: str) -> None:
-    """A read has the records that were written, or says what is wrong; nothing is left out."""
+    """A read of a log with one changed value returns all written records or raises CorruptionError.
+
+    It never leaves records out.
+    """
     log = objects(name)
     whole = await rows_of(log)
     cases = list(changed(log))
@@ -124,7 +126,11 @@ async def test_no_change_of_a_tree_is_served(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a_tiny", "f_bootstrap", "h_all_collected", "b_snapshots"])
 async def test_bounds_are_wrong_in_what_the_docs_list_alone(name: str) -> None:
-    """The end of the newest fragment, and where a log begins that has nothing or never lost any."""
+    """Only the changes that docs/internals/wal3.md lists can alter the bounds without an error.
+
+    They are the end of the newest fragment, and the start of a log that is empty or was never
+    collected.
+    """
     log = objects(name)
     document = json.loads(log[MANIFEST])
     bounds = await (await opened(log)).bounds()
@@ -150,7 +156,10 @@ async def test_bounds_are_wrong_in_what_the_docs_list_alone(name: str) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("field", ["start", "limit"])
 async def test_a_copy_does_not_launder_a_loss(protocol: str, field: str) -> None:
-    """A copy is checked anew, so what it left out nobody could ever tell."""
+    """A copy of a damaged log raises CorruptionError and creates no log.
+
+    The copy has fresh checksums, so a loss in it could never be detected.
+    """
     log = objects("d_copy")
     document = json.loads(log[MANIFEST])
     for number in (0, 12, len(document["fragments"]) - 1):
@@ -168,7 +177,10 @@ async def test_a_copy_does_not_launder_a_loss(protocol: str, field: str) -> None
 
 @pytest.mark.parametrize("field", ["setsum", "acc_bytes", "initial_offset"])
 async def test_nobody_appends_to_a_manifest_that_contradicts_itself(field: str) -> None:
-    """What is added to a wrong sum or place is lost with it."""
+    """An append to a manifest that contradicts itself raises CorruptionError.
+
+    New records would be lost together with the wrong sum or position.
+    """
     log = objects("d_copy")
     document = json.loads(log[MANIFEST])
     values = {"setsum": "0" * 64, "acc_bytes": 7, "initial_offset": {"offset": 2}}
@@ -182,7 +194,10 @@ async def test_nobody_appends_to_a_manifest_that_contradicts_itself(field: str) 
 @pytest.mark.parametrize("change", [-1, 1, 256, 2**40])
 @pytest.mark.parametrize("name", ["a_tiny", "d_copy", "b_snapshots"])
 async def test_nobody_appends_where_a_changed_limit_says(name: str, change: int) -> None:
-    """Nothing else says where a log goes on, so the newest fragment is looked at."""
+    """An append checks the newest fragment if the manifest's limit may be wrong.
+
+    No other field states the next position.
+    """
     log = objects(name)
     document = json.loads(log[MANIFEST])
     at = ("fragments", len(document["fragments"]) - 1, "limit", "offset")
@@ -197,7 +212,7 @@ async def test_nobody_appends_where_a_changed_limit_says(name: str, change: int)
 @pytest.mark.parametrize("where", ["fragments", "snapshots"])
 @pytest.mark.parametrize("path", ["../x/y", "..", "/x", "log/../x", "a\0b", "\ud800", "", "log/"])
 async def test_no_path_leads_out_of_a_log(where: str, path: str) -> None:
-    """Not one request is made for it."""
+    """A reader makes no request for a path outside the log."""
     log = objects("b_snapshots")
     field = "path" if where == "fragments" else "path_to_snapshot"
     data = with_value(json.loads(log[MANIFEST]), (where, 0, field), path)
@@ -213,7 +228,7 @@ async def test_no_path_leads_out_of_a_log(where: str, path: str) -> None:
 
 
 async def test_a_changed_limit_costs_no_memory() -> None:
-    """It is compared with how many records there are, before as many positions are made."""
+    """A reader compares a limit with the number of records before it allocates positions."""
     log = objects("a_tiny")
     at = ("fragments", 0, "limit", "offset")
     for limit in (3 * 10**8, 2**40, 2**63):
@@ -228,7 +243,10 @@ async def test_a_changed_limit_costs_no_memory() -> None:
 
 
 async def test_a_snapshot_that_names_itself_is_not_followed() -> None:
-    """Nor one that names what is as deep: each step goes down."""
+    """A reader rejects a snapshot that names itself or a snapshot of its own depth.
+
+    Each step down the tree must reduce the depth.
+    """
     log = objects("b_snapshots")
     requests = 0
     for key in [key for key in log if key.startswith("snapshot/")]:

@@ -1,4 +1,4 @@
-"""How far ahead a scan fetches follows from how long fetching takes, and checking."""
+"""The number of objects that a scan fetches ahead depends on its fetch and check times."""
 
 from __future__ import annotations
 
@@ -33,17 +33,23 @@ def after(cores: int, times: list[tuple[int, int]]) -> ScanPace:
 def test_a_quick_store_is_not_asked_ahead(
     cores: int, fetch_us: int, check_us: int, wanted: int
 ) -> None:
-    """One object a core, and what is fetched while these are checked: more would only take room."""
+    """A scan wants one object for each core, plus those fetched during the checks.
+
+    More objects would only use memory.
+    """
     assert after(cores, [(fetch_us, check_us)] * 5).wanted() == wanted
 
 
 def test_what_is_not_known_yet_limits_nothing() -> None:
-    """A scan begins with one object anyway, and has seen its time when it takes the next."""
+    """A scan without measurements may fetch the maximum.
+
+    It begins with one object and has a measurement before the next.
+    """
     assert ScanPace(cores=1).wanted() == AT_ONCE_MAX
 
 
 def test_a_store_that_becomes_slow_is_asked_ahead() -> None:
-    """The newest times count most: some ten objects, and the rest is forgotten."""
+    """The newest measurements decide: after some ten objects the older ones no longer matter."""
     assert after(1, [*[(1_000, 10_000)] * 100, *[(100_000, 10_000)] * 10]).wanted() == AT_ONCE_MAX
     assert after(1, [*[(100_000, 10_000)] * 100, *[(1_000, 10_000)] * 15]).wanted() <= 3
 
@@ -53,5 +59,5 @@ def test_a_store_that_becomes_slow_is_asked_ahead() -> None:
     times=st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**10))),
 )
 def test_some_and_never_too_many_are_wanted(cores: int, times: list[tuple[int, int]]) -> None:
-    """Whatever a clock says, a scan goes on, and its memory is bounded."""
+    """A scan always wants at least two objects and at most the maximum, for any measured times."""
     assert 2 <= after(cores, times).wanted() <= AT_ONCE_MAX

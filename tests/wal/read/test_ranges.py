@@ -1,4 +1,4 @@
-"""Ranges that cannot be meant are refused: an empty answer would pass for an empty log."""
+"""Impossible ranges raise UsageError, because an empty answer would look like an empty log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.wal.logs import Logs
 
 @pytest.fixture(params=["slot", "manifest"])
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
-    """A log of five records."""
+    """Return a log of five records."""
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     async with await logs.create("a", protocol=request.param) as made:
         for number in range(5):
@@ -24,7 +24,10 @@ async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
 
 
 async def test_a_range_that_ends_before_it_starts(log: Log) -> None:
-    """Most often whoever writes it takes the limit for a number of records."""
+    """A limit below the start raises UsageError.
+
+    The caller probably took the limit for a number of records.
+    """
     for call in (
         lambda: anext(log.scan(5, limit=2)),
         lambda: log.fragments(5, limit=2),
@@ -37,7 +40,10 @@ async def test_a_range_that_ends_before_it_starts(log: Log) -> None:
 
 
 async def test_a_range_past_the_end(log: Log) -> None:
-    """Above all a scrub must not say of a range that it is clean where there is none."""
+    """A start after the next position raises UsageError.
+
+    In particular, a scrub must not report a range without records as clean.
+    """
     for call in (
         lambda: anext(log.scan(99)),
         lambda: log.fragments(99),
@@ -49,7 +55,10 @@ async def test_a_range_past_the_end(log: Log) -> None:
 
 
 async def test_the_next_position_is_no_mistake(log: Log) -> None:
-    """Whoever goes on where they stopped last starts there, and there may be nothing yet."""
+    """A range may start at the next position.
+
+    A reader that resumes there may find no new record.
+    """
     assert [table async for table in log.scan(6)] == []
     assert await log.fragments(6) == []
     assert (await log.scrub(6)).is_clean

@@ -1,4 +1,4 @@
-"""Scans go down the tree as they get there, some objects ahead, and check them in threads."""
+"""Scans load the tree as they need it, fetch some objects ahead, and check them in threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="test")
 async def log_of(
     count: int, *, objects: int, lanes: int = 1, rollover: Rollover | None = None
 ) -> MemoryStore:
-    """Return a log of fragments of one record each, of which the first so many have objects."""
+    """Return a log of one-record fragments; only the first ``objects`` of them are stored."""
     store, epoch = MemoryStore(), replace(GENESIS, lanes=lanes)
     manifest = Manifest(writer="test", chain=Chain(epochs=(epoch,)))
     tail = tail_of(manifest)
@@ -92,7 +92,11 @@ async def _next(store: MemoryStore, tail: Tail, *, stored: bool) -> tuple[Fragme
 
 
 async def test_the_first_record_of_a_deep_log_takes_four_requests() -> None:
-    """The manifest, a snapshot of each level, the fragment. 2,000,000 fragments are as deep."""
+    """The first record of a deep log costs at most four gets.
+
+    They read the manifest, a snapshot of each level and the fragment; 2,000,000 fragments make a
+    tree of the same depth.
+    """
     store = Recorded(await log_of(128 * 128 + 300, objects=2))
 
     async for records in SlotReader(store=store, clock=CLOCK).scan():
@@ -104,7 +108,7 @@ async def test_the_first_record_of_a_deep_log_takes_four_requests() -> None:
 
 
 async def test_a_scan_does_not_run_ahead_of_its_reader() -> None:
-    """However long the log: at most eight objects, and one snapshot of each level, are ahead."""
+    """A scan of a long log fetches at most eight objects, and one snapshot of each level, ahead."""
     store = Recorded(await log_of(200, objects=200, rollover=Rollover(fragments=4, snapshots=4)))
     read = 0
 
@@ -120,7 +124,10 @@ async def test_a_scan_does_not_run_ahead_of_its_reader() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 16])
 def test_objects_are_fetched_side_by_side(lanes: int) -> None:
-    """In whatever lanes they lie: a scan of forty takes the time of eight or so."""
+    """A scan fetches objects concurrently, from one lane or many.
+
+    Forty objects take at most as long as fifteen requests in sequence.
+    """
 
     async def main() -> float:
         inner = await log_of(40, objects=40, lanes=lanes)
@@ -135,12 +142,15 @@ def test_objects_are_fetched_side_by_side(lanes: int) -> None:
 
 
 async def test_objects_are_checked_side_by_side() -> None:
-    """By threads, for decoding and hashing leave the interpreter: one core is not enough."""
+    """A scan checks objects in several threads.
+
+    Decoding and hashing release the interpreter lock, so one core is not enough.
+    """
     pair = threading.Barrier(2, timeout=120)
 
     def codec(_: bytes, fragment: Fragment) -> pa.Table:
         if fragment.seq_no in (2, 3):
-            pair.wait()  # Both are here at once, or the wait fails.
+            pair.wait()  # The wait fails unless two threads arrive.
         return place_slot_records(
             pa.array([b"x"], pa.binary()), start=fragment.start, times=np.zeros(1, dtype=np.int64)
         )
@@ -155,7 +165,7 @@ async def test_objects_are_checked_side_by_side() -> None:
 
 @pytest.mark.parametrize("read", [1, 5])
 async def test_a_loop_that_ends_closes_a_scan_that_was_left(read: int) -> None:
-    """Whoever breaks out of a scan and ends the program sees no error of a generator's."""
+    """A caller that leaves a scan unfinished and ends its loop sees no error of a generator."""
     told = list[str]()
 
     async def main() -> None:

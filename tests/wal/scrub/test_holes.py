@@ -1,4 +1,4 @@
-"""Files of nothing but a size, in a local directory: told, and never read into memory."""
+"""Sparse files in a local directory: readers report them and never load them into memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ async def written(folder: Path) -> None:
 
 @pytest.mark.parametrize("role", OF_ROLES)
 async def test_a_file_of_holes_is_told(role: str, tmp_path: Path) -> None:
-    """It takes no room on the disk, and would take all that there is in memory."""
+    """A read of a sparse file raises CorruptionError.
+
+    The file uses no disk space, but its size exceeds the memory.
+    """
     await written(tmp_path)
     os.truncate(OF_ROLES[role](tmp_path), HUGE)
 
@@ -60,7 +63,10 @@ async def test_a_file_of_holes_is_told(role: str, tmp_path: Path) -> None:
 
 
 async def test_a_scrub_goes_on_past_a_file_of_holes(tmp_path: Path) -> None:
-    """It is told as what else is wrong with an object."""
+    """A scrub reports a sparse file like any other damaged object.
+
+    It checks the rest of the log.
+    """
     await written(tmp_path)
     path = OF_ROLES["object"](tmp_path)
     os.truncate(path, HUGE)
@@ -75,7 +81,7 @@ async def test_a_scrub_goes_on_past_a_file_of_holes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [2**20, 2**26, 2**28])
 async def test_a_file_that_was_written_is_read(size: int, tmp_path: Path) -> None:
-    """However large it is, and whatever it holds: zeros that were written are no hole."""
+    """A file of written zeros is read at any size, because it has no holes."""
     (tmp_path / "zeros").write_bytes(bytes(size))
     store = open_store(tmp_path.as_uri(), clock=OneThread())
 

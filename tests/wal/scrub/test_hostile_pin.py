@@ -1,6 +1,6 @@
-"""A pin whose own numbers do not fit is told by scrub, and nobody reads by it.
+"""Pins with inconsistent fragments: a scrub reports them and readers refuse them.
 
-It has a sum of its own, which whoever writes it can make anew; so can the fuzzer.
+A pin has its own checksum. An attacker, or the fuzzer, can compute it again after a change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHANGES: dict[str, Change] = {
 
 
 async def pinned() -> tuple[MemoryStore, Log]:
-    """Return a log of four fragments with a pin on all of it."""
+    """Return a log of four fragments with a pin on all of them."""
     store = MemoryStore()
     shape = Shape(alpha=1, rollup_slots=1)
     log = await create_log(store, name="log", clock=OneThread(), writer="test", shape=shape)
@@ -60,7 +60,10 @@ async def read_pin(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_pin_that_does_not_fit_is_told(change: str) -> None:
-    """Fewer records than it holds would be read by it, and by a fork, without a word."""
+    """A read by an inconsistent pin raises CorruptionError.
+
+    Otherwise readers and forks would miss records without an error.
+    """
     store, log = await pinned()
     (key,) = [key for key in store.objects if key.startswith(PINS)]
     assert await read_pin(log) == [1, 2, 3, 4]

@@ -1,7 +1,7 @@
-"""A scrub visits each object once, and each reader refuses, whatever the tree says of itself.
+"""Hostile trees: a scrub visits each object once, and every other operation refuses the tree.
 
-Whoever can write into the store can make a tree of forty small snapshots, each of which names the
-next one twice: it has 2^40 ways down.
+An attacker with access to the store can build forty small snapshots that each name the next one
+twice. Such a tree has 2^40 paths.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.opening import open_log
 
-ENOUGH = 1_000  # Requests; the trees here have less than forty objects, or some more than 500.
+ENOUGH = 1_000  # Requests. The trees here have fewer than forty objects, or slightly more than 500.
 
 
 class TooMany(Exception):
-    """More was asked of a store than there is in it."""
+    """The log made more requests than its objects can explain."""
 
 
 async def opened(store: MemoryStore) -> Log:
-    """Open a log on a store that is not asked without end."""
+    """Open a log on a store that raises after ``ENOUGH`` requests."""
     asked = 0
 
     async def before(_op: str, _key: str) -> None:
@@ -55,7 +55,7 @@ async def put_snapshot(store: MemoryStore, snapshot: Snapshot) -> Pointer:
 
 
 async def put_fragment(store: MemoryStore, number: int) -> Fragment:
-    """Store a fragment of one record, whose position is the fragment's number."""
+    """Store a fragment of one record, whose position is the number of the fragment."""
     bodies: pa.BinaryArray = pa.array([b"body"], pa.binary())
     records = place_records(bodies, start=number, timestamp_us=1)
     data = encode_fragment(records, write_id="test")
@@ -94,7 +94,7 @@ async def doubled(levels: int) -> MemoryStore:
 
 
 async def deep(levels: int) -> MemoryStore:
-    """Return a log whose tree is as deep as that, and is whole."""
+    """Return a valid log whose tree has this depth."""
     store = MemoryStore()
     leaf = snapshot_over([await put_fragment(store, 1)], writer="test")
     below = await put_snapshot(store, leaf)
@@ -107,7 +107,10 @@ async def deep(levels: int) -> MemoryStore:
 
 
 async def test_a_scrub_visits_what_is_named_twice_once() -> None:
-    """It says so, and has asked once for each object; on the way down there were 2^40."""
+    """A scrub reports a snapshot that is named twice, and requests each object once.
+
+    The tree has 2^40 paths.
+    """
     log = await opened(await doubled(40))
 
     found = await log.scrub()
@@ -127,7 +130,7 @@ ASKS: dict[str, Callable[[Log], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("ask", ASKS)
 async def test_who_relies_on_the_tree_refuses_it(ask: str) -> None:
-    """Whoever would read, list or delete what it names stops at the first that is named twice."""
+    """Scans, collections, sweeps and searches by time refuse a tree that names a snapshot twice."""
     log = await opened(await doubled(40))
     cursor = await log.create_cursor("all", 2)
     assert cursor is not None
@@ -138,7 +141,7 @@ async def test_who_relies_on_the_tree_refuses_it(ask: str) -> None:
 
 @pytest.mark.parametrize("ask", ["scan", "scrub", "sweep"])
 async def test_a_tree_as_deep_as_can_be_is_walked(ask: str) -> None:
-    """Its 255 levels are no reason to end in an error of Python's."""
+    """A valid tree of the maximal depth, 255 levels, causes no recursion error."""
     log = await opened(await deep(DEPTH_MAX))
 
     if ask == "scan":

@@ -1,4 +1,4 @@
-"""Reads of a slot log end, whatever is appended meanwhile, and read links where these will do."""
+"""Reads of a slot log end although a writer keeps appending, and read links where they suffice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PACES = [(10, 10, 8), (20, 60, 8), (40, 40, 16), (100, 20, 1)]  # Milliseconds, 
 
 
 def within(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Run on the simulator's loop, for at most so many virtual seconds."""
+    """Run work on the simulator's loop, for at most this many virtual seconds."""
 
     async def main() -> None:
         async with asyncio.timeout(seconds):
@@ -78,7 +78,11 @@ ASKED = [(_bounds, *pace) for pace in PACES] + [
 def test_the_end_of_a_log_is_found_while_a_writer_is_saturated(
     ask: Callable[[SlotReader], Awaitable[int]], put_ms: int, get_ms: int, alpha: int
 ) -> None:
-    """By what there was when it was asked for; to follow a writer that is as quick never ends."""
+    """A reader finds the end of a log although a fast writer keeps appending.
+
+    It looks only for slots that exist when it asks. A reader that chased the writer would never
+    end.
+    """
 
     async def work() -> None:
         async with saturated(put_ms=put_ms, get_ms=get_ms, alpha=alpha) as busy:
@@ -96,7 +100,10 @@ def test_the_end_of_a_log_is_found_while_a_writer_is_saturated(
 
 @pytest.mark.parametrize("stream", [None, b"nobody's"])
 def test_a_scan_ends_while_a_writer_is_saturated(stream: bytes | None) -> None:
-    """With what was there when it began, however slow its caller is, and whatever it selects."""
+    """A scan ends at the records that existed when it began.
+
+    This holds for a slow caller and for an absent stream.
+    """
 
     async def work() -> None:
         async with saturated(put_ms=20, get_ms=20, alpha=4) as busy:
@@ -105,7 +112,7 @@ def test_a_scan_ends_while_a_writer_is_saturated(stream: bytes | None) -> None:
             reader = SlotReader(store=store, clock=clock)
             async for table in reader.scan(selection=Selection(stream=stream)):
                 found += table.column("position").to_numpy().tolist()
-                await clock.sleep(7_000)  # As long as 1.4 slots take.
+                await clock.sleep(7_000)  # As long as 1.4 slots.
             late = busy.acknowledged
 
             if stream is None:
@@ -117,7 +124,7 @@ def test_a_scan_ends_while_a_writer_is_saturated(stream: bytes | None) -> None:
 
 
 async def roll_up(store: Store, *, slot: int) -> None:
-    """Have the manifest name what lies before a slot."""
+    """Make the manifest name all slots before ``slot``."""
     head, steps = await load_head(store), list[Step]()
     async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
         if passed.tail.slot <= slot:
@@ -126,7 +133,7 @@ async def roll_up(store: Store, *, slot: int) -> None:
 
 
 async def slots_of(count: int, *, lanes: int = 1, size: int = 1) -> tuple[Recorded, SlotReader]:
-    """Return a log whose manifest names an epoch, but none of its slots, each of one record."""
+    """Return a log of one-record slots whose manifest names an epoch, but no slot."""
     store = MemoryStore()
     await make_slots(store)
     shape = Shape(lanes=lanes, alpha=4, rollup_slots=2**20, rollup_interval_us=2**50)
@@ -135,12 +142,15 @@ async def slots_of(count: int, *, lanes: int = 1, size: int = 1) -> tuple[Record
     for number in range(count):
         await writer.append([random.Random(number).randbytes(size)])
     await roll_up(store, slot=1)
-    recorded = Recorded(store)  # The writer dies here: it is never closed.
+    recorded = Recorded(store)  # The writer crashes here: it is never closed.
     return recorded, SlotReader(store=recorded, clock=CLOCK)
 
 
 async def test_the_end_is_found_by_links() -> None:
-    """Not by bodies: a log that its writer left unnamed may have any number of bytes."""
+    """A reader finds the end by links, not bodies.
+
+    A log may have any number of bytes that the manifest does not name yet.
+    """
     store, reader = await slots_of(20, size=300_000)
 
     end = await reader.end()
@@ -151,7 +161,10 @@ async def test_the_end_is_found_by_links() -> None:
 
 
 async def test_an_idle_log_is_asked_three_times() -> None:
-    """For its manifest, for the slot that comes next, and for a newer manifest."""
+    """The bounds of an idle log cost three requests.
+
+    They read the manifest, the next slot and a newer manifest.
+    """
     store, reader = await slots_of(0)
 
     assert (await reader.bounds()).next == 1
@@ -160,7 +173,7 @@ async def test_an_idle_log_is_asked_three_times() -> None:
 
 @pytest.mark.parametrize("lanes", [2, 5, 64])
 async def test_lanes_are_listed_as_far_as_there_is_something(lanes: int) -> None:
-    """One request a lane, and none for those that nobody has come to."""
+    """A reader lists each lane once, and skips lanes that the writer has not reached."""
     store, reader = await slots_of(9, lanes=lanes)
 
     assert (await reader.bounds()).next == 10
@@ -169,7 +182,11 @@ async def test_lanes_are_listed_as_far_as_there_is_something(lanes: int) -> None
 
 
 async def test_what_was_missing_when_looked_for_is_not_read() -> None:
-    """Whatever has come since, and though it lies further on: nothing there was acknowledged."""
+    """A walk stops at the slot that was missing when the reader looked.
+
+    The reader ignores an object that appears there later, and all slots after it: none of them was
+    acknowledged then.
+    """
     store, reader = await slots_of(6)
     tail = tail_of((await load_head(store)).manifest)
     fourth = tail.epoch.path(4)
@@ -185,7 +202,10 @@ async def test_what_was_missing_when_looked_for_is_not_read() -> None:
 
 @pytest.mark.parametrize("count", [1, 300])
 async def test_a_long_link_takes_a_second_request(count: int) -> None:
-    """A fragment may open so many streams that its link has more bytes than are read at first."""
+    """A link that exceeds the first read costs one more request.
+
+    A fragment can open so many streams that its link is that long.
+    """
     store = MemoryStore()
     await make_slots(store)
     writer = SlotWriter(store=store, clock=CLOCK, writer="w", batching=Batching(interval_us=0))
@@ -202,7 +222,10 @@ async def test_a_long_link_takes_a_second_request(count: int) -> None:
 
 
 async def test_an_object_of_another_size_than_was_listed_is_read_whole() -> None:
-    """A sleeper put a fence where data had been collected; what is there now counts."""
+    """A reader uses the object that exists now, even if its size differs from the listing.
+
+    A slow writer can put a fence in place of collected data.
+    """
     store, reader = await slots_of(1, size=100_000)
     tail = (await reader.end()).tail
     path = tail.epoch.path(1)
@@ -213,7 +236,10 @@ async def test_an_object_of_another_size_than_was_listed_is_read_whole() -> None
 
 
 async def test_what_was_collected_while_one_looked_is_no_end() -> None:
-    """A slot is missing there, and those after it hold what was acknowledged long before."""
+    """A slot that was collected during the look is not the end.
+
+    The slots after it were acknowledged long before.
+    """
     store, _ = await slots_of(9)
     await roll_up(store, slot=3)
     tail = tail_of((await load_head(store)).manifest)

@@ -1,6 +1,6 @@
-"""How often a busy writer rolls up: often enough for readers, and not always before all others.
+"""The pace of roll-ups of a busy writer: frequent for readers, with turns for other processes.
 
-In virtual time; the store is not asked.
+The tests run in virtual time and use no store.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidelog.wal.slot_protocol.manifest_keeper import BREATH_EVERY, ManifestKeep
 
 SLOTS = 64
 PUT_US = 20_000
-A_STEP = cast(Step, None)  # Nobody looks at it.
+A_STEP = cast(Step, None)  # The keeper never reads it.
 
 
 class Told(Checkpointer):
-    """Notes when the manifest was replaced, and how late it was then."""
+    """A checkpointer that records the time of each roll-up, and the number of its steps."""
 
     clock: SimClock
     at_us: list[int]
@@ -49,7 +49,7 @@ class Told(Checkpointer):
 
 
 def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
-    """Return when the manifest is replaced while slots are committed at a steady rate."""
+    """Return the roll-ups of a writer that commits slots at a steady rate."""
     found: list[Told] = []
 
     async def main() -> None:
@@ -73,7 +73,11 @@ def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
 
 @pytest.mark.parametrize("slots_a_second", [400, 1_600])
 def test_others_have_a_turn_at_the_manifest(slots_a_second: int) -> None:
-    """Whose gets take longer than the puts: twice as long as a roll-up's turn, and often."""
+    """A busy writer regularly leaves the manifest alone for a while.
+
+    Otherwise a collector or a fork whose gets are slower than the writer's puts would lose every
+    race.
+    """
     at_us = rolled_up(slots_a_second=slots_a_second, seconds=8).at_us
 
     apart_us = [after - before for before, after in itertools.pairwise(at_us)]
@@ -83,7 +87,7 @@ def test_others_have_a_turn_at_the_manifest(slots_a_second: int) -> None:
 
 
 def test_it_is_never_so_late_that_appends_would_wait() -> None:
-    """Others' turn costs the writer nothing: what is due by then is rolled up in time."""
+    """The pauses for other processes never delay a roll-up so far that appends would wait."""
     told = rolled_up(slots_a_second=1_600, seconds=5)
 
     assert max(told.late) < 8 * SLOTS
@@ -91,7 +95,7 @@ def test_it_is_never_so_late_that_appends_would_wait() -> None:
 
 
 def test_a_slow_writer_rolls_up_once_a_second() -> None:
-    """What few slots there are is not left for later than that."""
+    """A slow writer rolls up its few slots about once a second."""
     at_us = rolled_up(slots_a_second=10, seconds=10).at_us
 
     apart_us = [after - before for before, after in itertools.pairwise(at_us)]
