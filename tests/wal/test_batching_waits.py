@@ -22,7 +22,7 @@ SLOW_IDS = ("tokens", "interval")
 
 
 class Hanging:
-    """A store hook that blocks every request for ever once ``is_gone`` is set."""
+    """A store hook that blocks every request once ``is_gone`` is set."""
 
     is_gone = False
 

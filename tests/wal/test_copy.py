@@ -1,4 +1,4 @@
-"""Copies: the same records at the same positions, and nothing shared from then on."""
+"""Copies of logs: the same records at the same positions, with no shared objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
 
 
 async def test_a_copy_is_chromas_to_the_byte() -> None:
-    """Every object of it."""
+    """A copy has exactly the objects and bytes of a copy by Chroma."""
     target = MemoryStore()
     await copy_log(wal3_reader(await golden("b_snapshots")), target)
     assert bytes_of(target) == objects("d_copy")
@@ -49,7 +49,10 @@ async def test_a_copy_is_chromas_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
-    """Whatever is left of them; a copy of nothing too has the next position and number."""
+    """A log in any state that Chroma leaves can be copied and appended to.
+
+    Also the copy of an empty log keeps the next position and number.
+    """
     source, target = await golden(name), MemoryStore()
     before = await contents(WAL3, source)
     copied = await copy_log(wal3_reader(source), target)
@@ -69,7 +72,10 @@ async def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
     start=st.integers(0, 70),
 )
 async def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -> None:
-    """From the fragment on that holds the start; what was collected is told to be gone."""
+    """A copy starts at the fragment that holds the start position.
+
+    A collected start raises PositionCollected.
+    """
     source, target = await log_of(sizes), MemoryStore()
     next_ = 1 + sum(sizes)
     await collected(source, max(1, min(cut, next_)))
@@ -93,7 +99,7 @@ async def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: 
 
 
 async def test_the_manifest_is_written_last() -> None:
-    """Until then there is no log that anybody could open, or append to."""
+    """A copy writes the manifest last, so that no process can open half a copy."""
     target = Recorded(MemoryStore())
     await copy_log(wal3_reader(await log_of([2] * 9)), target)
     puts = [record.key for record in target.records if record.op == "put"]
@@ -103,7 +109,7 @@ async def test_the_manifest_is_written_last() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
-    """At any request; the source may have grown meanwhile."""
+    """A copy that stopped at any request can be made again, also from a source that has grown."""
     source, whole = await log_of([2] * 7), Recorded(MemoryStore())
     await copy_log(wal3_reader(source), whole)
     for number in range(len(whole.records)):
@@ -122,7 +128,11 @@ async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
 
 
 async def test_nothing_is_overwritten_or_mixed() -> None:
-    """A log, another's fragment, or one more that whoever opened the copy would bring in."""
+    """A copy never overwrites an object and never includes a foreign one.
+
+    The target may already hold a log, a fragment with a used number, or a fragment with the next
+    number.
+    """
     source = await log_of([2] * 4)
     for key, data in (
         (MANIFEST, b"{}"),
@@ -140,7 +150,7 @@ async def test_nothing_is_overwritten_or_mixed() -> None:
 
 
 class Racing(MemoryStore):
-    """A log that is collected, or loses a fragment, while it is read."""
+    """A log that is collected, or loses a fragment, during a read."""
 
     harm: str = "collected"
 
@@ -160,7 +170,10 @@ class Racing(MemoryStore):
 async def test_a_source_that_loses_records_meanwhile_is_not_copied(
     harm: str, error: type[TidelogError]
 ) -> None:
-    """Half a log must not pass for one."""
+    """A copy fails if its source loses records during it.
+
+    Half a log must not look like a whole one.
+    """
     source = Racing(objects=dict((await log_of([2] * 7)).objects), puts_count=10_000)
     source.harm = harm
     target = MemoryStore()
@@ -170,7 +183,10 @@ async def test_a_source_that_loses_records_meanwhile_is_not_copied(
 
 
 async def test_a_broken_fragment_is_not_copied() -> None:
-    """It would be as broken there, and nobody would know since when."""
+    """A copy with a broken fragment fails.
+
+    The copy would be broken too, and hide when the damage happened.
+    """
     source, target = await log_of([2] * 4), MemoryStore()
     data = (await source.get(fragment_path(2))).data
     await source.put(fragment_path(2), data[:-1] + b"?")

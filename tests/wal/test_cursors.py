@@ -1,4 +1,4 @@
-"""Cursors: what a witness says is held, is; and no process overwrites what it has not read."""
+"""Cursors: a valid witness holds its records, and no process overwrites an unread cursor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cursors_on(store: Store) -> Cursors:
 
 
 async def collected(store: Store, position: int) -> None:
-    """Collect everything below a position, by a cursor that is gone again after."""
+    """Collect everything below a position with a temporary cursor."""
     cursors = cursors_on(store)
     await cursors.create("scratch", position)
     collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1))
@@ -54,7 +54,7 @@ async def collected(store: Store, position: int) -> None:
 
 
 async def test_a_cursor_lives() -> None:
-    """Made, moved, loaded by another process, and deleted."""
+    """A process creates, moves and deletes a cursor, and another process loads it."""
     store = await log_of([2] * 10)
     mine, yours = cursors_on(store), cursors_on(store)
     with pytest.raises(NoSuchCursor):
@@ -75,7 +75,10 @@ async def test_a_cursor_lives() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_cursor_that_is_not_there_is_not_deleted(protocol: str) -> None:
-    """Whoever misspells a name must not think that nothing holds the log back any more."""
+    """The deletion of a missing cursor raises NoSuchCursor.
+
+    A caller that misspells a name must not believe that the log is free to collect.
+    """
     logs = Logs(store=MemoryStore(), clock=CLOCK, writer="me")
     log = await logs.create("a", protocol=protocol)
     await log.append([b"1"])
@@ -91,7 +94,7 @@ async def test_a_cursor_that_is_not_there_is_not_deleted(protocol: str) -> None:
 
 
 async def test_chromas_cursors_are_loaded_and_moved() -> None:
-    """And stay readable to it: the same three fields, in its order."""
+    """Cursors of Chroma can be loaded and moved. They keep Chroma's three fields in its order."""
     store = await golden("c0_before_gc")
     cursors = cursors_on(store)
     witness = await cursors.load(INTRINSIC)
@@ -106,7 +109,7 @@ async def test_chromas_cursors_are_loaded_and_moved() -> None:
 
 
 async def test_who_comes_second_is_told() -> None:
-    """A witness that is out of date moves nothing, however close the two were."""
+    """A create or save with an outdated witness raises CursorMoved, even for the same position."""
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 3)
@@ -124,7 +127,10 @@ async def test_who_comes_second_is_told() -> None:
 
 
 async def test_no_two_writes_are_equal() -> None:
-    """Where an e-tag is a hash of the bytes, equal bytes would make an old witness true again."""
+    """Each write of a cursor has different bytes.
+
+    If an e-tag is a hash of the bytes, equal bytes would make an old witness valid again.
+    """
     store = await log_of([2])
     cursors, seen = cursors_on(store), set[bytes]()
     witness = await cursors.create("x", 1)
@@ -135,7 +141,10 @@ async def test_no_two_writes_are_equal() -> None:
 
 
 async def test_back_only_if_that_is_meant() -> None:
-    """A worker that restarts from an old state must not unread what others rely on as read."""
+    """A cursor moves back only with `allow_back`.
+
+    A worker that restarts from an old state must not move it back by accident.
+    """
     store = Metered(await log_of([2] * 10), clock=CLOCK)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 9)
@@ -149,7 +158,10 @@ async def test_back_only_if_that_is_meant() -> None:
 
 @pytest.mark.parametrize("position", [-1, 0, 22, 2**64])
 async def test_positions_outside_of_the_log_are_refused(position: int) -> None:
-    """One past the end would give away records before anybody could read them."""
+    """A cursor outside the log's positions is refused.
+
+    A cursor past the end would release records before any process reads them.
+    """
     store = Metered(await log_of([2] * 10), clock=CLOCK)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 21)
@@ -165,7 +177,10 @@ async def test_positions_outside_of_the_log_are_refused(position: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "a-b", "a/b", "a.b", "ä", "x\n"])
 async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
-    """One such object stops its collection for ever."""
+    """A cursor name that Chroma cannot list is refused.
+
+    One such object would stop Chroma's collection.
+    """
     cursors = cursors_on(await log_of([2]))
     for call in (cursors.create(name, 1), cursors.load(name), cursors.delete(name)):
         with pytest.raises(UsageError, match="cannot be the name of a cursor"):
@@ -173,7 +188,10 @@ async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
 
 
 async def test_what_is_gone_is_not_held() -> None:
-    """Nothing is written, and the error says where to start."""
+    """A cursor at a collected position raises PositionCollected and stores nothing.
+
+    The error names the oldest position.
+    """
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 15)
@@ -187,7 +205,10 @@ async def test_what_is_gone_is_not_held() -> None:
 
 
 async def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
-    """Its collector may have read the cursors already: it will not see this one."""
+    """A stored plan counts before its collector carries it out.
+
+    That collector may have read the cursors already, and would miss this one.
+    """
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 15)
@@ -203,7 +224,10 @@ async def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
 
 
 async def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
-    """In the other order a whole collection fits in between: no plan any more, an old manifest."""
+    """After its write, a cursor reads the plan first and the manifest second.
+
+    In the other order, a whole collection could happen between the two reads.
+    """
     inner = await log_of([2] * 10)
     store = Recorded(inner)
     cursors = cursors_on(store)
@@ -217,7 +241,10 @@ async def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
 
 
 async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> None:
-    """Whoever takes it over looks; until somebody deletes it, nothing more is collected."""
+    """A cursor whose writer died before its check raises PositionCollected when it is loaded.
+
+    It stops collections until it is deleted.
+    """
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     await collected(store, 9)
@@ -231,7 +258,10 @@ async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> N
 
 
 async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
-    """It may have been made before the cursor, and be taken away: that the cursor held is true."""
+    """The load of a cursor waits until a newer plan is carried out or discarded.
+
+    The plan may be older than the cursor, and then the cursor holds.
+    """
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     made = await cursors.create("x", 5)
@@ -250,7 +280,10 @@ async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
 
 
 async def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None:
-    """A single one would stop Chroma's listing. One that cannot be read stops ours: it may hold."""
+    """Foreign objects among the cursors are reported and skipped.
+
+    A cursor that cannot be read raises CorruptionError, because it may hold records.
+    """
     store = await log_of([2] * 3)
     cursors = cursors_on(store)
     await cursors.create("x", 2)
@@ -266,7 +299,7 @@ async def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None
 
 
 class Vanishing(MemoryStore):
-    """A store in which what was listed is gone by the time it is read."""
+    """A store in which a listed cursor disappears before it is read."""
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         async for entry in MemoryStore.list(self, prefix, after=after):
@@ -275,7 +308,7 @@ class Vanishing(MemoryStore):
 
 
 async def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> None:
-    """It was deleted; that is no failure."""
+    """A listing leaves out a cursor that is deleted during it."""
     store = Vanishing()
     await append(store, [2] * 3)
     cursors = cursors_on(store)
@@ -286,7 +319,10 @@ async def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> Non
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
-    """What was answered stands; what was refused for certain does not."""
+    """Lost answers leave no doubt about a witness.
+
+    An acknowledged write is stored, and a write refused as NOT_APPLIED is not.
+    """
     dice = random.Random(f"tests {seed}")
     inner = await log_of([2] * 10)
 
@@ -323,14 +359,17 @@ async def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
     writer=st.text(max_size=20),
 )
 def test_any_cursor_comes_out_as_it_went_in(position: int, epoch_us: int, writer: str) -> None:
-    """To the byte, also in words of any language."""
+    """A cursor with any fields and any text survives storage."""
     cursor = Cursor(position=position, epoch_us=epoch_us, writer=writer)
 
     assert decode_cursor(encode_cursor(cursor), where="x") == cursor
 
 
 async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
-    """A manifest cut short on its way says nothing of the cursor, which was written already."""
+    """A cursor whose check after the write fails reports UNKNOWN.
+
+    The cursor is already stored, and a manifest that was cut short proves nothing about it.
+    """
     store = await log_of([2] * 10)
     wrote: list[str] = []
 
@@ -347,7 +386,10 @@ async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
 
 
 async def test_cursors_are_read_side_by_side() -> None:
-    """Hundreds of readers have a cursor each, and every collection reads them all, twice."""
+    """A listing reads cursors concurrently.
+
+    Each of hundreds of readers has a cursor, and every collection reads them all twice.
+    """
     store = await log_of([2] * 10)
     names = [f"reader_{number:02}" for number in range(20)]
     for name in names:

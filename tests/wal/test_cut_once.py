@@ -1,6 +1,6 @@
-"""Whatever is done with a log, an object whose first read is cut short is damage to nobody.
+"""Operations on a log with one object cut short at its first read: none reports damage.
 
-What an operation does is held against what it does where nothing is cut.
+Each operation must have the same result as without the cut.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def wholes() -> dict[str, MemoryStore]:
 
 
 async def log_of(protocol: str) -> MemoryStore:
-    """Return a log "a" with all that there may be: a cursor, a plan, a snapshot left to lie.
+    """Return a log "a" with a cursor, a plan and an unnamed snapshot.
 
-    In a slot log streams, a pin that alone holds something, and records past the manifest, too.
+    A slot log also has streams, a pin that alone holds records, and records past the manifest.
     """
     store = MemoryStore()
     logs = logs_in(store)
@@ -157,7 +157,10 @@ async def done(work: Work, store: MemoryStore) -> object:
 async def test_what_is_cut_short_once_changes_nothing(
     wholes: dict[str, MemoryStore], protocol: str, name: str
 ) -> None:
-    """One object after the other: where all are cut at once, the first to fail hides the rest."""
+    """An object that is cut short at its first read changes no result.
+
+    The test cuts one object at a time, because the first failure would hide the others.
+    """
     work, whole = OPERATIONS[protocol][name], wholes[protocol]
     plain = CutsShort(copy_of(whole), only="")
     wanted = await done(work, plain)

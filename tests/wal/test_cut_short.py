@@ -1,4 +1,4 @@
-"""A body that is cut short on the way is damage to nobody: whoever reads it, reads it again."""
+"""Bodies that are cut short in transit: every reader reads again, and none reports damage."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from tidelog.store.port import Object
 
 
 async def written(kind: Kind) -> MemoryStore:
-    """Return a log of several writers, with snapshots, and with records past its manifest."""
+    """Return a log of several writers, with snapshots and with records past its manifest."""
     store = MemoryStore()
     await kind.make(store)
     for name in ("one", "two"):
         async with kind.writer(store, name=name, batch_bytes=1) as writer:
             for number in range(12):
                 await writer.append([b"%d" % number])
-    last = kind.writer(store, name="three")  # Which dies, and rolls nothing up.
+    last = kind.writer(store, name="three")  # It crashes without a roll-up.
     await last.append([b"past the manifest"])
     return store
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_log_is_opened_and_appended_to(kind: Kind) -> None:
-    """The writer needs its manifest, and all that lies past it."""
+    """A writer opens a log and appends although each first read is cut short.
+
+    It reads the manifest and all objects past it.
+    """
     store = await written(kind)
 
     async with kind.writer(CutsShort(store), name="four") as writer:
@@ -37,7 +40,10 @@ async def test_a_log_is_opened_and_appended_to(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_all_is_read_and_nothing_told(kind: Kind) -> None:
-    """Scrub wakes people: what it tells of lies damaged in the store."""
+    """A scrub and a scan read everything and report no problem.
+
+    An alert from a scrub must mean damage in the store.
+    """
     store = await written(kind)
 
     found = await kind.scrub(cutting := CutsShort(store))
@@ -50,7 +56,7 @@ async def test_all_is_read_and_nothing_told(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_what_lies_damaged_is_told(kind: Kind) -> None:
-    """However often it is read."""
+    """A scrub and a scan report an object that is damaged in the store."""
     store = await written(kind)
     prefix = "epoch/" if kind is SLOTS else "log/"
     key = [key for key in sorted(store.objects) if key.startswith(prefix)][5]  # No fence.

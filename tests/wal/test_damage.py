@@ -1,4 +1,4 @@
-"""Damage: whatever is changed, cut or lost of a log, scrub tells, and no read gives it out."""
+"""Damaged logs: a scrub reports changed, cut and lost objects. No read returns changed records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tidelog.wal.format.snapshot import decode_snapshot
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.scrub.tree_scrub import scrub
 
-# A manifest, a fragment; and one with snapshots, cursors, and a plan of what to collect.
+# A log of a manifest and a fragment, and one with snapshots, cursors and a collection plan.
 TINY, TREE = "a_tiny", "c1_gc_phase1"
-STRIDE = 3  # One byte of so many of a fragment is changed; tests/fuzz changes others.
+STRIDE = 3  # Every third byte of a fragment is changed; tests/fuzz changes others.
 
 
 def reader_over(log: Bytes) -> Wal3Reader:
@@ -30,7 +30,10 @@ def reader_over(log: Bytes) -> Wal3Reader:
 
 
 def meaning(key: str, data: bytes) -> Any:
-    """Return what an object says, but for who wrote a manifest last, which nothing else tells."""
+    """Return the content of an object.
+
+    The last writer of a manifest is left out, because no other object has it.
+    """
     if key != MANIFEST:
         return data
     found = decode_manifest(data)
@@ -38,9 +41,11 @@ def meaning(key: str, data: bytes) -> Any:
 
 
 def test_every_bit_of_a_small_log_counts() -> None:
-    """One is flipped in each byte of the manifest, and in every third of the rest.
+    """A scrub reports a flipped bit, or the bit has no meaning.
 
-    Scrub tells of it, or it means the same; no read gives a changed record.
+    No read returns a changed record.
+
+    The test flips a bit in each byte of the manifest, and in every third byte of the rest.
     """
     log = objects(TINY)
     whole = look(log).rows
@@ -56,7 +61,7 @@ def test_every_bit_of_a_small_log_counts() -> None:
     for place in silent.pop(MANIFEST, set()):
         assert meaning(MANIFEST, flip(manifest, place)) == meaning(MANIFEST, manifest), place
     (fragment,) = (key for key in log if key != MANIFEST)
-    # Parquet's own words about a file that its reader does not need: names of writers, statistics.
+    # Parquet's own metadata that its reader ignores, such as names of writers and statistics.
     assert len(silent.pop(fragment, set())) < len(log[fragment]) / STRIDE / 2
     assert not silent
 
@@ -64,7 +69,10 @@ def test_every_bit_of_a_small_log_counts() -> None:
 @pytest.mark.parametrize("kind", ["lost", "cut", "empty", "doubled"])
 @pytest.mark.parametrize("name", [TINY, TREE])
 def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
-    """But for those that a log can be without: cursors, and what it does not name."""
+    """A scrub reports every lost, cut, empty or doubled object.
+
+    It reports no lost cursor or plan and no object that the log does not name.
+    """
     log = objects(name)
     unnamed = set(look(log).unnamed)
     for key, data in log.items():
@@ -83,7 +91,10 @@ def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
 
 
 def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
-    """Each is whole; only they are not where they belong."""
+    """A scrub reports two fragments, or two snapshots, with exchanged places.
+
+    Each is valid by itself.
+    """
     log = objects(TREE)
     for folder in ("log/", "snapshot/"):
         one, other = sorted(key for key in log if key.startswith(folder))[:2]
@@ -94,7 +105,7 @@ def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
 
 
 def test_everything_wrong_is_told_at_once() -> None:
-    """Who repairs a log wants the whole list."""
+    """A scrub reports all problems at once, because a repair needs the whole list."""
     log = objects("b_snapshots")
     fragments = sorted(key for key in log if key.startswith("log/"))
     changed = {**log}
@@ -110,7 +121,7 @@ def test_everything_wrong_is_told_at_once() -> None:
 
 
 def test_a_snapshot_that_points_at_itself_ends_a_read() -> None:
-    """wal3's own reader would go round for ever."""
+    """A read ends at a snapshot that points at itself. wal3's own reader would loop."""
     log = objects("b_snapshots")
     manifest = decode_manifest(log[MANIFEST])
     pointer = manifest.snapshots[0]
@@ -124,7 +135,10 @@ def test_a_snapshot_that_points_at_itself_ends_a_read() -> None:
 
 
 def test_a_snapshot_in_place_of_one_that_it_names_is_told() -> None:
-    """Whoever follows it comes to the same place again: scrub too has to end."""
+    """A scrub reports a snapshot in place of one below it, and ends.
+
+    Each step down would reach the same snapshot again.
+    """
     log = objects("b_snapshots")
     above = decode_manifest(log[MANIFEST]).snapshots[0].path
     below = next(pointer.path for pointer in decode_snapshot(log[above], where=above).snapshots)

@@ -1,4 +1,4 @@
-"""Deletions at a pace: no more objects a second than was said, in order, and all of them."""
+"""Paced deletions: at most this many objects a second, in order, and all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.wal.slot_log import SlotLog
 
 
 class Timed(MemoryStore):
-    """A store that notes when each object was deleted; after ``fails_at`` of them it is gone."""
+    """A store that records the time of each deletion, and fails after ``fails_at`` of them."""
 
     clock: OneThread
     fails_at: int = 2**63
@@ -41,7 +41,10 @@ def timed() -> Timed:
 
 @given(count=st.integers(0, 60), per_second=st.floats(0.001, 1_000))
 def test_what_is_deleted_together_is_a_tenth_of_a_second(count: int, per_second: float) -> None:
-    """Nothing twice, nothing left out, none before its turn."""
+    """A batch of deletions covers a tenth of a second.
+
+    Batches keep the order, and omit and repeat nothing.
+    """
     keys = [str(number) for number in range(count)]
     batches = Pace(per_second=per_second).batches(keys)
 
@@ -51,7 +54,7 @@ def test_what_is_deleted_together_is_a_tenth_of_a_second(count: int, per_second:
 
 @pytest.mark.parametrize("per_second", [0, -1, float("nan"), float("inf"), 1e-9])
 def test_a_pace_that_is_none_is_refused(per_second: float) -> None:
-    """Before anything is deleted."""
+    """A wrong pace raises UsageError when it is built."""
     with pytest.raises(UsageError, match="objects per second"):
         Pace(per_second=per_second)
 
@@ -60,7 +63,10 @@ def test_a_pace_that_is_none_is_refused(per_second: float) -> None:
 async def test_forty_objects_take_as_long_as_is_said(
     per_second: float | None, seconds: float
 ) -> None:
-    """The first go at once, and nobody waits after the last."""
+    """Forty objects take the time of their pace.
+
+    The first ones are deleted at once, and no wait follows the last.
+    """
     store = timed()
     keys = [f"{number:02}" for number in range(40)]
     await delete_all(store, keys, clock=store.clock, pace=Pace(per_second=per_second))
@@ -70,7 +76,11 @@ async def test_forty_objects_take_as_long_as_is_said(
 
 
 async def test_a_collection_deletes_at_its_pace_oldest_first_and_goes_on_after_a_death() -> None:
-    """The plan stands until all is gone; readers and cursors see the newer manifest meanwhile."""
+    """A collection deletes the oldest objects first, at its pace.
+
+    After a failure the next collection continues, and readers and cursors already use the new
+    manifest.
+    """
     store = timed()
     await log_of(store, "a", 12)
     within = Within(store, "log/a")

@@ -1,4 +1,4 @@
-"""Destroying logs: what is left, who is told, and that nobody who shares loses anything."""
+"""Destruction of logs: the remains, the errors of other processes, and the forks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from tidelog.wal.read.head import load_head
 
 
 async def test_a_destroyed_log_leaves_its_fences() -> None:
-    """They keep a writer who slept through it from taking an empty slot for its own."""
+    """A destroyed log keeps its fences, its tombstone and its plan.
+
+    The fences stop a suspended writer from taking an empty slot for its own.
+    """
     store = MemoryStore()
     await log_of(store, "a", 6)
     shelf = shelf_on(store)
@@ -55,12 +58,15 @@ async def test_a_destroyed_log_leaves_its_fences() -> None:
     with pytest.raises(NameTaken, match="names are not reused"):
         await shelf.create("a")
     await shelf.destroy("a", grace_us=0)
-    # What the sleeper left, maybe snapshots of a roll-up, is gone.
+    # This deletes objects that the suspended writer left, such as snapshots of a roll-up.
     assert await keys_in(store, "log/a/") == left
 
 
 async def test_a_destroyed_log_lets_go_of_its_pins() -> None:
-    """Nobody could any more; and a fork's own pins held what it shares."""
+    """A destroyed log releases its pins, and those of a fork in its source.
+
+    No other process could release them later.
+    """
     store = MemoryStore()
     await log_of(store, "a", 9)
     shelf = shelf_on(store)
@@ -78,7 +84,10 @@ async def test_a_destroyed_log_lets_go_of_its_pins() -> None:
 
 
 async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
-    """It is told that the name is taken; and its source may be destroyed."""
+    """A fork that loses its name to another log raises NameTaken and releases its pin.
+
+    Its source can then be destroyed.
+    """
     store = MemoryStore()
     await log_of(store, "a", 9)
     made: list[Log] = []
@@ -96,7 +105,10 @@ async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> Non
 
 
 async def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() -> None:
-    """Whoever destroyed its source had looked for forks a moment before."""
+    """A fork that is made just before the tombstone of its source keeps the shared objects.
+
+    The destroyer looked for forks before that.
+    """
     store, forked = MemoryStore(), list[Log]()
     await log_of(store, "a", 14)
     before_it = await contents(store, "a")
@@ -117,10 +129,13 @@ async def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() 
 async def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has seen the log as it was, and would name what is gone."""
+    """A fork fails if its source is destroyed before its pin is sure.
+
+    Its manifest would name deleted objects.
+    """
 
     async def none(*_: object) -> None:
-        """Take the log for one without forks: the pin is not there yet."""
+        """Find no forks, as if the pin did not exist yet."""
 
     monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
@@ -142,10 +157,13 @@ async def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
 async def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever destroys had read that it was not; the fork came about since."""
+    """A pin that becomes sure during the destruction of its log is kept.
+
+    The destroyer read it before, and the fork was made since.
+    """
 
     async def none(*_: object) -> None:
-        """Take the log for one without forks: the pin is not there yet."""
+        """Find no forks, as if the pin did not exist yet."""
 
     monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
@@ -181,7 +199,10 @@ async def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
 
 
 async def test_a_log_in_wal3s_form_goes_whole() -> None:
-    """What is not of a log stops it before anything is deleted."""
+    """A log in wal3's form is deleted whole.
+
+    A foreign object in its folder stops the destruction before any deletion.
+    """
     store = MemoryStore()
     await log_of(store, "a", 6, protocol="manifest")
     await store.put("log/a/notes.txt", b"?")
@@ -199,7 +220,10 @@ async def test_a_log_in_wal3s_form_goes_whole() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
-    """Its name is taken first: to destroy it again finishes it, and it is never half a log."""
+    """The destroyer of a wal3 log may die at any request, and a second destruction completes it.
+
+    The tombstone comes first, so no reader sees half a log.
+    """
     start = MemoryStore()
     await log_of(start, "a", 5, protocol="manifest")
     before = await contents(start, "a")
@@ -217,7 +241,7 @@ async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool
 
 
 async def test_slots_without_a_manifest_are_not_destroyed() -> None:
-    """They can be made a log again."""
+    """A log of slots without a manifest is not destroyed, because it can be rebuilt."""
     store = MemoryStore()
     await log_of(store, "a", 3)
     await store.delete([f"log/a/{MANIFEST}"])
@@ -229,7 +253,10 @@ async def test_slots_without_a_manifest_are_not_destroyed() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
-    """To destroy it again finishes it; in between it reads as it was, or is gone."""
+    """The destroyer may die at any request, and a second destruction completes it.
+
+    Until then a reader sees the whole log or NoSuchLog.
+    """
     start = MemoryStore()
     await log_of(start, "a", 9)
     before = await contents(start, "a")
@@ -250,7 +277,10 @@ async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_no_log_comes_to_lie_where_another_is_being_destroyed(protocol: str) -> None:
-    """Whoever destroys waits a grace, and then deletes what is there: it would be the new log's."""
+    """A log under destruction keeps its name taken.
+
+    Otherwise the destroyer would delete a new log of that name after its grace.
+    """
     store = MemoryStore()
     await log_of(store, "a", 3, protocol="manifest")
     tried: list[str] = []
@@ -266,7 +296,7 @@ async def test_no_log_comes_to_lie_where_another_is_being_destroyed(protocol: st
             await super().sleep(duration_us)
 
     await log_of(store, "other", 2)
-    for _ in range(2):  # The second finds a log that was destroyed.
+    for _ in range(2):  # The second run finds a destroyed log.
         await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
     assert len(tried) == 2
     assert set(await keys_in(store, "log/a/")) == {f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"}
@@ -274,7 +304,10 @@ async def test_no_log_comes_to_lie_where_another_is_being_destroyed(protocol: st
 
 @pytest.mark.parametrize("how", ["fork", "copy to slots", "copy to wal3's form"])
 async def test_what_is_being_made_is_destroyed_and_its_maker_is_told(how: str) -> None:
-    """Else a manifest would come to name what was deleted, and be told as made."""
+    """A fork or copy whose target is destroyed before its manifest raises NameTaken.
+
+    Otherwise its manifest would name deleted objects.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     destroyed: list[str] = []
@@ -300,7 +333,10 @@ async def test_what_is_being_made_is_destroyed_and_its_maker_is_told(how: str) -
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("kind", ["cursor", "fragment", "snapshot", "slot"])
 async def test_no_log_is_made_over_what_is_left_of_another(kind: str, protocol: str) -> None:
-    """A cursor would hold what it never read; a fragment be brought in; slots could be rebuilt."""
+    """A new log is not created over objects of an old one.
+
+    An old cursor would hold records, a fragment would be included, and slots could be rebuilt.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12, protocol="manifest" if kind == "fragment" else "slot")
     await (await shelf_on(store).open("a")).create_cursor("c", 2)
@@ -316,7 +352,10 @@ async def test_no_log_is_made_over_what_is_left_of_another(kind: str, protocol: 
 
 
 async def test_what_chromas_writer_goes_on_with_is_not_deleted() -> None:
-    """Its code passes over what makes a tombstone: to it the log is empty, and goes on."""
+    """A destruction stops if Chroma's writer has continued the log during the grace.
+
+    Chroma's code ignores the tombstone and finds an empty log.
+    """
     store = MemoryStore()
     await log_of(store, "a", 3, protocol="manifest")
     left: list[str] = []

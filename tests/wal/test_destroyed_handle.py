@@ -1,4 +1,4 @@
-"""Handles that were open when their log was destroyed: each says so, whatever it is asked."""
+"""Open handles of a destroyed log: each operation raises an error that reports the destruction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def drained(tables: AsyncIterator[pa.Table]) -> None:
         pass
 
 
-# Of each handle: the log, a cursor of it and a fragment, as they were before.
+# Each operation gets the log, and its cursor and fragment from before the destruction.
 OPERATIONS: Final[dict[str, Callable[[Log, Witness, Fragment], Awaitable[Any]]]] = {
     "bounds": lambda log, *_: log.bounds(),
     "scan": lambda log, *_: drained(log.scan()),
@@ -59,7 +59,7 @@ OF_SLOTS_ALONE: Final = {"streams", "open_stream", "seal"}
 async def test_a_handle_says_that_its_log_was_destroyed(
     protocol: str, *, has_written: bool
 ) -> None:
-    """It is no empty log, none whose records were collected, and none that was merely sealed."""
+    """An operation on a destroyed log never reports an empty, collected or merely sealed log."""
     store = MemoryStore()
     await log_of(store, "a", 12, protocol=protocol)
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
@@ -85,7 +85,7 @@ async def test_a_handle_says_that_its_log_was_destroyed(
 
 
 async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
-    """A log is destroyed under its writer: an append was durable, or is told as not applied."""
+    """An append before the destruction succeeds, and one after it reports NOT_APPLIED."""
     store = MemoryStore()
     await log_of(store, "a", 3)
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
@@ -98,7 +98,10 @@ async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
 
 
 async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
-    """In wal3's form a fragment is stored before anybody looks, under a number of the old log."""
+    """A fragment that a suspended writer stored after the destruction enters no other log.
+
+    In wal3's form a writer stores it before it reads the manifest, under a number of the old log.
+    """
     store = MemoryStore()
     await log_of(store, "a", 2, protocol="manifest")
     sleeper = await shelf_on(store).open("a", batching=BATCHING)
@@ -115,7 +118,10 @@ async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
 
 
 async def test_a_reader_that_loses_its_log_half_way_says_so() -> None:
-    """Not that the records were collected: there is nowhere to go on from."""
+    """A reader whose log is destroyed during a scan raises NoSuchLog.
+
+    PositionCollected would be wrong, because no position remains.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     gone: list[str] = []

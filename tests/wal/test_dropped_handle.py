@@ -1,4 +1,4 @@
-"""Handles that nobody closed: no task stays behind, and the loop has nothing to complain of."""
+"""Handles that are never closed: no task remains, and the event loop reports no error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def writers() -> list[asyncio.Task[Any]]:
 
 @asynccontextmanager
 async def without_complaints() -> AsyncIterator[None]:
-    """Fail if a writer's task is left at the end of the body, or the loop was told of an error."""
+    """Fail if a writer's task remains after the body, or if the loop reported an error."""
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     yield
@@ -44,7 +44,10 @@ async def read(log: Log) -> list[Any]:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_handle_that_is_dropped_ends_its_task(protocol: str) -> None:
-    """What was appended is written first, though whoever appended it has gone, too."""
+    """The task of a dropped handle ends.
+
+    It first writes pending appends, also those whose caller is gone.
+    """
     store, clock = MemoryStore(), SwiftClock()
     log = await create_log(store, name="x", clock=clock, writer="w", protocol=protocol)
     async with without_complaints():
@@ -61,7 +64,7 @@ async def test_a_handle_that_is_dropped_ends_its_task(protocol: str) -> None:
 
 
 async def test_a_log_that_is_sealed_keeps_no_task() -> None:
-    """Nothing more can come of it, whether anybody closes the handle or not."""
+    """A sealed log keeps no task, with or without a close."""
     store, clock = MemoryStore(), SwiftClock()
     log = await create_log(store, name="x", clock=clock, writer="w")
     await (await open_log(store, name="x", clock=clock, writer="other")).seal()
@@ -74,7 +77,10 @@ async def test_a_log_that_is_sealed_keeps_no_task() -> None:
 
 
 def test_a_log_that_another_loop_writes_says_so() -> None:
-    """It would wait for what nobody in this loop is woken for, and then blame the store."""
+    """A call from another event loop raises HandleError.
+
+    Otherwise it would wait without a wake-up, and then blame the store.
+    """
     store, clock, ours = MemoryStore(), SwiftClock(), asyncio.new_event_loop()
     batching = Batching(patience_us=1_000_000)
     made = create_log(store, name="x", clock=clock, writer="w", batching=batching)

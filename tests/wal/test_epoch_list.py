@@ -1,4 +1,4 @@
-"""Old epochs leave the manifest: nothing of them is forgotten, and its size stays."""
+"""Lists of old epochs: the manifest stays small, and no epoch is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain_of(first_slots: list[int]) -> Chain:
 
 
 async def opened(steps: list[int], *, epochs_max: int, lists_max: int) -> tuple[Chain, MemoryStore]:
-    """Return the chain of a log that was opened again and again, shortened at each roll-up."""
+    """Return the chain of a log that was opened repeatedly, shortened at each roll-up."""
     store, chain, slot = MemoryStore(), chain_of([1]), 1
     for step in steps:
         slot += step
@@ -54,7 +54,10 @@ async def opened(steps: list[int], *, epochs_max: int, lists_max: int) -> tuple[
 async def test_what_is_told_of_epochs_is_the_same_as_if_all_were_listed(
     steps: list[int], epochs_max: int, lists_max: int
 ) -> None:
-    """By whoever reads the lists; and a few hold for any number of epochs."""
+    """Answers about epochs are the same as if the manifest listed all of them.
+
+    The manifest keeps a bounded number, and readers load the lists.
+    """
     slots = [1]
     for step in steps:
         slots.append(slots[-1] + step)
@@ -72,7 +75,7 @@ async def test_what_is_told_of_epochs_is_the_same_as_if_all_were_listed(
 
 
 async def test_ten_thousand_openings_leave_a_small_manifest() -> None:
-    """Its size does not follow their number."""
+    """Ten thousand openings leave a small manifest."""
     chain, store = await opened([0] * 10_000, epochs_max=32, lists_max=16)
     manifest = Manifest(writer="w", chain=chain)
     data = encode_manifest(manifest)
@@ -83,7 +86,10 @@ async def test_ten_thousand_openings_leave_a_small_manifest() -> None:
 
 
 async def test_a_list_that_was_changed_or_lost_is_told() -> None:
-    """Whether a slot's records are in the log can hang on it."""
+    """A changed or lost list of epochs raises CorruptionError.
+
+    It may decide if a slot's records belong to the log.
+    """
     chain, store = await opened([1] * 40, epochs_max=4, lists_max=3)
     path = chain.past[-1].path
     data = store.objects[path].data
@@ -98,7 +104,10 @@ async def test_a_list_that_was_changed_or_lost_is_told() -> None:
 
 
 async def test_an_epoch_older_than_all_that_are_listed_has_been_passed() -> None:
-    """An opener that slept through so many others starts over; it has nothing to believe."""
+    """An epoch older than all listed ones is over.
+
+    An opener that was suspended for so long starts again.
+    """
     chain, _ = await opened([1] * 40, epochs_max=4, lists_max=3)
     manifest = Manifest(writer="w", initial_seq_no=41, initial_offset=41, chain=chain)
     old = chain_of([1, 2]).epochs[1]
@@ -108,7 +117,10 @@ async def test_an_epoch_older_than_all_that_are_listed_has_been_passed() -> None
 
 
 def test_the_epoch_of_a_slot_is_the_last_that_begins_there() -> None:
-    """Several may begin at one slot: those before wrote nothing."""
+    """The last epoch that begins at a slot owns it.
+
+    Earlier epochs that begin there wrote nothing.
+    """
     chain = replace(chain_of([1, 4, 4, 9]), seal=Seal(slot=9))
 
     assert [chain.of(slot).number for slot in (1, 3, 4, 8, 9, 20)] == [0, 0, 2, 2, 3, 3]

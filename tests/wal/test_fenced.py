@@ -1,4 +1,4 @@
-"""Writers that lose sight of the store end no epoch but their own, and know what they sent."""
+"""Writers that lose the store: they end no epoch but their own, and know what they sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore
 
 ONCE = Resend(attempts=1)
-LONG_S = 20.0  # Far more than anything here waits for, on a machine that is busy.
+LONG_S = 20.0  # Far longer than any wait here, even on a busy machine.
 
 
 async def outcome_of(call: Awaitable[object]) -> Outcome:
@@ -26,9 +26,9 @@ async def outcome_of(call: Awaitable[object]) -> Outcome:
 
 
 class Cut:
-    """A way to a store that is cut: requests get no answer, and do not arrive.
+    """A connection to a store that fails requests while it is cut.
 
-    After so many of them it is whole again, and ``healed`` was awaited before.
+    After ``requests_max`` failures it works again. It awaits ``healed`` before.
     """
 
     def __init__(self, prefix: str = "", *, requests_max: int = 10**9) -> None:
@@ -42,7 +42,7 @@ class Cut:
         if not self.is_cut or not key.startswith(self.prefix):
             return
         self.left -= 1
-        async with self._healing:  # Meanwhile nobody runs out of patience.
+        async with self._healing:  # No request fails during this time.
             if not self.left and self.healed is not None:
                 await self.healed()
                 self.is_cut = False
@@ -53,7 +53,10 @@ class Cut:
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 @pytest.mark.parametrize("requests", [1, 4, 10**9])
 async def test_who_was_fenced_never_fences_their_successor(closed: bool, requests: int) -> None:
-    """Neither while they are in doubt of a put, nor later, when they are asked to append."""
+    """A fenced writer never fences its successor.
+
+    This holds while a put is in doubt and at later appends.
+    """
     way = Cut(requests_max=requests)
     await make_slots(inner := MemoryStore())
     one = slot_writer(Interposed(inner, before=way), name="one")
@@ -88,7 +91,10 @@ async def test_who_was_fenced_never_fences_their_successor(closed: bool, request
 
 
 async def test_a_writer_goes_on_over_its_own_fences() -> None:
-    """Of which it may not know whether they stand: the names are kept from before they are sent."""
+    """A writer continues over its own fences, even if their answers were lost.
+
+    It records their names before it sends them.
+    """
     way = Cut("epoch/")
     await make_slots(inner := MemoryStore())
 
@@ -122,7 +128,10 @@ def _cut_reads(way: Cut) -> Callable[[str, str], Awaitable[None]]:
 
 
 async def test_what_cannot_be_opened_was_not_sent() -> None:
-    """Fences may be in doubt; of the records themselves nothing has left."""
+    """An append whose epoch cannot be opened reports NOT_APPLIED.
+
+    Its fences may be in doubt, but its records were never sent.
+    """
     way = Cut("epoch/")
     way.is_cut = True
     await make_slots(inner := MemoryStore())

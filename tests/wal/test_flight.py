@@ -1,4 +1,4 @@
-"""Puts under way: what may be acknowledged, by the definition, in any order of answers."""
+"""The window of sent slots: the acknowledged slots follow the definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fe
 def test_only_an_unbroken_run_is_acknowledged(
     base: int, kinds: list[str], data: st.DataObject
 ) -> None:
-    """All slots below the first that is not known to hold data, and never one past a fence."""
+    """A writer acknowledges all slots below the first one without data, and none past a fence."""
     flight = SendWindow(base, base)
     for _ in kinds:
         flight = launch(flight)
@@ -40,7 +40,10 @@ def test_only_an_unbroken_run_is_acknowledged(
 
 @given(alpha=st.integers(1, 5), answers=st.lists(st.integers(0, 10), max_size=30))
 def test_no_more_than_alpha_are_under_way(alpha: int, answers: list[int]) -> None:
-    """Counted from the first that is not settled, so that an opener's burst of alpha is enough."""
+    """At most alpha slots are in flight.
+
+    The count starts at the first open slot, so that an opener's burst of alpha fences is enough.
+    """
     flight = SendWindow(1, 1)
     for number in answers:
         while flight.has_room(alpha):

@@ -1,4 +1,4 @@
-"""Forks whose pin was let go of while they were made: nobody is left with half a log."""
+"""Forks whose pin is released while they are made: no process keeps half a log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidelog.wal.slot_protocol.fencing import make_log
 
 
 async def let_go(store: MemoryStore) -> None:
-    """Take the maker of the fork ``b`` of ``a`` for dead: its pin goes, and what it held."""
+    """Release the pin of the fork ``b`` of ``a``, as if its maker had died. Collect its records."""
     source = await shelf_on(store).open("a")
     await source.release_pin("b", force=True)
     await source.create_cursor("x", 9)
@@ -39,7 +39,7 @@ async def let_go(store: MemoryStore) -> None:
 
 
 def meddled(store: MemoryStore, when: str, act: Callable[[], Awaitable[None]]) -> Interposed:
-    """Return the store; once, before or after the fork's manifest is stored, something happens."""
+    """Return a store with a hook. It runs once, before or after the put of the fork's manifest."""
     done: list[str] = []
 
     async def once(op: str, key: str) -> None:
@@ -52,7 +52,10 @@ def meddled(store: MemoryStore, when: str, act: Callable[[], Awaitable[None]]) -
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
-    """What it shares may be gone, whichever came first: its manifest, or the release."""
+    """A fork whose pin is released before or after its manifest is undone.
+
+    Its shared objects may be deleted.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
 
@@ -67,7 +70,10 @@ async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
 
 
 async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -> None:
-    """Their records are its own, and stay readable: nobody deletes what was acknowledged."""
+    """A fork that other writers appended to is sealed, and its maker gets OutcomeUnknown.
+
+    Their acknowledged records stay readable.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
 
@@ -87,7 +93,10 @@ async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -
 
 
 async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
-    """It let go of what it does not need itself: that is no reason to undo it."""
+    """A fork that is collected at once is valid.
+
+    The collection shrinks the fork's pin, which is no reason to undo the fork.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
 
@@ -102,9 +111,11 @@ async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
 
 
 async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
-    """It lets go of its pin; snapshots that it stored are named by nothing, nor found by others.
+    """The destruction of a failed fork's name deletes its remains.
 
-    A manifest of the name that is stored just before keeps whoever would destroy them away.
+    No manifest names these snapshots.
+
+    A manifest that is stored just before the tombstone stops the destruction.
     """
     store = MemoryStore()
     await log_of(store, "a", 12)
@@ -132,7 +143,7 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
 
 
 async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
-    """Else its source could not be destroyed, for the sake of a log that there is not."""
+    """A fork that fails releases its pin. Otherwise its source could not be destroyed."""
     store = MemoryStore()
     await log_of(store, "a", 12)
 
@@ -146,7 +157,7 @@ async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
 
 
 async def kill_a_fork(store: MemoryStore) -> None:
-    """Leave a sure pin for the fork ``b`` of ``a``, and no fork."""
+    """Leave a sure pin for the fork ``b`` of ``a``, but no fork."""
     await log_of(store, "a", 12)
     death = DiesWriting(number=2, landed=False)
     with pytest.raises(TidelogError):
@@ -157,7 +168,10 @@ async def kill_a_fork(store: MemoryStore) -> None:
 
 
 async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
-    """It pins the records of now, for the log went on, and releases the pin of the first call."""
+    """A second call completes a fork that was killed.
+
+    It pins the current records and releases the pin of the first call.
+    """
     store = MemoryStore()
     await kill_a_fork(store)
     await append(store, "a", 1)
@@ -175,7 +189,10 @@ async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
-    """The first one may live yet: its manifest decides, and the other releases only its own pin."""
+    """Of two concurrent forks with one name, the first manifest wins.
+
+    The loser releases only its own pin.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
 
@@ -215,7 +232,10 @@ async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
 
 
 async def test_a_pin_of_a_user_keeps_its_name() -> None:
-    """It holds for no fork, so no fork may take it for one that was killed."""
+    """A fork never takes over the pin of a user that has its name.
+
+    That pin belongs to no killed fork.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     source = await shelf_on(store).open("a")
@@ -227,7 +247,7 @@ async def test_a_pin_of_a_user_keeps_its_name() -> None:
 
 
 async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
-    """Each killed call may leave one."""
+    """A release of a killed fork releases all its pins. Each killed call may leave one."""
     store = MemoryStore()
     await kill_a_fork(store)
     death = DiesWriting(number=2, landed=False)
@@ -242,7 +262,10 @@ async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
 
 @pytest.mark.parametrize("is_destroyed", [False, True])
 async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> None:
-    """The name of a killed fork may belong to another log by now."""
+    """A pin is released if the log of its name shares nothing.
+
+    Another log may have the name of a killed fork.
+    """
     store = MemoryStore()
     await kill_a_fork(store)
     await shelf_on(store).create("b")
@@ -255,7 +278,7 @@ async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> Non
 
 
 async def test_a_log_is_destroyed_whole_though_its_fork_was_killed() -> None:
-    """No log reads what that pin holds, so it neither stops the destruction nor keeps a record."""
+    """A pin of a killed fork neither stops the destruction of its source nor keeps records."""
     store = MemoryStore()
     await kill_a_fork(store)
 
@@ -265,7 +288,10 @@ async def test_a_log_is_destroyed_whole_though_its_fork_was_killed() -> None:
 
 
 async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> None:
-    """The fork was acknowledged, so no record of it may be lost."""
+    """A release is refused if the fork becomes a log during it.
+
+    The fork was acknowledged, so its records must stay.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     held, go_on = asyncio.Event(), asyncio.Event()
@@ -291,7 +317,7 @@ async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> N
 
 
 async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
-    """It was written to, so it is a log, and its manifest can be made again."""
+    """A fork that lost its manifest keeps its pin. It has records, so it can be rebuilt."""
     store = MemoryStore()
     await log_of(store, "a", 12)
     await shelf_on(store).fork("a", "b")

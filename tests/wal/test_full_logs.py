@@ -1,4 +1,4 @@
-"""Logs whose counters are at their ends: they refuse records before anything is stored."""
+"""Logs whose counters are at their limits: they refuse records before they store anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_bytes(manifest: Manifest, count: int) -> Manifest:
 
 
 async def begun(kind: Kind, change: Change) -> MemoryStore:
-    """Return an empty log whose manifest is changed, as a collection leaves it."""
+    """Return an empty log with a changed manifest, as a collection leaves it."""
     store = MemoryStore()
     await kind.make(store)
     manifest = decode_manifest((await store.get(MANIFEST)).data)
@@ -75,7 +75,10 @@ FULL = [
 async def test_a_full_log_refuses_an_append_before_it_stores_anything(
     kind: Kind, change: Change
 ) -> None:
-    """An acknowledged append with such a number makes the log unreadable."""
+    """An append to a full log raises UsageError and stores nothing.
+
+    An acknowledged append with such a number would make the log unreadable.
+    """
     store = await begun(kind, change)
     before = await keys_of(store)
     for _ in range(2):
@@ -103,7 +106,7 @@ async def test_a_full_log_refuses_an_append_before_it_stores_anything(
 async def test_the_last_records_of_a_log_stay_readable(
     kind: Kind, change: Change, first: int
 ) -> None:
-    """A log takes records up to its end, and no counter in its objects exceeds it."""
+    """A log accepts records up to its limit, and they stay readable."""
     store = await begun(kind, change)
     for number in range(2):
         log = await opened(store)
@@ -120,7 +123,7 @@ async def test_the_last_records_of_a_log_stay_readable(
 
 
 async def test_a_writer_goes_on_after_an_append_that_does_not_fit() -> None:
-    """A smaller append still fits, by the same handle."""
+    """After an append that does not fit, the same handle accepts a smaller one."""
     for kind in (SLOTS, WAL3):
         store = await begun(kind, lambda m: replace(m, initial_offset=2**63 - 2))
         log = await opened(store)
@@ -133,7 +136,7 @@ async def test_a_writer_goes_on_after_an_append_that_does_not_fit() -> None:
 
 
 async def test_a_full_log_can_be_sealed() -> None:
-    """The fences of a seal have slots above the last one of a record."""
+    """A full log can be sealed. The fences of a seal use slots above the last record."""
     for change in (
         lambda m: at_slot(m, 2**63),
         lambda m: replace(m, initial_offset=2**63),
@@ -149,7 +152,10 @@ async def test_a_full_log_can_be_sealed() -> None:
 
 
 async def test_a_full_log_can_be_collected() -> None:
-    """The manifest of an empty log names the number of the fragment to come."""
+    """A full log can be collected.
+
+    The manifest of an empty log names the number of the next fragment.
+    """
     store = await begun(WAL3, lambda m: replace(m, initial_seq_no=2**64 - 2))
     log = await opened(store)
     await log.append([b"one"])
@@ -164,7 +170,10 @@ async def test_a_full_log_can_be_collected() -> None:
 
 
 async def test_a_seal_that_no_reader_accepts_is_refused() -> None:
-    """No slot comes after 2^64-1, and a fence names the slot after it."""
+    """A seal at the last slot is refused.
+
+    A fence names the slot after it, and no slot follows 2^64-1.
+    """
     store = await begun(SLOTS, lambda m: at_slot(m, 2**64 - 1))
     before = await keys_of(store)
     with pytest.raises(UsageError, match="the log is full"):

@@ -1,4 +1,4 @@
-"""Chroma's own bytes: all are read as Chroma's reader reads them, and written as it writes them."""
+"""Chroma's stored logs: tidelog reads them as Chroma does, and writes the same bytes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,16 @@ def scanned(reader: Wal3Reader, start: int = 0, limit: int | None = None) -> lis
 
 
 def test_there_are_golden_logs() -> None:
-    """A test over none of them would pass."""
+    """The golden logs exist, because tests over an empty list would pass."""
     assert len(NAMES) == 13
 
 
 @EVERY
 def test_every_object_comes_out_as_it_went_in(name: str) -> None:
-    """To the byte: field order, spelling and optional fields."""
+    """Every object of a log decodes and encodes to the same bytes.
+
+    Field order and optional fields stay.
+    """
     for key, data in objects(name).items():
         match key.split("/")[0]:
             case "manifest":
@@ -73,7 +76,7 @@ def test_every_object_comes_out_as_it_went_in(name: str) -> None:
 
 @EVERY
 def test_the_manifest_says_what_chroma_sees(name: str) -> None:
-    """Bounds and numbers are derived, with defaults that depend on what is left."""
+    """A manifest gives the bounds, numbers and sums that Chroma derives from it."""
     wanted = expected(name)
     manifest = decode_manifest(objects(name)[MANIFEST])
 
@@ -92,7 +95,10 @@ def test_the_manifest_says_what_chroma_sees(name: str) -> None:
 
 @EVERY
 def test_every_record_is_the_one_that_chroma_reads(name: str) -> None:
-    """Positions, times and bodies, through however many levels of snapshots."""
+    """A scan returns the positions, times and bodies that Chroma reads.
+
+    It follows all levels of snapshots.
+    """
     wanted = [
         (record["offset"], fragment["timestamp_us"], record["len"], record["sha256"])
         for fragment in expected(name)["fragment_list"]
@@ -114,7 +120,7 @@ def test_every_record_is_the_one_that_chroma_reads(name: str) -> None:
 
 @EVERY
 async def test_fragments_are_those_that_chroma_lists(name: str) -> None:
-    """With their sizes and setsums."""
+    """The listed fragments have the paths, sizes and setsums that Chroma lists."""
     found = await reader_of(name).fragments()
 
     wanted = expected(name)["fragment_list"]
@@ -126,7 +132,7 @@ async def test_fragments_are_those_that_chroma_lists(name: str) -> None:
 
 @EVERY
 async def test_scrub_finds_them_whole(name: str) -> None:
-    """And adds up to what Chroma's scrub adds up to."""
+    """A scrub finds no problem, and counts the same sums as Chroma's scrub."""
     wanted = expected(name)
 
     found = await scrub(reader_of(name))
@@ -140,7 +146,7 @@ async def test_scrub_finds_them_whole(name: str) -> None:
 
 @EVERY
 async def test_cursors_are_read(name: str) -> None:
-    """By name."""
+    """The cursors have the names and positions that Chroma stored."""
     reader = reader_of(name)
     cursors = Cursors(store=reader.store, clock=reader.clock, writer="w")
     found = (await cursors.list()).cursors
@@ -153,7 +159,10 @@ async def test_cursors_are_read(name: str) -> None:
 
 
 def test_any_range_is_read_and_no_more_than_it_needs() -> None:
-    """Snapshots and fragments outside of it are not asked for."""
+    """A scan of any range returns exactly its records.
+
+    It reads no snapshot or fragment outside the range.
+    """
     whole = scanned(reader_of("b_snapshots"))
     for start in range(1, len(whole) + 2, 7):
         for limit in (start + 1, start + 9, len(whole) + 1):
@@ -168,7 +177,10 @@ def test_any_range_is_read_and_no_more_than_it_needs() -> None:
 
 
 def test_what_was_collected_is_said_to_be_gone() -> None:
-    """Whoever asks for it has lost data, and must hear of it."""
+    """A scan of collected positions raises PositionCollected with the oldest position.
+
+    The caller must know that it missed data.
+    """
     with pytest.raises(PositionCollected) as told:
         scanned(reader_of("c_gc"), 1)
 
@@ -177,7 +189,7 @@ def test_what_was_collected_is_said_to_be_gone() -> None:
 
 
 async def test_objects_that_the_log_does_not_name_are_told() -> None:
-    """What a crash left is no fault, and no record."""
+    """A scrub lists objects that a crash left as unnamed. They are neither problems nor records."""
     orphan = "log/Bucket=0000000000000000/FragmentSeqNo=0000000000000002.parquet"
     found: Scrubbed = await scrub(reader_of("g_orphan"))
 
@@ -186,7 +198,7 @@ async def test_objects_that_the_log_does_not_name_are_told() -> None:
 
 
 async def test_a_folder_without_a_log_is_none() -> None:
-    """Reading makes nothing."""
+    """A read of a folder without a log raises NoSuchLog."""
     reader = Wal3Reader(store=MemoryStore(), clock=SystemClock())
 
     with pytest.raises(NoSuchLog):

@@ -1,6 +1,6 @@
-"""Slot objects that were stored: they are read as they are, and written to the byte as they were.
+"""Stored slot objects: each is still read, and written again with the same bytes.
 
-That without keys was written before records could have any.
+The object without keys is older than keys of records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def stored(name: str) -> bytes:
 
 @EVERY
 def test_what_was_stored_is_read(name: str) -> None:
-    """Records, sums and links; and nothing is found wrong with it."""
+    """A stored object decodes to its records and link, and has no problems."""
     data = stored(name)
     link, records = decode_data(data, path=tail().path)
     fragment = step(tail(), link, len(data))[1]
@@ -41,7 +41,10 @@ def test_what_was_stored_is_read(name: str) -> None:
 
 @EVERY
 def test_it_is_written_as_it_was(name: str) -> None:
-    """All that is of tidelog's choice; and to the byte, by the library that wrote it then."""
+    """The encoder writes the same schema and metadata as stored.
+
+    The bytes are equal if the Parquet library is the same.
+    """
     data, (link, again) = stored(name), encoded(name)
     was, now = (pq.read_metadata(pa.BufferReader(one)) for one in (data, again))
 
@@ -53,7 +56,10 @@ def test_it_is_written_as_it_was(name: str) -> None:
 
 
 def test_what_is_recorded_of_keys_is_pinned() -> None:
-    """None, a list, a filter, and nothing where a filter would skip nothing."""
+    """The stored key sets are an empty list, a list, a filter and no set.
+
+    A filter that would skip nothing is not stored.
+    """
     found: dict[str, KeySet] = {}
     for name in KEYS:
         link, _ = decode_data(stored(name), path="p")

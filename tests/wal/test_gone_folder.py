@@ -1,4 +1,4 @@
-"""Logs and shards whose location, or whose folder, is unmounted or moved under a writer."""
+"""Logs and shards whose location or folder disappears under an open writer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("k", pa.int64())])
 
 @dataclass(frozen=True)
 class Opened:
-    """A writer's append, and what a new reader finds."""
+    """A writer's append, and the contents that a new reader finds."""
 
     append: Callable[[int], Awaitable[object]]
     contents: Callable[[Location], Awaitable[list[int]]]
@@ -89,7 +89,10 @@ KINDS = {
 async def test_a_writer_whose_location_is_unmounted_stores_nothing(
     kind: str, is_swapped: bool, tmp_path: Path
 ) -> None:
-    """An acknowledged append below the mount point is damage once the disk is back."""
+    """A writer whose location is unmounted stores nothing and reports NOT_APPLIED.
+
+    An append below the mount point would be damage after the disk returns.
+    """
     folder, disk = tmp_path / "lake", tmp_path / "disk"
     lake = await open_location(folder, create=True)
     async with KINDS[kind](lake, kind) as opened:
@@ -119,7 +122,7 @@ async def test_a_writer_whose_location_is_unmounted_stores_nothing(
 async def test_a_writer_whose_log_is_moved_away_does_not_make_its_folder(
     kind: str, place: str, tmp_path: Path
 ) -> None:
-    """The rest of the location is at its place; the log's records are elsewhere."""
+    """A writer whose log is moved away raises StoreRefused and does not create the folder again."""
     folder = tmp_path / "lake" / place / "orders"
     lake = await open_location(tmp_path / "lake", create=True)
     async with KINDS[kind](lake, kind) as opened:
@@ -137,7 +140,10 @@ async def test_a_writer_whose_log_is_moved_away_does_not_make_its_folder(
 
 
 async def test_a_new_writer_goes_on_after_a_remount(tmp_path: Path) -> None:
-    """The first writer ends while its location is unmounted, and leaves nothing half done."""
+    """After a remount, a new writer continues.
+
+    The first writer ended during the unmount and left nothing.
+    """
     folder, disk = tmp_path / "lake", tmp_path / "disk"
     log = await (await open_location(folder, create=True)).create_log("orders")
     await log.append([b"0"])

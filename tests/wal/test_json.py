@@ -1,4 +1,4 @@
-"""JSON objects as wal3 writes them: what is none is refused in a sentence, however it is broken."""
+"""JSON objects in wal3's form: other bytes raise CorruptionError with a clear reason."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from tidelog.wal.format.json import DEPTH_MAX, check_of, parse, render
 
 
 def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-    """Return an object that holds so many lists, or objects, in a field that nobody knows."""
+    """Return an object with so many nested lists or objects in an unknown field."""
     return b'{"x":' + opening * (depth - 1) + closing * (depth - 1) + b"}"
 
 
 @pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 990, 100_000])
 def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
-    """At one depth, wherever the caller stands: reading it and writing it back may not differ."""
+    """Nesting past a fixed depth is refused, whatever the depth of the call stack.
+
+    Reading and writing must accept the same objects.
+    """
     with pytest.raises(CorruptionError, match="nested deeper than 128"):
         parse(nested(depth), where="x")
     with pytest.raises(CorruptionError, match="nested deeper than 128"):
@@ -29,7 +32,10 @@ def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
 
 
 def test_what_is_nested_as_deep_as_wal3_reads_is_read_and_written() -> None:
-    """Brackets within texts are no nesting."""
+    """Nesting up to wal3's depth survives reading and writing.
+
+    Brackets within texts do not count.
+    """
     data = nested(DEPTH_MAX)
     many = render({"a": "[{" * 500, "b": ['"[', "\\", "\\\\[" * 300], "c": [[]] * 300})
 
@@ -64,19 +70,28 @@ VALUES = st.recursive(
     ],
 )
 def test_what_is_no_object_is_refused(data: bytes, why: str) -> None:
-    """Also in fields that are passed over: what cannot be written back is not kept either."""
+    """Invalid JSON raises CorruptionError, also in ignored fields.
+
+    A value that cannot be written back must not be read.
+    """
     with pytest.raises(CorruptionError, match=why):
         parse(data, where="x")
 
 
 def test_characters_of_two_escapes_are_read() -> None:
-    """As JSON has it; an escaped backslash before a u is no escape."""
+    """Two escapes of one character are read as that character.
+
+    An escaped backslash before a u is not an escape.
+    """
     assert parse(b'{"x":"\\ud83d\\ude00"}', where="x").text("x") == "\U0001f600"
     assert parse(b'{"x":"\\\\ud800"}', where="x").text("x") == "\\ud800"
 
 
 def test_half_a_character_is_not_written() -> None:
-    """A name can come so from a command line; the error is the caller's, and of this library."""
+    """A lone surrogate raises UsageError at the write.
+
+    A name from a command line can contain one, so it is the caller's mistake.
+    """
     for found in ({"writer": "a\ud800"}, {"\udfff": 1}):
         with pytest.raises(UsageError, match="lone surrogate"):
             render(found)
@@ -86,13 +101,13 @@ def test_half_a_character_is_not_written() -> None:
 
 @given(value=st.dictionaries(st.text(max_size=4), VALUES, max_size=4))
 def test_objects_come_back(value: dict[str, Any]) -> None:
-    """As Python's own writer and reader have them."""
+    """An object survives writing and reading, and Python's own reader agrees."""
     assert parse(render(value), where="x").found == value
     assert json.loads(render(value)) == value
 
 
 @given(data=st.binary(max_size=40))
 def test_garbage_is_refused(data: bytes) -> None:
-    """Or it is an object: no other error comes of it."""
+    """Random bytes raise CorruptionError or decode to an object."""
     with suppress(CorruptionError):
         assert isinstance(parse(data, where="x").found, dict)

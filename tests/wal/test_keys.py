@@ -1,4 +1,4 @@
-"""Records with keys in slot logs: how they are written and read, what is skipped, and refused."""
+"""Records with keys in slot logs: storage, reads by key, skipped fragments, and refused keys."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def column_names(data: bytes) -> list[str]:
 
 
 def test_the_column_is_there_where_a_record_has_a_key() -> None:
-    """So the objects of logs without keys are what they were."""
+    """An object has the key column only if a record has a key.
+
+    So logs without keys keep their bytes.
+    """
     cases: list[tuple[list[bytes | None], list[str]]] = [
         ([None, None], ["position", "timestamp_us", "stream", "body"]),
         ([None, b""], ["position", "timestamp_us", "stream", "key", "body"]),
@@ -93,7 +96,10 @@ def test_the_column_is_there_where_a_record_has_a_key() -> None:
 
 
 def test_links_and_sums_are_held_against_keys() -> None:
-    """A key that was changed, added or taken away is found, and so is a link that says others."""
+    """A changed, added or removed key is detected.
+
+    A link or a manifest with other keys is detected too.
+    """
     keys: list[bytes | None] = [b"a", None, b"", b"b"]
     link, data, fragment = written(records_with(keys))
     assert (link.keys, fragment.keys) == ((b"", b"a", b"b"), (b"", b"a", b"b"))
@@ -116,7 +122,7 @@ def test_links_and_sums_are_held_against_keys() -> None:
 
 
 def test_a_file_that_has_the_column_for_nothing_is_read_as_one_without() -> None:
-    """What counts are the records, whoever wrote them."""
+    """An object with an empty key column reads like one without it. Only the records count."""
     records = records_with([None, None])
     link, data, _ = written(records)
     text: Any = pq.read_metadata(pa.BufferReader(data)).metadata
@@ -128,7 +134,10 @@ def test_a_file_that_has_the_column_for_nothing_is_read_as_one_without() -> None
 
 
 async def test_keys_come_back() -> None:
-    """One for all records of a call, one for each, or none; the empty key is one; in any stream."""
+    """An append takes one key for all records, one for each, or none.
+
+    Scans return the keys; the empty key is a key, also in streams.
+    """
     store = MemoryStore()
     async with await created(store) as log:
         await log.open_stream(b"s")
@@ -161,7 +170,7 @@ async def test_keys_come_back() -> None:
 
 
 async def test_appends_of_one_batch_keep_their_keys() -> None:
-    """Those with one key, with many and with none stand side by side in one object."""
+    """Appends with one key, with many and with none keep their keys in a shared object."""
     queue = Queue(batching=Batching())
     queue.add(pa.array([b"1", b"2"], pa.binary()), keys=b"a")
     queue.add(pa.array([b"3"], pa.binary()))
@@ -175,7 +184,10 @@ async def test_appends_of_one_batch_keep_their_keys() -> None:
 
 @pytest.mark.parametrize("rolled_up", [False, True])
 async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
-    """Links say so, and the manifest does; a filter spares most of what is not listed."""
+    """A read by key skips fragments without the key, by the key sets of the manifest.
+
+    The key sets of links equal those of the manifest.
+    """
     inner = MemoryStore()
     log = await created(inner)
     for number in range(12):
@@ -200,7 +212,8 @@ async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
     assert held[:12] == [(b"key-%d" % n,) for n in range(12)]
     assert [type(one) for one in held[12:]] == [KeyBloom, type(None), tuple]
     if rolled_up:
-        # The manifest, and what may hold it: always the fragment of which nothing is recorded.
+        # A read gets the manifest and each fragment that may hold the key. One fragment has no key
+        # set.
         assert {key: costs[key] - costs[b"nobody's"] for key in wanted} == {
             b"key-3": 1, b"many-7": 1, b"nobody's": 0,
         }  # fmt: skip
@@ -209,7 +222,7 @@ async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
 
 
 async def test_a_pin_is_read_by_key() -> None:
-    """What holds none of its records is not fetched; and what is no key is refused at once."""
+    """A read of a pin by key skips fragments without the key. A wrong key raises UsageError."""
     inner = MemoryStore()
     log = await created(inner)
     for number in range(6):
@@ -230,7 +243,7 @@ async def test_a_pin_is_read_by_key() -> None:
 
 
 async def test_a_rebuilt_log_knows_its_keys() -> None:
-    """They stand in links, so a manifest that is made again lists what the lost one did."""
+    """A rebuilt manifest has the same key sets as the lost one, because links hold them."""
     store = MemoryStore()
     many: Any = pa.array([b"many-%d" % n for n in range(100)], pa.binary())
     async with await created(store) as log:
@@ -249,7 +262,10 @@ async def test_a_rebuilt_log_knows_its_keys() -> None:
 
 
 async def test_a_follower_of_a_key_gets_what_comes() -> None:
-    """And passes over all else, in whatever fragment."""
+    """A follower of a key gets its new records.
+
+    It skips records of other keys in every fragment.
+    """
     async with await created() as log:
         await log.append([b"1"], key=b"a")
         following = log.follow(key=b"a")
@@ -278,7 +294,10 @@ BODIES: Any = pa.array([b"x", b"y"], pa.binary())
     ],
 )
 async def test_what_is_no_key_is_refused_before_any_request(key: Any, said: str) -> None:
-    """By appends and by reads; and what comes after it is appended."""
+    """A wrong key raises UsageError before any request, in appends and reads.
+
+    The next append succeeds.
+    """
     store = Metered(MemoryStore(), clock=CLOCK)
     async with await created(store) as log:
         before = store.usage()
@@ -300,7 +319,10 @@ async def test_what_is_no_key_is_refused_before_any_request(key: Any, said: str)
 
 
 async def test_keys_that_come_to_more_than_readers_take_are_refused() -> None:
-    """Each stands beside its record when it is read; as many as may be are read back."""
+    """An append is refused if its keys exceed the size that readers accept.
+
+    The largest allowed append is read back.
+    """
     key = b"k" * KEY_BYTES_MAX
     most = BYTES_MIN // KEY_BYTES_MAX
     bodies: Any = pa.repeat(pa.scalar(b"", pa.binary()), most + 1)
@@ -315,7 +337,10 @@ async def test_keys_that_come_to_more_than_readers_take_are_refused() -> None:
 async def test_batches_have_no_more_bytes_of_keys_than_readers_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A key counts once for each record, and so it takes room in the queue, too."""
+    """A batch has at most as many bytes of keys as readers accept.
+
+    A key counts once for each record, also in the queue.
+    """
     one: Any = pa.repeat(pa.scalar(b"x", pa.binary()), 10)
     keys: Any = pa.repeat(pa.scalar(b"k" * 1_000, pa.binary()), 10)
     size = one.nbytes + keys.nbytes
@@ -328,7 +353,7 @@ async def test_batches_have_no_more_bytes_of_keys_than_readers_take(
 
 
 async def test_a_slice_of_keys_keeps_no_more_than_it_counts() -> None:
-    """What waits is bounded by what it counts."""
+    """A slice of keys is copied, so that the queue keeps no more memory than it counts."""
     many: Any = pa.array([b"k" * 1_000] * 10_000, pa.binary())
     queue = Queue(batching=Batching())
     work = queue.add(pa.array([b"x"], pa.binary()), keys=many.slice(7, 1))
@@ -338,7 +363,7 @@ async def test_a_slice_of_keys_keeps_no_more_than_it_counts() -> None:
 
 
 async def test_logs_of_the_manifest_protocol_have_no_keys() -> None:
-    """Wal3's bytes have no place for them; nothing is sent."""
+    """Logs in wal3's form refuse keys before any request. wal3's bytes have no place for keys."""
     store = Metered(MemoryStore(), clock=CLOCK)
     log = await created(store, protocol="manifest")
     before = store.usage()
@@ -354,7 +379,10 @@ async def test_logs_of_the_manifest_protocol_have_no_keys() -> None:
 
 
 def test_a_key_that_its_link_denies_is_damage() -> None:
-    """Or readers of the key would pass over its records, and nobody would see."""
+    """A key that its link does not list is damage.
+
+    Otherwise readers of the key would skip its records.
+    """
     link, data, _ = written(records_with([b"a"]))
     assert link.setsum != Setsum.zero()
     with pytest.raises(CorruptionError):

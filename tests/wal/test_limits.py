@@ -1,4 +1,4 @@
-"""Where reads stop, and where a time begins, in logs of both protocols."""
+"""Limits of reads, and positions by time, in logs of both protocols."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def test_a_read_stops_where_a_loop_over_records_would(
     fragments: int | None,
     until_us: int | None,
 ) -> None:
-    """The loop is the definition; and nothing is asked for once a limit is reached."""
+    """A limited read stops exactly where a loop over single records would stop.
+
+    It needs at most one table more than it returns records of.
+    """
     limits = Limits(records=records, bytes=size, fragments=fragments, until_us=until_us)
     given_: list[tuple[int, bytes]] = []
     spent, asked = Spent(), 0
@@ -103,14 +106,14 @@ def test_a_read_stops_where_a_loop_over_records_would(
     ],
 )
 def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
-    """Before any request."""
+    """A wrong limit raises UsageError when it is built."""
     with pytest.raises(UsageError):
         Limits(**wrong)
 
 
 @both
 async def test_scans_stop_at_limits(protocol: str) -> None:
-    """And go on where they stopped."""
+    """A scan stops at its limits, and another scan continues from there."""
     store = Metered(MemoryStore(), clock=SwiftClock())
     log = await made(store, protocol)
     for number in range(40):
@@ -135,13 +138,16 @@ async def test_scans_stop_at_limits(protocol: str) -> None:
     assert reached == 81
     before = store.usage()
     await rows_of(log, limits=Limits(fragments=1))
-    # A manifest, a path of snapshots, and one fragment: not eight of them.
+    # The manifest, a path of snapshots and one fragment, instead of eight fragments.
     assert (store.usage() - before).get_count <= 6
 
 
 @both
 async def test_fragments_are_all_that_there_is(protocol: str) -> None:
-    """Those past the manifest too; and what is fetched of them is the log."""
+    """The list of fragments covers the whole log, also past the manifest.
+
+    Fetching them returns all records.
+    """
     log = await made(MemoryStore(), protocol, rollup_slots=7)
     for number in range(25):
         await log.append([b"%d" % number] * (1 + number % 3))
@@ -157,7 +163,10 @@ async def test_fragments_are_all_that_there_is(protocol: str) -> None:
 
 @both
 async def test_a_position_is_found_by_time(protocol: str) -> None:
-    """The first of that time or a later one, though times may go back; else the next one."""
+    """A search by time returns the first record of that time or later, otherwise the next position.
+
+    Times may go back.
+    """
     dice = random.Random(protocol)
     log = await made(MemoryStore(), protocol, rollup_slots=5)
     assert await log.position_at(0) == 1
@@ -177,7 +186,7 @@ async def test_a_position_is_found_by_time(protocol: str) -> None:
 
 @both
 async def test_a_position_is_found_by_a_datetime(protocol: str) -> None:
-    """As by its microseconds; one without a zone is in UTC."""
+    """A search takes a datetime, and treats one without a zone as UTC."""
     log = await made(MemoryStore(), protocol)
     before = datetime.now(UTC) - timedelta(days=1)
     await log.append([b"x"])
@@ -189,7 +198,10 @@ async def test_a_position_is_found_by_a_datetime(protocol: str) -> None:
 
 
 async def test_a_time_is_found_with_few_requests() -> None:
-    """One for the manifest, one for each level below it, and one for the fragment."""
+    """A search by time costs few requests.
+
+    It reads the manifest, one snapshot of each level, and one fragment.
+    """
     inner = MemoryStore()
     log = await made(inner, "slot")
     for number in range(200):
@@ -205,5 +217,5 @@ async def test_a_time_is_found_with_few_requests() -> None:
         assert (store.usage() - before).requests_count <= depth + 2
     before = store.usage()
     assert await again.position_at(10_000) == 201
-    # The manifest, the slot that is missing, and the manifest again.
+    # The manifest, the missing slot, and the manifest again.
     assert (store.usage() - before).requests_count == 3

@@ -1,6 +1,6 @@
-"""Writers of a store that refuses, hangs or is gone: everybody is answered, and closing ends.
+"""Writers on a store that refuses, hangs or is gone: every append gets an answer, and close ends.
 
-Patience is short here, and real: what hangs is waited for. All else takes no time.
+Patience is short but real here: a test waits for hanging requests, and for nothing else.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
-PATIENCE_US = 160_000  # Less than users may have, so that a test takes no minute.
-LONG_S = 120.0  # Far more than anything here waits for, on a machine that is busy.
+PATIENCE_US = 160_000  # Less than users may set, so that a test takes no minute.
+LONG_S = 120.0  # Far longer than any wait here, even on a busy machine.
 ONCE = Resend(attempts=1)
-LARGE = hashlib.sha512(b"large").digest()  # Stands in an object as it is, whatever packs that.
+LARGE = hashlib.sha512(b"large").digest()  # Its bytes stay visible in an object.
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +80,9 @@ async def outcome_of(call: Awaitable[object]) -> Outcome:
 
 
 class Gate:
-    """Puts of keys that begin so meet ``error``, or nothing ever, while it is shut.
+    """A hook that fails puts of matching keys with ``error``, or blocks them, while it is shut.
 
-    ``op`` is put, or what else is stopped instead.
+    ``op`` is the operation to stop, by default put.
     """
 
     def __init__(self, prefix: str, error: TidelogError | None = None, op: str = "put") -> None:
@@ -108,12 +108,12 @@ async def within(seconds: float = LONG_S) -> AsyncIterator[None]:
 
 
 async def until(predicate: Callable[[], bool]) -> None:
-    """Let others go on until it holds."""
+    """Let other tasks run until the predicate holds."""
     async with within():
         for _ in itertools.count():
             if predicate():
                 return
-            await asyncio.sleep(MOMENT_S)  # Threads need the interpreter, too.
+            await asyncio.sleep(MOMENT_S)  # Threads need the interpreter too.
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "opening"])
@@ -121,7 +121,7 @@ async def until(predicate: Callable[[], bool]) -> None:
 async def test_short_patience_keeps_what_the_store_said(
     protocol: str, puts: str, is_open: bool
 ) -> None:
-    """A put is sent again for seconds: who does not wait for the last try is told of the others."""
+    """An append reports the store's own error, even if its patience ends before the last retry."""
     gate = Gate(f"log/a/{puts}", LocationError("the disk is full: free some space"))
     store = Interposed(MemoryStore(), before=gate)
     logs = Logs(store=store, clock=SystemClock(), writer="w")
@@ -142,7 +142,10 @@ async def test_short_patience_keeps_what_the_store_said(
     "error", [StoreRefused("denied"), LocationError("no answer"), ContentionError("busy")]
 )
 async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: TidelogError) -> None:
-    """It may be late by some roll-ups; then they wait, as long as is stated, and no longer."""
+    """Appends behind a manifest that cannot be replaced fail with the store's reason.
+
+    The manifest may be late by some roll-ups; then appends wait for their patience, and no longer.
+    """
     gate = Gate(MANIFEST, error)
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
@@ -170,7 +173,10 @@ async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: Tidel
 
 
 async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
-    """A store that refuses is not asked a thousand times a second."""
+    """The retries of a stuck manifest become rarer.
+
+    The writer must not send a refusing store thousands of requests.
+    """
     gate = Gate(MANIFEST, StoreRefused("denied"))
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
@@ -189,7 +195,10 @@ async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
 
 
 async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> None:
-    """What is left then is not much, and need not wait for what only helps readers."""
+    """A close writes the appends that wait behind a stuck manifest.
+
+    They are few, and the manifest only makes reads faster.
+    """
     gate = Gate(MANIFEST, StoreRefused("denied"))
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
@@ -210,7 +219,10 @@ async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> Non
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
-    """What was never sent is not there; what was sent is not known, and closing ends."""
+    """If a store never answers, every append gets an outcome, and close ends.
+
+    Unsent appends report NOT_APPLIED and sent ones UNKNOWN.
+    """
     gate = Gate("")
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -238,7 +250,10 @@ async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
     ids=["first look at slots", "first look", "look after a lost number"],
 )
 async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_lost: bool) -> None:
-    """A store that answers no read: nobody is told that it is not known, of what was never put."""
+    """An append that waits for the log to open reports NOT_APPLIED if the store answers no read.
+
+    No put was sent.
+    """
     gate = Gate(MANIFEST, op="get")
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -261,7 +276,7 @@ async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
-    """Whatever the store does; so does a second try."""
+    """A close ends on a silent store and reports the unknown outcome. A second close ends too."""
     gate = Gate("")
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -286,7 +301,10 @@ async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
 async def test_closing_tells_of_what_nobody_waited_for(
     kind: Kind, error: TidelogError | None
 ) -> None:
-    """To stop waiting stops no write; if that comes to nothing, whoever closes hears of it."""
+    """A close raises LocationError if an append without a waiting caller was lost.
+
+    A cancelled caller does not stop its write.
+    """
     gate = Gate("", error)
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -305,7 +323,10 @@ async def test_closing_tells_of_what_nobody_waited_for(
 
 
 async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
-    """Whoever reads it looks for what went wrong first."""
+    """An error of the body is raised before the error of close, which becomes a note.
+
+    The reader of the traceback needs the first fault.
+    """
     gate = Gate("epoch/")
     await make_slots(inner := MemoryStore())
 
@@ -327,7 +348,7 @@ async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_to_cancel_closing_cancels_no_write(kind: Kind) -> None:
-    """It is to stop waiting; what was appended is still written, and told."""
+    """A cancelled close cancels no write. The append is still written and acknowledged."""
     opened = asyncio.Event()
     opened.set()
 
@@ -354,7 +375,10 @@ async def test_to_cancel_closing_cancels_no_write(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
-    """A store may have a limit of its own: what is beneath it is written, before and after."""
+    """A batch that the store refuses fails alone.
+
+    Smaller batches before and after it are written.
+    """
     inner, refused = MemoryStore(), 0
 
     class Limited(MemoryStore):
@@ -393,7 +417,7 @@ async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
 
 
 async def test_refused_batches_open_few_epochs() -> None:
-    """One where others were sent upon it; none where it was the last."""
+    """Refused batches open no new epoch if no batch was sent after them."""
     gate = Gate("epoch/", LocationError("the store rejects the request"))
     await make_slots(inner := MemoryStore())
     writer = slot_writer(Interposed(inner, before=gate), batch_bytes=1)
@@ -412,7 +436,7 @@ async def test_refused_batches_open_few_epochs() -> None:
 
 
 async def test_what_lies_past_a_refused_batch_is_sent_again() -> None:
-    """It was stored upon one that is not there; its appends are told positions that hold."""
+    """Batches sent after a refused one are sent again. Their appends get the new positions."""
     gate = Gate("epoch/", StoreRefused("denied for this object"))
     passed: list[str] = []
 
@@ -442,7 +466,7 @@ async def test_what_lies_past_a_refused_batch_is_sent_again() -> None:
 
 
 async def test_a_conflict_over_a_slot_is_no_answer() -> None:
-    """It ends neither the writer nor what was sent beside it."""
+    """A conflict over a slot is retried. It ends neither the writer nor other puts in flight."""
     store = Interposed(inner := MemoryStore(), before=(gate := Gate("epoch/")))
     await make_slots(inner)
     writer = slot_writer(store, batch_bytes=1)
@@ -465,7 +489,10 @@ async def test_a_conflict_over_a_slot_is_no_answer() -> None:
 
 
 async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
-    """Damage ends the writer; whose put is still under way may be in the log all the same."""
+    """An append next to a foreign object reports UNKNOWN.
+
+    The damage ends the writer, but a put in flight may still land.
+    """
     hold = asyncio.Event()
 
     async def after(op: str, key: str) -> None:
@@ -491,14 +518,14 @@ async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock of a local object, as a process does that was stopped with it."""
+    """Hold the lock of a local object, like a process that was stopped while it held it."""
     while True:
         held = os.open(path, os.O_RDWR | os.O_CREAT)
         fcntl.flock(held, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), os.stat(path)):
                 break
-        os.close(held)  # Its last owner has taken the file away.
+        os.close(held)  # The last owner deleted the file.
     try:
         yield
     finally:
@@ -507,7 +534,10 @@ def locked(path: str) -> Iterator[None]:
 
 
 async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Path) -> None:
-    """Appends that wait for it are told; once it goes on, so does the log, and nothing is lost."""
+    """A stopped process that holds a lock delays appends, which report NOT_APPLIED.
+
+    After its release the writer continues and no record is lost.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     await make_slots(store)
     writer = impatient(store)
@@ -526,7 +556,7 @@ async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Pat
     last = 0
     async with within():
         while not last:
-            # So short a patience may be over on a machine that is busy: then nothing was sent.
+            # On a busy machine this short patience may end before anything is sent.
             with suppress(LocationError):
                 last = await writer.append([b"again"])
         await writer.close()
@@ -536,7 +566,7 @@ async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Pat
 
 
 async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an append costs does not depend on how many others wait."""
+    """The cost of an append does not depend on the number of waiting appends."""
     counts = []
     loop = asyncio.get_running_loop()
     real, calls = loop.call_soon, 0
@@ -559,7 +589,7 @@ async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_append_that_waits_for_room_can_be_given_up() -> None:
-    """It is then none, and those behind it are served."""
+    """An append that waits for room can be cancelled. It is not written, and later appends are."""
     gate = asyncio.Event()
 
     async def before(op: str, key: str) -> None:

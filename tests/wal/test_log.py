@@ -1,4 +1,4 @@
-"""Logs of both protocols: what is acknowledged is there, once, where it was said to be."""
+"""Logs of both protocols: an acknowledged record exists once, at its reported position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ async def opened(kind: Kind, store: Store, **options: Any) -> Writer:
 
 
 async def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
-    """Through rollovers, empty bodies, and a writer that is opened anew."""
+    """Records are at their reported positions.
+
+    This holds after rollovers, for empty bodies and after a reopen.
+    """
     store = MemoryStore()
     wanted: dict[int, bytes] = {}
     for life in range(3):
@@ -43,7 +46,10 @@ async def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
 
 
 async def test_appends_at_once_share_fragments(kind: Kind) -> None:
-    """A request for each would cost a hundred times as much."""
+    """Concurrent appends share fragments.
+
+    One request for each would cost a hundred times as much.
+    """
     store = Metered(MemoryStore(), clock=CLOCK)
     async with await opened(kind, store) as writer:
         before = store.usage().put_count
@@ -58,7 +64,11 @@ async def test_appends_at_once_share_fragments(kind: Kind) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: int) -> None:
-    """Acknowledged: there, once. Refused for certain: not there. In doubt: at most once."""
+    """Lost answers neither lose nor double a record.
+
+    An acknowledged record exists once, a refused one does not, and one in doubt exists at most
+    once.
+    """
     dice = random.Random(seed)
     inner = MemoryStore()
 
@@ -90,7 +100,7 @@ async def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: i
 
 
 async def test_to_stop_waiting_is_not_to_stop_writing(kind: Kind) -> None:
-    """The write runs in a task of the log's."""
+    """A cancelled caller does not stop its write, which runs in a task of the log."""
     store = MemoryStore()
     async with await opened(kind, store) as writer:
         waiting = asyncio.create_task(writer.append([b"one"]))
@@ -102,7 +112,7 @@ async def test_to_stop_waiting_is_not_to_stop_writing(kind: Kind) -> None:
 
 
 async def test_a_writer_that_closes_answers_everybody_first(kind: Kind) -> None:
-    """And nobody after."""
+    """A closing writer answers all pending appends first, and refuses later ones."""
     store = MemoryStore()
     writer = await opened(kind, store)
     waiting = [asyncio.create_task(writer.append([b"x"])) for _ in range(50)]
@@ -114,7 +124,7 @@ async def test_a_writer_that_closes_answers_everybody_first(kind: Kind) -> None:
 
 
 async def test_memory_is_bounded(kind: Kind) -> None:
-    """Appends wait, or are told to back off, where too much is pending."""
+    """Pending appends have bounded memory: further appends wait or raise BusyError."""
     store = MemoryStore()
     async with await opened(kind, store, pending_bytes=4_000, batch_bytes=1_000) as writer:
         waiting = [asyncio.create_task(writer.append([b"x" * 900])) for _ in range(40)]
@@ -127,7 +137,10 @@ async def test_memory_is_bounded(kind: Kind) -> None:
 
 
 async def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
-    """wal3's own writer leaves a part of it waiting until the next append."""
+    """A burst of appends before a silence is fully acknowledged.
+
+    wal3's own writer delays a part until the next append.
+    """
     store = MemoryStore()
     async with await opened(kind, store, batch_bytes=100) as writer:
         for _ in range(250):
@@ -148,7 +161,7 @@ async def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
 async def test_what_is_no_append_is_refused(
     kind: Kind, call: Callable[[Writer], Awaitable[int]], error: type[Exception]
 ) -> None:
-    """Before any request."""
+    """A wrong append raises UsageError before any request."""
     store = Metered(MemoryStore(), clock=CLOCK)
     writer = kind.writer(store)
     with pytest.raises(error):
@@ -157,7 +170,7 @@ async def test_what_is_no_append_is_refused(
 
 
 async def test_to_open_makes_no_log_unless_asked(kind: Kind) -> None:
-    """A name that was mistyped must not become a log."""
+    """A read or an append creates no log, because a mistyped name must not become one."""
     store = MemoryStore()
     with pytest.raises(NoSuchLog):
         await kind.settle(store)
@@ -167,7 +180,7 @@ async def test_to_open_makes_no_log_unless_asked(kind: Kind) -> None:
 
 
 async def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
-    """Each says so before it writes anything."""
+    """A log refuses the other protocol before any write."""
     other = KINDS[1 - KINDS.index(kind)]
     store = MemoryStore()
     async with await opened(kind, store) as writer:

@@ -1,4 +1,4 @@
-"""The one loop that replaces a manifest: lost races, doubts, and what is told of them."""
+"""The loop that replaces a manifest: lost races, lost answers, and the reported outcomes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def manifests_on(store: Store) -> ManifestStore:
 
 
 def signing(name: str) -> Callable[[Manifest], Change | None]:
-    """Return a change that adds a word to the manifest's writer, unless it is there."""
+    """Return a change that adds a word to the manifest's writer, unless the word exists."""
 
     def decide(manifest: Manifest) -> Change | None:
         if name in manifest.writer.split():
@@ -48,9 +48,9 @@ async def words_of(store: Store) -> list[str]:
 
 
 class Meddled(MemoryStore):
-    """Loses the answers to replacements that landed, and has others write after each of them.
+    """A store that loses the answers of replacements, and lets another process write after each.
 
-    ``gone`` breaks all that is asked for after the first answer that was lost.
+    With ``gone``, later requests fail too.
     """
 
     def __init__(self, *, times: int = 1, gone: bool = False) -> None:
@@ -78,7 +78,10 @@ class Meddled(MemoryStore):
 
 
 async def test_changes_made_side_by_side_are_all_there() -> None:
-    """Whoever loses a race reads what won, and decides again over that."""
+    """Concurrent changes are all applied.
+
+    A writer that loses a race reads the winner and decides again.
+    """
     store = MemoryStore()
     await manifests_on(store).create(Manifest(writer="maker"))
     names = [f"w{number}" for number in range(20)]
@@ -89,7 +92,7 @@ async def test_changes_made_side_by_side_are_all_there() -> None:
 
 
 async def test_a_change_whose_answer_was_lost_is_made_once() -> None:
-    """Others wrote on top of it: what is there is read, and the change is found in it."""
+    """A change whose answer was lost is made once. The loop finds it under a later change."""
     store = Meddled()
     await manifests_on(store).create(Manifest(writer="maker"))
 
@@ -99,7 +102,10 @@ async def test_a_change_whose_answer_was_lost_is_made_once() -> None:
 
 
 async def test_a_change_in_doubt_that_cannot_be_read_is_unknown() -> None:
-    """It may stand under what others wrote, so nobody is told that it does not."""
+    """A change in doubt that cannot be read back reports UNKNOWN.
+
+    It may exist under another process's change.
+    """
     store = Meddled(gone=True)
     await manifests_on(store).create(Manifest(writer="maker"))
 
@@ -112,7 +118,7 @@ async def test_a_change_in_doubt_that_cannot_be_read_is_unknown() -> None:
 
 
 async def test_others_at_every_try_end_it() -> None:
-    """The tries are counted, and what is told then is no more than is known."""
+    """The loop gives up after a bounded number of lost races, and reports NOT_APPLIED."""
     inner = MemoryStore()
     await manifests_on(inner).create(Manifest(writer="maker"))
     tries = 0
@@ -138,7 +144,10 @@ async def test_others_at_every_try_end_it() -> None:
 
 
 async def test_an_old_manifest_decides_nothing_by_itself() -> None:
-    """What is refused, or needs no change, over one that was read before is looked at anew."""
+    """A decision over an old manifest is repeated over the current one.
+
+    This holds if it refused or changed nothing.
+    """
     store = MemoryStore()
     manifests = manifests_on(store)
     old = await manifests.create(Manifest(writer="maker"))
@@ -160,7 +169,10 @@ def _refuse() -> Change:
 
 
 async def test_who_looks_around_before_the_next_try_can_end_it() -> None:
-    """A collection whose plan was taken away must not go on."""
+    """A check before the next try can end the loop.
+
+    A collection whose plan was discarded must not continue.
+    """
     store = MemoryStore()
     manifests = manifests_on(store)
     old = await manifests.create(Manifest(writer="maker"))
@@ -178,7 +190,10 @@ async def test_who_looks_around_before_the_next_try_can_end_it() -> None:
 
 
 async def test_what_a_manifest_names_is_stored_before_it() -> None:
-    """If that fails nothing is named; if another has stored it already, that will do."""
+    """The loop stores new objects before the manifest that names them.
+
+    If that fails, nothing is named; an equal object is accepted.
+    """
     inner, refused = MemoryStore(), {"snapshot/b"}
 
     def toss(request: Request) -> Fault:
@@ -204,7 +219,7 @@ async def test_what_a_manifest_names_is_stored_before_it() -> None:
 
 
 async def test_a_log_is_made_once() -> None:
-    """And there is nothing to change where there is none."""
+    """A log is created once, and a missing log has no manifest to change."""
     store = MemoryStore()
     with pytest.raises(NoSuchLog):
         await manifests_on(store).update(signing("ours"))
@@ -216,7 +231,10 @@ async def test_a_log_is_made_once() -> None:
 
 
 async def test_one_try_is_one_try() -> None:
-    """Who has to read more than the manifest before the next asks for one at a time."""
+    """A single replacement raises ManifestMoved after a lost race.
+
+    Some callers must read more than the manifest before the next try.
+    """
     manifests = manifests_on(MemoryStore())
     old = await manifests.create(Manifest(writer="maker"))
     newer = await manifests.replace(old, Change(Manifest(writer="other")))
@@ -227,7 +245,10 @@ async def test_one_try_is_one_try() -> None:
 
 
 async def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
-    """Readers would refuse it, and the log would be lost to them."""
+    """A manifest that contradicts itself is not written.
+
+    Readers would refuse it, and the log would be lost.
+    """
     manifests = manifests_on(MemoryStore())
     head = await manifests.create(Manifest(writer="maker"))
     wrong = Manifest(writer="ours", initial_offset=5, acc_bytes=-1)
@@ -239,7 +260,7 @@ async def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_body_cut_short_is_read_again(times: int) -> None:
-    """It is no answer; only what stays broken is damage."""
+    """A manifest that is cut short is read again. Only a permanently broken one is damage."""
 
     class Cut(MemoryStore):
         left = times

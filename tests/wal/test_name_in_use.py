@@ -1,4 +1,4 @@
-"""What a writer of a log in wal3's form does where a snapshot's name leads to another depth."""
+"""Snapshot names in wal3's form: a writer meets its planned name on a tree of another depth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tidelog.wal.scrub.tree_scrub import scrub
 
 
 async def test_who_lost_a_race_with_a_deeper_tree_stops_nobody() -> None:
-    """The name is the sum of the records, and does not say how deep they lie."""
+    """A deeper snapshot of a lost race stops no writer.
+
+    Its name is the sum of the records and does not state the depth.
+    """
     store = MemoryStore()
     await WAL3.make(store)
     committer = Committer(
@@ -23,7 +26,8 @@ async def test_who_lost_a_race_with_a_deeper_tree_stops_nobody() -> None:
     async with Wal3Writer(committer=committer, batching=Batching(interval_us=0)) as writer:
         for number in range(4):
             await writer.append([b"%d" % number])
-        # Another rolled the same four up by two, twice, and his manifest was not the first.
+        # Another writer rolled the same four up in pairs, twice, and lost the race for the
+        # manifest.
         fragments = (await load_head(store)).manifest.fragments
         assert len(fragments) == 4
         halves = [snapshot_over(part, writer="b") for part in (fragments[:2], fragments[2:])]

@@ -1,4 +1,4 @@
-"""What files promise, before they are read: those that would take gigabytes are refused."""
+"""Sizes that a Parquet file declares: a file that would take gigabytes is refused unread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["offset", "timestamp_us", "body"]
 
 @contextmanager
 def least_memory(most: int) -> Iterator[None]:
-    """Demand that Arrow takes no more than so many bytes meanwhile, or than it ever took before."""
+    """Fail if Arrow allocates more than ``most`` bytes, and more than its earlier maximum."""
     pool = pa.default_memory_pool()
     allowed = max(pool.max_memory() or 0, pool.bytes_allocated() + most)
     yield
@@ -44,7 +44,10 @@ def refuse(data: bytes, why: str, *, most: int = 10 * MEGABYTE) -> None:
 
 
 def test_one_value_that_a_dictionary_repeats_is_refused() -> None:
-    """A few kilobytes that would be 400 MB, and could be any number."""
+    """A dictionary that repeats one large value too often is refused.
+
+    A few kilobytes would become 400 MB or more.
+    """
     data = written([b"x" * 100_000] * 4_000, compression="zstd")
     assert len(data) < 20_000
 
@@ -52,7 +55,7 @@ def test_one_value_that_a_dictionary_repeats_is_refused() -> None:
 
 
 def repeating(rows: int, *, hides_dictionary: bool) -> bytes:
-    """Return a fragment in which one body of 100 kB stands once, and is in all records."""
+    """Return a fragment that stores one body of 100 kB once, and uses it in all records."""
     pages = [
         PageBytes(kind=2, body=plain([b"x" * 100_000]), values=1),
         PageBytes(body=run_of_first(rows), values=rows, encoding=8),
@@ -63,7 +66,7 @@ def repeating(rows: int, *, hides_dictionary: bool) -> bytes:
 
 @pytest.mark.parametrize("hides_dictionary", [False, True])
 def test_a_dictionary_that_the_footer_does_not_name_is_refused(*, hides_dictionary: bool) -> None:
-    """Arrow takes the page as it comes, whatever the footer says of it."""
+    """A dictionary page counts even if the footer does not name it. Arrow reads it anyway."""
     few = decode_fragment(repeating(10, hides_dictionary=hides_dictionary), path="x")
     assert few.column("body").to_pylist() == [b"x" * 100_000] * 10
 
@@ -71,7 +74,7 @@ def test_a_dictionary_that_the_footer_does_not_name_is_refused(*, hides_dictiona
 
 
 def test_what_is_compressed_a_thousandfold_is_refused() -> None:
-    """The footer says so, and so do the headers of its pages."""
+    """A file that is compressed a thousandfold is refused by its declared sizes."""
     data = written([bytes(MEGABYTE)] * 150, compression="zstd", use_dictionary=False)
     assert len(data) < 100_000
 
@@ -79,7 +82,7 @@ def test_what_is_compressed_a_thousandfold_is_refused() -> None:
 
 
 def test_values_that_each_repeat_the_one_before_are_refused() -> None:
-    """Of that encoding nothing says how large a value is, until it is decoded."""
+    """Values that repeat their predecessor are refused, because this encoding hides their size."""
     bodies = [b"x" * 50_000 + b"%d" % n for n in range(3_000)]
     data = written(bodies, use_dictionary=False, column_encoding={"body": "DELTA_BYTE_ARRAY"})
     assert len(data) < 100_000
@@ -114,7 +117,7 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_promises_are_held_against_each_other(
     column: dict[str, Any], file: dict[str, Any], why: str
 ) -> None:
-    """Counts and sizes of the footer, of its groups, of columns, and of pages."""
+    """Contradictory counts and sizes of the footer, row groups, columns and pages are refused."""
     body = ColumnBytes(**{"name": "body", "pages": [BODY], **column})
     honest = parquet_bytes([*places(2), ColumnBytes(name="body", pages=[BODY])], rows=2)
     assert decode_fragment(honest, path="x").column("body").to_pylist() == [b"a", b"bc"]
@@ -123,7 +126,7 @@ def test_promises_are_held_against_each_other(
 
 
 def test_a_column_stands_there_once() -> None:
-    """Of two of a name, one would be counted and the other read."""
+    """A file with two columns of one name is refused. One would be counted and the other read."""
     body = ColumnBytes(name="body", pages=[BODY])
 
     refuse(parquet_bytes([*places(2), body, body], rows=2), "column body is not")
@@ -137,7 +140,7 @@ def test_a_column_stands_there_once() -> None:
 def test_what_repeats_itself_is_read_as_it_was_written(
     values: list[bytes | None], rows: int, width: int
 ) -> None:
-    """Where a file might be too large it is read in another way, and is the same."""
+    """A file that may be too large is read in another way, with the same result."""
     schema: list[pa.Field[Any]] = [pa.field("a", pa.binary()), pa.field("b", pa.binary())]
     columns = [pa.array(values, pa.binary()), pa.array([b"b" * width] * len(values), pa.binary())]
     table = pa.table(columns, schema=pa.schema(schema))
@@ -148,13 +151,16 @@ def test_what_repeats_itself_is_read_as_it_was_written(
         file = open_records(data, path="x", what="a file")
         for allowed in (BYTES_MIN, 500):
             patch.setattr(parquet, "bytes_allowed", lambda _, allowed=allowed: allowed)
-            # Pages hold more than values, so that some are refused which would just have fitted.
+            # Pages hold more than values, so this limit refuses some files that would just fit.
             with suppress(CorruptionError) if allowed == 500 else nullcontext():
                 assert file.read(["a", "b"], table.schema).equals(table)
 
 
 def test_no_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was promised fits: that there is no room says something of the machine alone."""
+    """A lack of memory raises MemoryError, not CorruptionError.
+
+    The file's declared size is allowed.
+    """
 
     def read(*_: Any, **__: Any) -> pa.Table:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
@@ -168,7 +174,7 @@ def test_no_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_library_says_of_bytes_names_the_object(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """In a sentence that a person can act upon, and that is not as long as the file."""
+    """An error of the Parquet library becomes a short CorruptionError that names the object."""
 
     def read(*_: Any, **__: Any) -> pa.Table:
         raise error
@@ -181,7 +187,10 @@ def test_what_a_library_says_of_bytes_names_the_object(
 
 
 def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes 24 bytes to read, and may take none in the file."""
+    """An object has a maximal number of records.
+
+    A record takes 24 bytes in memory, but may take none in the file.
+    """
     monkeypatch.setattr(parquet, "RECORDS_MAX", 1_000)
 
     assert decode_fragment(written([b""] * 1_000), path="x").num_rows == 1_000
@@ -192,7 +201,10 @@ def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch)
     "kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())], ids=str
 )
 def test_bytes_are_read_whatever_layout_their_writer_had(kind: pa.DataType) -> None:
-    """Arrow leaves a hint of how the writer held a column: the bytes are the same."""
+    """A reader accepts every Arrow layout of the body column.
+
+    The file only has a hint of the writer's layout.
+    """
     bodies = [b"a", b"", b"\xff", b"a"]
     records = place_records(pa.array(bodies, pa.binary()), start=1, timestamp_us=7)
     body: Any = records.column(2).combine_chunks()
@@ -206,7 +218,7 @@ def test_bytes_are_read_whatever_layout_their_writer_had(kind: pa.DataType) -> N
 
 
 def test_a_dictionary_by_a_hint_is_measured_before_it_is_written_out() -> None:
-    """A hint must not open the door that an encoding does not."""
+    """A dictionary that a hint requests is measured before it is expanded, like any other."""
     body: Any = pa.array([b"x" * 100_000] * 4_000, pa.binary()).dictionary_encode()
     records = place_records(pa.array([b""] * 4_000, pa.binary()), start=1, timestamp_us=7)
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""Footers and pages of Parquet files, as their writers meant them; and what is none."""
+"""Footers and pages of Parquet files: parsed as Arrow does, or refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def written(**options: Any) -> bytes:
 
 
 def check_as_arrow_has_it(data: bytes) -> Footer:
-    """Compare a whole file's footer and pages with what Arrow's reader says of the same."""
+    """Compare the footer and pages of a whole file with Arrow's reader."""
     footer, theirs = read_footer(data), pq.read_metadata(pa.BufferReader(data))
     assert footer.rows == theirs.num_rows
     paths = [theirs.schema.column(n).path for n in range(theirs.num_columns)]
@@ -63,7 +63,7 @@ def check_as_arrow_has_it(data: bytes) -> Footer:
             of_data = [page for page in pages if page.kind != DICTIONARY_PAGE]
             assert sum(page.values for page in of_data) == chunk.num_values
             assert (len(of_data) < len(pages)) == chunk.has_dictionary_page
-            # What Arrow counts has the headers, too, which are not compressed.
+            # Arrow also counts the headers, which are not compressed.
             headers = chunk.total_compressed_size - sum(page.stored_bytes for page in pages)
             sizes = sum(page.size_bytes for page in pages)
             assert chunk.total_uncompressed_size == headers + sizes
@@ -78,7 +78,7 @@ def check_as_arrow_has_it(data: bytes) -> Footer:
 def test_files_are_read_as_arrow_reads_them(
     compression: str, version: str, *, dictionary: bool
 ) -> None:
-    """Of many pages and several groups of rows, with statistics and page checksums."""
+    """Files are parsed as Arrow does: many pages, row groups, statistics and checksums."""
     data = written(
         compression=compression,
         data_page_version=version,
@@ -97,7 +97,10 @@ def test_files_are_read_as_arrow_reads_them(
 
 
 def test_files_of_parquet_rs_are_read_as_arrow_reads_them() -> None:
-    """wal3's encoder puts statistics into the headers of pages; Chroma's own files among them."""
+    """Files of parquet-rs are parsed as Arrow does.
+
+    wal3's encoder puts statistics into page headers, as Chroma's own files show.
+    """
     sink = io.BytesIO()
     flat: Any = TABLE.drop_columns(["nested"]).combine_chunks()
     arro3.io.write_parquet(arro3.core.Table.from_arrow(flat), sink, compression="snappy")
@@ -113,7 +116,7 @@ def test_files_of_parquet_rs_are_read_as_arrow_reads_them() -> None:
 
 @given(data=st.binary(max_size=80), length=st.integers(0, 90))
 def test_garbage_is_no_footer(data: bytes, length: int) -> None:
-    """It is refused, or read as the little that it says."""
+    """Random bytes are refused or parsed as a tiny footer."""
     try:
         footer = read_footer(data + length.to_bytes(4, "little") + b"PAR1")
         assert footer.rows >= 0
@@ -139,7 +142,7 @@ def body_of(*pages: PageBytes, values: int = 2, **options: Any) -> bytes:
     ],
 )
 def test_what_is_no_footer_is_refused(data: bytes, why: str) -> None:
-    """Cut off, or with numbers that nothing can have."""
+    """A footer that is cut off, or has impossible numbers, is refused."""
     with pytest.raises(ValueError, match=why):
         read_footer(data)
 
@@ -155,7 +158,7 @@ def test_what_is_no_footer_is_refused(data: bytes, why: str) -> None:
     ],
 )
 def test_pages_that_cannot_be_are_refused(page: PageBytes, why: str) -> None:
-    """Of any that Arrow might take for something else than it is counted as here."""
+    """Impossible pages are refused, because Arrow might interpret them differently."""
     data = body_of(page)
     (_, (column,)) = read_footer(data).groups[0]
 
@@ -164,7 +167,10 @@ def test_pages_that_cannot_be_are_refused(page: PageBytes, why: str) -> None:
 
 
 def test_pages_stay_within_their_column() -> None:
-    """And a column within its file, and it has not millions of pages."""
+    """A page must be inside its column and a column inside its file.
+
+    A column has a limited number of pages.
+    """
     data = body_of(BODY)
     (_, (column,)) = read_footer(data).groups[0]
     start, limit = column.start, column.limit
