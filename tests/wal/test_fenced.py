@@ -1,4 +1,4 @@
-"""Writers that lose the store: they end no epoch but their own, and know what they sent."""
+"""Writers that lose the store: they end only their own epochs, and report the right outcome."""
 
 from __future__ import annotations
 

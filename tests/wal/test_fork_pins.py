@@ -189,7 +189,7 @@ async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
-    """Of two concurrent forks with one name, the first manifest wins.
+    """If two concurrent forks have one name, the first manifest wins.
 
     The loser releases only its own pin.
     """

@@ -1,4 +1,4 @@
-"""Chroma's own way to plan, as a model: several passes of it lead to where one of ours does."""
+"""A model of Chroma's collection plans: several of its passes reach the result of one of ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tidelog.wal.gc.plan import apply_garbage
 
 @dataclass
 class Pass:
-    """One pass: what is dropped moves the cutoff back to its own end, and only one level is cut."""
+    """One pass of Chroma's collector.
+
+    A dropped child moves the cutoff back to its end, and only one level is cut.
+    """
 
     stored: dict[str, Snapshot]
     cutoff: int
@@ -47,7 +50,7 @@ class Pass:
         )
 
     def sorted(self, pointers: Sequence[Pointer]) -> tuple[list[Pointer], ...]:
-        """Return those below the cutoff, the one astride of it, and those above."""
+        """Return the pointers below the cutoff, across it, and above it."""
         k = self.cutoff
         below = [p for p in pointers if p.limit <= k]
         return (
@@ -82,18 +85,18 @@ class Pass:
 
 
 def passes(tree: Tree, cutoff: int) -> int:
-    """Collect as Chroma would, again and again; return how often it took."""
+    """Collect as Chroma would until nothing is left to collect. Return the number of passes."""
     count = 0
     while plan := Pass(tree.stored, cutoff).plan(tree.manifest):
         for snapshot in plan.snapshots_to_make:
-            tree.stored.setdefault(snapshot.path, snapshot)  # What is there stays.
+            tree.stored.setdefault(snapshot.path, snapshot)  # An existing one stays.
         tree.manifest = apply_garbage(tree.manifest, plan)
         count += 1
     return count
 
 
 def test_the_model_plans_as_chroma_did() -> None:
-    """Its first pass over the golden log, with the cursors that this has, to the byte."""
+    """The model's first pass over the golden log plans the bytes that Chroma planned."""
     tree = golden_tree("c0_before_gc")
     plan = Pass(tree.stored, 55).plan(tree.manifest)
 
@@ -110,7 +113,10 @@ def test_the_model_plans_as_chroma_did() -> None:
 def test_one_pass_leads_where_chromas_lead(
     sizes: list[int], fragments: int, snapshots: int, cutoff: int
 ) -> None:
-    """The same manifest, but for the depth that it says of a snapshot with one child."""
+    """One pass of ours leaves the manifest that Chroma's passes leave.
+
+    Only the depth stated for a snapshot with one child may differ.
+    """
     ours = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
     theirs = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
     cutoff = min(cutoff, ours.manifest.next)
@@ -125,7 +131,7 @@ def test_one_pass_leads_where_chromas_lead(
 
 
 def test_chroma_needs_a_pass_for_each_level() -> None:
-    """Which is why ours has to be shown to lead to the same end."""
+    """Chroma's collector needs a pass for each level of the tree."""
     tree = Tree(fragments=2, snapshots=2).append([1] * 40)
 
     assert passes(tree, 28) > 2

@@ -1,4 +1,4 @@
-"""Pins: ranges that stay readable though the log goes on, and what becomes of them afterwards."""
+"""Pins: pinned records stay readable although the log is collected, and are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _WRITTEN: dict[int, MemoryStore] = {}
 
 
 async def log_of(count: int) -> MemoryStore:
-    """Return a log of so many records, one a fragment; a copy, for to write one takes a while."""
+    """Return a log of one-record fragments. It is a copy, because writing one takes a while."""
     if count not in _WRITTEN:
         store = _WRITTEN[count] = MemoryStore()
         await make_slots(store)
@@ -69,7 +69,7 @@ async def pinned(store: Store, name: str) -> list[int]:
 
 
 async def collect_to(store: Store, position: int) -> None:
-    """Collect all below a position."""
+    """Collect everything below a position."""
     log = log_on(store)
     if (cursors := (await log.cursors()).cursors).get("x") is None:
         await log.create_cursor("x", position)
@@ -87,7 +87,10 @@ async def collect_to(store: Store, position: int) -> None:
 async def test_what_is_pinned_is_read_and_then_goes(
     ranges: list[tuple[int, int]], cutoffs: list[int], released: int
 ) -> None:
-    """The log is collected as if there were no pins; in the end a sweep finds nothing to delete."""
+    """Pinned records stay readable while the log is collected as usual.
+
+    After the release, a collection deletes them, and a sweep finds nothing.
+    """
     store = await log_of(45)
     before, log = await contents(SLOTS, store), log_on(store)
     held = {f"p{n}": (a, min(a + size, 46)) for n, (a, size) in enumerate(ranges)}
@@ -113,7 +116,10 @@ async def test_what_is_pinned_is_read_and_then_goes(
 
 
 async def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
-    """What the old one held is swept all the same, for each pin has an object of its own."""
+    """A released pin frees its name.
+
+    A new pin of that name has its own object, so the records of the old one are swept.
+    """
     store = await log_of(20)
     log = log_on(store)
     await log.create_pin("p", start=3, limit=5)
@@ -130,7 +136,7 @@ async def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
 
 
 async def test_bad_input_is_told_before_anything_is_written() -> None:
-    """Ranges that the log has not, names that no pin can have."""
+    """A wrong range or pin name raises an error before any write."""
 
     async def work() -> None:
         store = await log_of(20)
@@ -157,7 +163,7 @@ async def test_bad_input_is_told_before_anything_is_written() -> None:
 
 
 class Meddled(MemoryStore):
-    """A store where something is done right before puts of one key."""
+    """A store that runs a hook directly before puts of one key."""
 
     key: str = ""
     before: Callable[[], Awaitable[None]] | None = None
@@ -180,7 +186,10 @@ async def meddled(count: int) -> Meddled:
 
 @pytest.mark.parametrize("cutoff", [6, 12])
 async def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None:
-    """Past its start: it is refused. Else: snapshots it would have named were made anew."""
+    """A collection directly before the pin's write may pass the start; then the pin is refused.
+
+    Otherwise the pin is written again, because the collection made new snapshots.
+    """
     store = await meddled(20)
     store.key, store.before = PINS, lambda: collect_to(store, cutoff)
     if cutoff > 9:
@@ -194,7 +203,10 @@ async def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None
 
 
 async def test_a_collection_that_has_replaced_the_manifest_spares_a_new_pin() -> None:
-    """One made from the newer manifest, before anything was deleted."""
+    """A collection that has replaced the manifest spares a pin made from the newer manifest.
+
+    It checks the pins before it deletes.
+    """
     store = await meddled(20)
 
     async def create() -> None:
@@ -219,7 +231,11 @@ async def test_a_collection_that_has_replaced_the_manifest_spares_a_new_pin() ->
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> None:
-    """Then nobody is told that it holds; it can be let go of, and the log goes on."""
+    """The maker of a pin may die at any request.
+
+    A read of the pin then returns its records or raises. The pin can be released, and the log can
+    be collected.
+    """
     counted = Recorded(await log_of(20))
     await log_on(counted).create_pin("p", start=9, limit=14)
     for number in range(len(counted.records)):
@@ -238,7 +254,10 @@ async def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> Non
 
 
 async def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
-    """It shrinks with what the fork needs, and never grows."""
+    """A fork's pin is not released by its name alone.
+
+    It can shrink with the fork's needs, and never grows.
+    """
     store = await log_of(20)
     pins = Pins(store=store, clock=CLOCK, writer="me")
     await pins.create("f", holder="f")
@@ -254,7 +273,10 @@ async def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
 
 
 async def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() -> None:
-    """What it named is not known any more, so anything might be pinned."""
+    """A missing snapshot that a pin names stops the collection.
+
+    Without it, any record may be pinned.
+    """
     store = await log_of(20)
     await log_on(store).create_pin("p", start=2, limit=9)
     await collect_to(store, 14)
@@ -265,7 +287,7 @@ async def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() ->
 
 
 async def test_every_byte_of_a_pin_counts() -> None:
-    """It has a checksum of its own: no flipped bit makes another pin of it."""
+    """Every flipped bit of a pin raises CorruptionError, because a pin has a checksum."""
     store = await log_of(20)
     await log_on(store).create_pin("p", start=3, limit=9)
     (path,) = await keys_in(store, PINS)
@@ -283,7 +305,7 @@ async def test_every_byte_of_a_pin_counts() -> None:
 
 
 async def test_a_pin_that_goes_while_it_is_read_stops_no_collection() -> None:
-    """It was let go of, swept, and its own object deleted, between two requests of ours."""
+    """A pin that is released and deleted during a read does not stop a collection."""
     inner = await log_of(45)
     await log_on(inner).create_pin("p", start=1, limit=31)
     await collect_to(inner, 40)
@@ -302,7 +324,10 @@ async def test_a_pin_that_goes_while_it_is_read_stops_no_collection() -> None:
 
 
 async def test_an_idle_collection_costs_the_same_however_many_pins_there_were() -> None:
-    """What was let go of and swept leaves nothing that is read again."""
+    """An idle collection costs the same for any number of released pins.
+
+    Released and swept pins leave nothing to read.
+    """
     store = await log_of(20)
     costs = []
     for number in range(30):
@@ -319,7 +344,10 @@ async def test_an_idle_collection_costs_the_same_however_many_pins_there_were() 
 
 
 async def test_of_two_that_make_a_pin_of_one_name_one_is_sure_at_the_most() -> None:
-    """Each writes, then lists: whoever comes second sees the other, and so may both."""
+    """At most one of two concurrent pins of one name becomes sure.
+
+    Each maker writes, then lists. The second one sees the other.
+    """
     store = await log_of(20)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -338,7 +366,10 @@ async def test_of_two_that_make_a_pin_of_one_name_one_is_sure_at_the_most() -> N
 
 
 async def test_of_two_that_both_wrote_before_either_listed_not_both_are_sure() -> None:
-    """Whoever lists first gives up, and maybe both do: then the name is free again."""
+    """Two makers that both write before either lists do not both become sure.
+
+    If both give up, the name is free again.
+    """
     store = await log_of(20)
     both_to_write, both_wrote = asyncio.Barrier(2), asyncio.Barrier(2)
     puts = {"before": 0, "after": 0}
@@ -365,7 +396,10 @@ async def test_of_two_that_both_wrote_before_either_listed_not_both_are_sure() -
 
 
 async def test_pins_that_changed_places_are_told() -> None:
-    """Each says its name and its id: what is read under another is damage, whoever reads it."""
+    """A pin under the path of another pin raises CorruptionError.
+
+    Each pin contains its name and id.
+    """
     store = await log_of(20)
     for name, start in (("p", 3), ("q", 11)):
         await log_on(store).create_pin(name, start=start, limit=start + 4)
@@ -380,7 +414,10 @@ async def test_pins_that_changed_places_are_told() -> None:
 
 
 async def test_a_pin_shrinks_though_another_changes_it_meanwhile() -> None:
-    """A collection of its log and one of a fork may both be at it."""
+    """A pin shrinks although another process changes it.
+
+    A collection of the log and one of the fork may run concurrently.
+    """
     store = await log_of(20)
     pins = Pins(store=store, clock=CLOCK, writer="me")
     await pins.create("f", holder="f")
@@ -398,7 +435,10 @@ async def test_a_pin_shrinks_though_another_changes_it_meanwhile() -> None:
 
 
 async def test_a_pin_that_may_have_been_made_is_told_as_unknown() -> None:
-    """It was written; what came of the manifest after that nobody could read."""
+    """A pin whose check after the write fails reports UNKNOWN.
+
+    It is stored, but the manifest could not be read.
+    """
     store = await log_of(20)
 
     async def before(op: str, key: str) -> None:
@@ -416,7 +456,7 @@ async def test_a_pin_that_may_have_been_made_is_told_as_unknown() -> None:
 
 @pytest.mark.parametrize("prefix", [PINS, "snapshot/"], ids=["pins", "what they name"])
 async def test_pins_are_read_side_by_side(prefix: str) -> None:
-    """Every collection reads them all, to know what it must leave."""
+    """A collection reads pins, and the snapshots that they name, concurrently."""
     store = await log_of(60)
     for number in range(20):
         await log_on(store).create_pin(f"held_{number:02}", start=1 + number, limit=40)

@@ -1,4 +1,4 @@
-"""Appends that return once they are ordered: what is told then, and what is told in the end."""
+"""Appends that return at their placement: the promised position and the final result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of(*bodies: bytes) -> pa.BinaryArray:
 
 
 class Gate:
-    """Puts of slots wait while it is shut; ``refused`` slots are not taken, and that is told."""
+    """A hook that blocks puts of slots while it is shut, and refuses the slots in ``refused``."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -56,7 +56,7 @@ class Gate:
 
 
 async def gated(**settings: Any) -> tuple[SlotWriter, Gate, MemoryStore]:
-    """Return a writer with an epoch of its own and one record in it, and the gate to its store."""
+    """Return a writer with an epoch and one record, the gate, and the store."""
     gate, inner = Gate(), MemoryStore()
     await make_slots(inner)
     writer = slot_writer(Interposed(inner, before=gate), batch_bytes=1, **settings)
@@ -66,7 +66,10 @@ async def gated(**settings: Any) -> tuple[SlotWriter, Gate, MemoryStore]:
 
 
 async def test_what_is_placed_has_a_position_before_it_is_durable() -> None:
-    """Nobody waits for the store; the watermark says how far it has come, and never goes back."""
+    """A placed append has a position before it is durable.
+
+    The durable position only rises, and a flush waits for it.
+    """
     writer, gate, inner = await gated()
     told: list[int] = []
     stop = writer.on_durable(told.append)
@@ -94,7 +97,7 @@ async def test_what_is_placed_has_a_position_before_it_is_durable() -> None:
 
 
 async def test_each_of_one_batch_is_told_its_own_position() -> None:
-    """Several that wait together go out in one object, one after the other."""
+    """Each append of a batch gets its own position, although the batch is one object."""
     inner = MemoryStore()
     await make_slots(inner)
     writer = slot_writer(inner)
@@ -107,7 +110,10 @@ async def test_each_of_one_batch_is_told_its_own_position() -> None:
 
 
 async def test_a_position_that_was_told_is_given_again_where_the_store_refuses() -> None:
-    """It is a promise only once it is durable; the next flush says what is lost, and one alone."""
+    """A refused append loses its position, and the next append gets it.
+
+    The next flush reports the loss once.
+    """
     writer, gate, inner = await gated()
     gate.open.clear()
     gate.refused = {2}
@@ -130,7 +136,7 @@ async def test_a_position_that_was_told_is_given_again_where_the_store_refuses()
 
 
 async def test_what_stood_behind_a_refused_batch_is_placed_again() -> None:
-    """It is durable at another position than it was told, and says so; nothing is twice there."""
+    """An append behind a refused batch becomes durable at an earlier position, and exists once."""
     writer, gate, inner = await gated()
     gate.open.clear()
     gate.refused = {2}
@@ -150,7 +156,7 @@ async def test_what_stood_behind_a_refused_batch_is_placed_again() -> None:
 
 
 async def test_a_takeover_gives_what_was_placed_to_others() -> None:
-    """The writer that was fenced says that its records are not there; another's are."""
+    """After a takeover, placed appends raise Fenced and are not in the log."""
     writer, gate, inner = await gated()
     gate.open.clear()
     placed = [await writer.place(of(b"%d" % n)) for n in range(3)]
@@ -174,7 +180,10 @@ async def test_a_takeover_gives_what_was_placed_to_others() -> None:
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
 async def test_what_nobody_answered_is_durable_where_it_ended_up(happened: bool) -> None:
-    """The writer takes the log over from itself: what had not landed is placed again, in order."""
+    """If an answer is lost, the writer fences itself and resends missing batches in order.
+
+    Each append reports its final position.
+    """
     inner, silent = MemoryStore(), list[str]()
 
     def toss(request: Request) -> Fault:
@@ -198,7 +207,10 @@ async def test_what_nobody_answered_is_durable_where_it_ended_up(happened: bool)
 
 
 async def test_where_the_store_is_gone_what_was_placed_is_unknown() -> None:
-    """And both who asks for it and the next flush are told so; when it is back, all goes on."""
+    """If the store is gone, a placed append and the next flush report UNKNOWN.
+
+    After the store returns, the writer continues.
+    """
     inner, gone = MemoryStore(), asyncio.Event()
 
     def toss(_: Request) -> Fault:
@@ -227,7 +239,10 @@ async def answered(queue: Queue) -> None:
 
 
 async def test_whoever_closes_is_told_of_what_nobody_asked_for() -> None:
-    """Records that were placed and are not in the log do not vanish without a word."""
+    """A close reports lost appends whose callers never asked.
+
+    If a caller or a flush was informed, the close succeeds.
+    """
     for hears in ("nobody", "flush", "durable"):
         writer, gate, _ = await gated()
         gate.open.clear()
@@ -245,7 +260,10 @@ async def test_whoever_closes_is_told_of_what_nobody_asked_for() -> None:
 
 
 async def test_nobody_has_to_await_what_becomes_of_it() -> None:
-    """Nor is a loop told of an error that nobody took; and to stop waiting harms nobody else."""
+    """A caller need not await the result of a placed append.
+
+    The loop reports no unretrieved error, and a cancelled wait affects no other.
+    """
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     writer, gate, _ = await gated()
@@ -269,7 +287,7 @@ async def test_nobody_has_to_await_what_becomes_of_it() -> None:
 
 
 async def test_two_who_flush_at_once_are_told_the_same() -> None:
-    """Whichever of them comes first; and the next one begins anew."""
+    """Two concurrent flushes report the same loss, and the next flush starts fresh."""
     writer, gate, _ = await gated()
     gate.open.clear()
     gate.refused = {2}
@@ -285,14 +303,14 @@ async def test_two_who_flush_at_once_are_told_the_same() -> None:
 
 
 async def test_who_keeps_what_was_placed_keeps_no_records() -> None:
-    """A position for each append may be kept for long; what was appended need not be."""
+    """A placement keeps no records, because a caller may keep it for long."""
     writer, _, _ = await gated()
     bodies = of(b"x" * 1_000)
     gone = weakref.ref(bodies)
     placed = await writer.place(bodies)
     await writer.flush()
     del bodies
-    # The thread that encoded them lets go of them only once it is told of other work, or runs on.
+    # The encoding thread releases the records when it gets other work.
     for _ in range(1_000):
         gc.collect()
         if gone() is None:
@@ -304,7 +322,10 @@ async def test_who_keeps_what_was_placed_keeps_no_records() -> None:
 
 
 async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:
-    """Nor is one told that has stopped listening, whatever was on its way."""
+    """An exception of a listener does not affect the writer.
+
+    A removed listener gets no further positions.
+    """
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     writer, _, inner = await gated()
@@ -326,7 +347,10 @@ async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:
 
 
 async def test_who_has_stopped_listening_is_told_no_more() -> None:
-    """Not even of what was on its way; and each is told once of each position."""
+    """A removed listener gets no positions, not even pending ones.
+
+    Others get each position once.
+    """
     mark = Watermark()
     told: dict[str, list[int]] = {"one": [], "two": []}
     stop = mark.subscribe(told["one"].append)
@@ -341,7 +365,7 @@ async def test_who_has_stopped_listening_is_told_no_more() -> None:
 
 
 async def test_what_was_there_is_known_to_be_durable_once_the_log_is_opened() -> None:
-    """Before that a handle knows nothing; nothing need be acknowledged for it to know."""
+    """A new handle knows the durable position as soon as it opens the log."""
     writer, gate, inner = await gated()
     await writer.close()
     again = slot_writer(Interposed(inner, before=gate), name="again")
@@ -353,7 +377,10 @@ async def test_what_was_there_is_known_to_be_durable_once_the_log_is_opened() ->
 
 
 async def test_there_is_room_for_as_much_as_for_appends() -> None:
-    """What is placed takes room until it is durable; who stops waiting in line was never there."""
+    """Placed appends take room until they are durable.
+
+    A cancelled wait for room drops the append.
+    """
     writer, gate, inner = await gated(pending_bytes=40)
     gate.open.clear()
     await writer.place(of(b"x" * 20))
@@ -374,7 +401,10 @@ async def test_there_is_room_for_as_much_as_for_appends() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_what_is_told_in_the_end_is_true(seed: int) -> None:
-    """Whatever fails, and whoever takes over: by position, and by what is not in the log."""
+    """Final results are true for any failures and takeovers.
+
+    A reported position holds its record, and NOT_APPLIED means that the record is missing.
+    """
     dice = random.Random(seed)
     inner = MemoryStore()
     rate = 0.0

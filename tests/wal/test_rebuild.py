@@ -1,4 +1,4 @@
-"""A lost manifest, made again from the links alone: from any log that was whole, the same one."""
+"""Rebuilds of a lost manifest from links alone: an intact log gets the same manifest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def log_on(store: Store) -> SlotLog:
 async def log_of(
     turns: Sequence[Sequence[int]], *, alpha: int = 4, lanes: int = 1, cutoff: int = 0
 ) -> MemoryStore:
-    """Return a log of so many openings, each with batches of so many records, collected."""
+    """Return a log after several openings, each with batches of these sizes.
+
+    It is collected up to the cutoff.
+    """
     store = MemoryStore()
     await make_slots(store)
     for number, sizes in enumerate(turns):
@@ -64,7 +67,7 @@ async def log_of(
 
 
 def said(manifest: Manifest) -> object:
-    """Return what a manifest says of its log; who wrote it, and how it is laid out, left aside."""
+    """Return the content of a manifest, without its writer and its layout."""
     chain = chain_of(manifest)
     epochs = [(e.number, e.id, e.first_slot, e.lanes, e.alpha) for e in chain.epochs]
     begin = manifest.oldest, manifest.initial_seq_no or 1
@@ -83,7 +86,10 @@ def said(manifest: Manifest) -> object:
 async def test_a_lost_manifest_is_made_again(
     turns: list[list[int]], alpha: int, lanes: int, cutoff: int, sealed: bool
 ) -> None:
-    """It says what the lost one said, and the log reads and goes on as before."""
+    """A rebuilt manifest has the content of the lost one.
+
+    The log reads as before and accepts appends.
+    """
     store = await log_of(turns, alpha=alpha, lanes=lanes, cutoff=cutoff)
     if sealed:
         await opener_on(store).seal(successor="next")
@@ -104,7 +110,10 @@ async def test_a_lost_manifest_is_made_again(
 
 @pytest.mark.parametrize("at", [2, 5])
 async def test_a_fence_in_a_slot_that_was_collected_leads_nowhere(at: int) -> None:
-    """A sleeper put it there; and what an opener put into the epoch that it names is as void."""
+    """A fence in a collected slot is ignored, together with fences in the epoch that it names.
+
+    A suspended writer put it there.
+    """
     store = await log_of([[1] * 9, [1] * 4])
     await log_on(store).create_cursor("x", 8)
     await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
@@ -126,7 +135,7 @@ def stray_fence(ending: Epoch, slot: int) -> bytes:
 
 
 async def test_only_the_ends_of_objects_are_read() -> None:
-    """However large they are: the link stands in the footer."""
+    """A rebuild reads only the end of each object, because the link is in the footer."""
     store = MemoryStore()
     await make_slots(store)
     async with slot_writer(store) as writer:
@@ -141,7 +150,7 @@ async def test_only_the_ends_of_objects_are_read() -> None:
 
 
 async def test_what_cannot_be_rebuilt_is_told() -> None:
-    """A log that has its manifest, a folder without slots, a log with a hole in the middle."""
+    """A rebuild is refused if the manifest exists, if no slots exist, or if a slot is missing."""
     store = await log_of([[1] * 6])
     with pytest.raises(NameTaken, match="scrub"):
         await rebuild_log(store, clock=CLOCK, writer="me")
@@ -161,13 +170,13 @@ async def test_what_cannot_be_rebuilt_is_told() -> None:
 
 
 async def rebuilt(store: Store, **options: int) -> Manifest:
-    """Lose the manifest, and make it again."""
+    """Delete the manifest and rebuild it."""
     await store.delete([MANIFEST])
     return await rebuild_log(store, clock=CLOCK, writer="me", **options)
 
 
 async def collected_but(store: MemoryStore, position: int, *, left: Sequence[int]) -> None:
-    """Collect up to a position; the objects of some slots are there again afterwards."""
+    """Collect up to a position, then restore the objects of some slots."""
     kept = {key: data for key, data in store.objects.items() if _slot(key) in left}
     await log_on(store).create_cursor("x", position)
     await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
@@ -181,7 +190,10 @@ def _slot(key: str) -> int:
 
 @pytest.mark.parametrize("left", [[1, 2], [2], [5], [2, 4]])
 async def test_what_lies_below_the_beginning_was_collected(left: list[int]) -> None:
-    """Pinned, shared by a fork, put again late: the log begins where it began, and goes on."""
+    """Objects below the log's start do not move the start.
+
+    They may be pinned, shared with a fork, or written late.
+    """
     store = await log_of([[1] * 8])
     await collected_but(store, 6, left=left)
     before, lost = await contents(SLOTS, store), (await load_head(store)).manifest
@@ -196,7 +208,10 @@ async def test_what_lies_below_the_beginning_was_collected(left: list[int]) -> N
 
 @pytest.mark.parametrize("gone", [[], [1], [1, 3, 4], [2, 5], [1, 2, 3, 4, 5]])
 async def test_a_deletion_that_was_broken_off_loses_nothing(gone: list[int]) -> None:
-    """The log begins before what was to be deleted if all of that is there, and else after it."""
+    """An interrupted deletion loses no live record.
+
+    The rebuilt log starts before the deleted range if it is complete, otherwise after it.
+    """
     store = await log_of([[1] * 8])
     before = await contents(SLOTS, store)
     await log_on(store).create_cursor("x", 6)
@@ -215,7 +230,7 @@ async def test_a_deletion_that_was_broken_off_loses_nothing(gone: list[int]) -> 
 
 
 class Dying(Interposed):
-    """A store by way of which only some slots are deleted, before whoever deletes dies."""
+    """A store that deletes only some slots and then fails."""
 
     def __init__(self, store: Store, slots: Sequence[int]) -> None:
         super().__init__(store)
@@ -227,7 +242,10 @@ class Dying(Interposed):
 
 
 async def test_an_epoch_whose_only_data_is_void_is_healthy() -> None:
-    """Its writer's first put never landed, its second did; then another took the log over."""
+    """An epoch whose only data is void is valid.
+
+    The first put of its writer never landed, the second did, and another writer took over.
+    """
     history = History()
     await history.begin()
     await history.die_writing([False, True, True])
@@ -240,9 +258,10 @@ async def test_an_epoch_whose_only_data_is_void_is_healthy() -> None:
 
 
 async def test_a_burst_across_the_beginning_is_healthy() -> None:
-    """A sleeper's fences came into slots that had been collected, and into the next one as well.
+    """A burst of fences across the log's start is valid.
 
-    So of the fences that name his epoch some are strays, and one ended the epoch before.
+    A suspended writer's fences landed in collected slots and in the next one. So some fences that
+    name its epoch are strays, and one ended the epoch before.
     """
     history = History()
     await history.begin()
@@ -258,7 +277,10 @@ async def test_a_burst_across_the_beginning_is_healthy() -> None:
 
 
 async def test_data_past_the_end_that_no_fence_voids_is_refused() -> None:
-    """A writer died over a hole, or a record was lost: it cannot be told, so nobody is to guess."""
+    """Data past the end without a fence is refused.
+
+    Either a writer died with a missing slot, or a record was lost, and nothing shows which.
+    """
     history = History()
     await history.begin()
     await history.die_writing([True, False, True])
@@ -272,7 +294,10 @@ async def test_data_past_the_end_that_no_fence_voids_is_refused() -> None:
 
 @pytest.mark.parametrize("lost", [1, 4, 8, 9])
 async def test_a_record_that_was_lost_is_told(lost: int) -> None:
-    """Wherever it was, but at the end: not even the oldest are taken for collected."""
+    """A lost record raises CorruptionError at any place except the end.
+
+    Lost oldest records do not count as collected.
+    """
     store = await log_of([[1] * 8, [1] * 4])
     chain = chain_of((await load_head(store)).manifest)
     await store.delete([chain.of(lost).path(lost)])
@@ -281,7 +306,7 @@ async def test_a_record_that_was_lost_is_told(lost: int) -> None:
 
 
 async def test_a_lost_beginning_is_told_until_somebody_says_where_the_log_is_whole() -> None:
-    """Also if the plan was lost that says where it begins."""
+    """A rebuild without the collection plan is refused until the caller states the start."""
     store = await log_of([[1] * 8, [1] * 4], cutoff=6)
     lost, before = (await load_head(store)).manifest, await contents(SLOTS, store)
     await store.delete([GARBAGE])
@@ -295,7 +320,10 @@ async def test_a_lost_beginning_is_told_until_somebody_says_where_the_log_is_who
 
 @pytest.mark.parametrize("who", ["cursor", "pin"])
 async def test_an_end_that_was_lost_is_told_by_who_stands_past_it(who: str) -> None:
-    """Its positions would be given out again."""
+    """A cursor or pin past the end shows that newest records are lost.
+
+    A rebuild would give their positions out again.
+    """
     store = await log_of([[1] * 8])
     if who == "cursor":
         await log_on(store).create_cursor("x", 9)
@@ -308,7 +336,7 @@ async def test_an_end_that_was_lost_is_told_by_who_stands_past_it(who: str) -> N
 
 
 async def test_a_destroyed_log_is_not_made_again() -> None:
-    """What is left are fences, and a plan that says so."""
+    """A destroyed log is not rebuilt: its fences and its plan remain."""
     store = await log_of([[1] * 8])
     await destroy_log(store, clock=CLOCK, writer="me", grace_us=0)
     with pytest.raises(NoSuchLog, match="destroyed"):
@@ -316,7 +344,10 @@ async def test_a_destroyed_log_is_not_made_again() -> None:
 
 
 async def test_a_copy_is_made_again_though_one_was_broken_off_before() -> None:
-    """It begins at a later position, and beside it lies what the other had stored."""
+    """A copy is rebuilt although an interrupted copy left objects at its place.
+
+    The copy begins at a later position.
+    """
     store = MemoryStore()
     await named_logs.log_of(store, "a", 8)
     for name in ("copy", "other"):
@@ -332,7 +363,10 @@ async def test_a_copy_is_made_again_though_one_was_broken_off_before() -> None:
 
 
 async def test_streams_are_what_they_were() -> None:
-    """Also those, with their meta, whose opening was collected: the plan says what is open."""
+    """A rebuilt log has the same streams and metadata.
+
+    The plan holds those whose opening record was collected.
+    """
     store = await log_of([[1] * 4])
     log = log_on(store)
     await log.open_stream(b"a", b"of old")

@@ -1,4 +1,4 @@
-"""A copy's lost manifest, made again: what the copy began with, its collection plan says."""
+"""Rebuilds of copies: the collection plan of a copy states its start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COPY = "log/copy"
 
 
 async def source_with_a_stream() -> MemoryStore:
-    """Return a store with a log `a` of six positions, in which a stream is open from 2 on."""
+    """Return a store with a log `a` of six positions, in which a stream opens at position 2."""
     store = MemoryStore()
     async with await shelf_on(store).create("a") as log:
         await log.append([b"1"])
@@ -42,7 +42,7 @@ async def source_with_a_stream() -> MemoryStore:
 
 
 async def seen(store: MemoryStore, name: str) -> object:
-    """Return all that users see of a log, and what a collection of it would begin with."""
+    """Return everything that users see of a log, and the streams at its start."""
     log = await shelf_on(store).open(name)
     records = [row async for table in log.scan(control=True) for row in table.to_pylist()]
     manifest = (await load_head(Within(store, f"log/{name}"))).manifest
@@ -52,7 +52,7 @@ async def seen(store: MemoryStore, name: str) -> object:
 
 
 async def rebuilt(store: MemoryStore, name: str = "copy", **options: int) -> Log:
-    """Lose the manifest, and make it again."""
+    """Delete the manifest and rebuild it."""
     await store.delete([f"log/{name}/{MANIFEST}"])
     return await shelf_on(store).rebuild(name, **options)
 
@@ -62,7 +62,10 @@ async def rebuilt(store: MemoryStore, name: str = "copy", **options: int) -> Log
 async def test_a_copy_has_the_streams_that_were_open_where_it_begins(
     start: int, *, closes: bool
 ) -> None:
-    """With their meta, whether they are closed later or not; the copy goes on as before."""
+    """A rebuilt copy has the streams and metadata that were open at its start.
+
+    Closed streams stay closed, and open ones accept appends.
+    """
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=start) as log:
         await log.append([b"x"], stream=b"s")
@@ -82,11 +85,14 @@ async def test_a_copy_has_the_streams_that_were_open_where_it_begins(
 
 
 async def test_a_copy_of_no_records_goes_on_where_it_was_made() -> None:
-    """No object of it says a position: from 1 on, positions would be given out a second time."""
+    """A rebuilt copy without records continues at the position where it was made.
+
+    No object states that position, so it must not restart at 1.
+    """
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=7) as log:
         with pytest.raises(NoSuchStream):
-            await log.append([b"x"], stream=b"none")  # The log was opened, and nothing written.
+            await log.append([b"x"], stream=b"none")  # This opens the log and writes no record.
     before = await seen(store, "copy")
 
     async with await rebuilt(store) as log:
@@ -96,7 +102,10 @@ async def test_a_copy_of_no_records_goes_on_where_it_was_made() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_copy_of_what_a_collection_left_is_made_again(protocol: str) -> None:
-    """Of either protocol; and once more when the copy has been collected itself."""
+    """A copy of a collected log can be rebuilt, for both source protocols.
+
+    It can be rebuilt again after its own collections.
+    """
     store = MemoryStore()
     if protocol == "slot":
         store = await source_with_a_stream()
@@ -113,7 +122,10 @@ async def test_a_copy_of_what_a_collection_left_is_made_again(protocol: str) -> 
 
 
 async def test_a_copys_first_collection_that_was_broken_off_loses_nothing() -> None:
-    """Its plan says what is open before what it erases, as the copy's own did."""
+    """An interrupted first collection of a copy loses nothing in a rebuild.
+
+    Its plan states the streams at the start before it.
+    """
     store = await source_with_a_stream()
     await shelf_on(store).copy("a", "copy", start=3)
     await named_logs.append(store, "copy", 4)
@@ -133,7 +145,10 @@ async def test_a_copys_first_collection_that_was_broken_off_loses_nothing() -> N
 
 
 async def test_a_copys_plan_stands_before_its_manifest() -> None:
-    """So that no copy whose manifest was ever read is without; nothing collects by it."""
+    """A copy stores its plan before its manifest, so that every visible copy has one.
+
+    No collection deletes by that plan.
+    """
     store = await source_with_a_stream()
     recorded = Recorded(store)
     log = await shelf_on(recorded).copy("a", "copy", start=3)
@@ -146,15 +161,16 @@ async def test_a_copys_plan_stands_before_its_manifest() -> None:
 
 
 async def broken_off(store: MemoryStore) -> None:
-    """Copy but for the manifest."""
+    """Make a copy, then delete its manifest."""
     await shelf_on(store).copy("a", "copy", start=3)
     await store.delete([f"{COPY}/{MANIFEST}"])
 
 
 async def test_what_a_copy_that_was_broken_off_says_is_taken_for_no_other_logs() -> None:
-    """Another log in its place has cursors, and is rebuilt as it was, or not at all.
+    """The plan of an interrupted copy never applies to another log of that name.
 
-    It was made by one who had seen an empty place a moment before the copy began.
+    A process created that log because it saw an empty place just before the copy began. The log is
+    rebuilt as it was, or the rebuild is refused.
     """
     store = await source_with_a_stream()
     await broken_off(store)
@@ -178,7 +194,7 @@ async def test_what_a_copy_that_was_broken_off_says_is_taken_for_no_other_logs()
 
 
 async def test_to_copy_again_replaces_the_plan_of_a_copy_that_was_broken_off() -> None:
-    """It began elsewhere, perhaps with other streams."""
+    """A second copy replaces the plan of an interrupted one, which may have another start."""
     store = await source_with_a_stream()
     await broken_off(store)
     async with await shelf_on(store).copy("a", "copy", start=6) as log:
@@ -191,7 +207,10 @@ async def test_to_copy_again_replaces_the_plan_of_a_copy_that_was_broken_off() -
 
 
 async def test_no_copy_replaces_the_plan_of_a_log_that_lost_its_manifest() -> None:
-    """That log could not be rebuilt any more. Nothing is written beside it."""
+    """A copy never replaces the plan of a log that lost its manifest.
+
+    It writes nothing, and the log can still be rebuilt.
+    """
     store = await source_with_a_stream()
     await named_logs.log_of(store, "copy", 6)
     await named_logs.collect_to(store, "copy", 4)
@@ -210,7 +229,10 @@ async def test_no_copy_replaces_the_plan_of_a_log_that_lost_its_manifest() -> No
 async def test_a_copy_that_lost_its_plan_as_well_is_refused_until_somebody_knows_its_start() -> (
     None
 ):
-    """Then its streams are those that its links still name."""
+    """A rebuild of a copy without its plan is refused until the caller states the start.
+
+    Its streams are then those that its links name.
+    """
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=4) as log:
         await log.close_stream(b"s")

@@ -1,6 +1,6 @@
-"""A lost manifest, made again from whatever processes leave that die, sleep, come late.
+"""Rebuilds after random histories of processes that die, are suspended and land writes late.
 
-Who judges knows the log only as its readers saw it before the manifest was lost.
+The check knows only what readers saw before the manifest was lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.log import Log
 from tidelog.wal.slot_protocol.reader import SlotReader
 
-HISTORIES = int(os.environ.get("TIDELOG_HISTORIES", "12"))  # More of them take a while.
+HISTORIES = int(os.environ.get("TIDELOG_HISTORIES", "12"))  # More examples take a while.
 Step: TypeAlias = tuple[str, dict[str, Any]]
 
 LANDED = st.lists(st.booleans(), min_size=1, max_size=4)
@@ -57,7 +57,7 @@ async def read(log: Log) -> dict[int, bytes]:
 
 
 async def is_cut_short(history: History) -> bool:
-    """Say whether a writer died over a hole, and left data behind it, before any fence."""
+    """Return True if a writer died with a missing slot and data after it, before any fence."""
     end = (await SlotReader(store=history.within, clock=history.clock).end()).tail
     past: dict[int, object] = {}
     for key, data in history.store.objects.items():
@@ -71,10 +71,10 @@ async def is_cut_short(history: History) -> bool:
 @settings(max_examples=HISTORIES)
 @given(steps=st.lists(STEPS, min_size=2, max_size=9))
 def test_a_lost_manifest_is_made_again_or_refused(steps: list[Step]) -> None:
-    """The log reads the same from where it began on, no position is given out twice.
+    """A rebuilt log reads the same since its start, and gives no position out twice.
 
-    It may be refused only where a writer died over a hole and nobody has taken over: it cannot be
-    told from a log of which a record was lost.
+    A refusal is allowed only if a writer died with a missing slot and no writer took over. That
+    state looks like a lost record.
     """
     asyncio.run(_check(steps))
 

@@ -1,4 +1,4 @@
-"""What stands for a record in a setsum, spelled one by one as the formats' pages have it."""
+"""The bytes of a record in a setsum, spelled out as the format pages define them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def slot_item(
 
 
 def added_up(items: list[bytes], by: Any) -> Setsum:
-    """Add up hashes as the definition has it."""
+    """Return the sum of the hashes, by the definition."""
     columns = [0] * 8
     for item in items:
         for at, number in enumerate(struct.unpack("<8I", by(item).digest())):
@@ -55,7 +55,7 @@ def table_of(rows: list[Any], schema: pa.Schema) -> pa.Table:
 
 @given(rows=ROWS, cut=st.integers(0, 12))
 def test_records_of_slots_are_summed_by_sha_256(rows: list[Row], cut: int) -> None:
-    """One sum for a table in one chunk, in two, or cut out of another; SHA3 would give another."""
+    """The setsum of slot records uses SHA-256, and does not depend on the chunks of the table."""
     items = [slot_item(*row) for row in rows]
     wanted = added_up(items, hashlib.sha256)
     whole = table_of([(9, 9, b"a", b"k", b"b"), *rows], SLOT_RECORDS).slice(1)
@@ -72,14 +72,17 @@ U64 = st.integers(0, 2**64 - 1)
 
 @given(rows=st.lists(st.tuples(U64, U64, st.binary(max_size=9)), max_size=12))
 def test_records_of_wal3_are_summed_by_sha3_256(rows: list[tuple[int, int, bytes]]) -> None:
-    """To the last position and time that wal3 has."""
+    """The setsum of wal3 records uses SHA3-256, up to wal3's last position and time."""
     items = [record_item(*row) for row in rows]
 
     assert setsum_of_records(table_of(rows, RECORDS)) == added_up(items, hashlib.sha3_256)
 
 
 def test_the_sum_of_slots_is_pinned() -> None:
-    """It is stored: a release that computed another would call every log damaged."""
+    """The setsum of slot records is stable because it is stored.
+
+    A release with another formula would report every log as damaged.
+    """
     rows: list[Row] = [
         (1, 7, None, None, b"one"),
         (2, 8, b"", None, b"two"),
@@ -110,7 +113,10 @@ def slot_items(row: Row) -> list[bytes]:
 
 @given(one=RECORD, other=RECORD, data=st.data())
 def test_no_two_records_share_an_item(one: Row, other: Row, data: st.DataObject) -> None:
-    """Or one could stand for the other, and no sum would tell; a body may look like a key."""
+    """Two different records never have the same bytes.
+
+    Otherwise one could replace the other unnoticed, for example with a body that looks like a key.
+    """
     _, _, stream, key, body = other
     if data.draw(st.booleans(), label="the body begins as the item of a record goes on"):
         other = (one[0], one[1], stream, key, slot_item(*one)[18:] + body)
@@ -120,7 +126,7 @@ def test_no_two_records_share_an_item(one: Row, other: Row, data: st.DataObject)
 
 
 def test_records_are_laid_out_a_piece_at_a_time() -> None:
-    """Pieces end by rows and by bytes, and neither edge changes a sum."""
+    """Records are encoded in pieces, limited by rows and bytes. The borders change no sum."""
     many: list[Row] = [
         (n, n, None, b"" if n % 3 else None, b"") for n in range(1, PIECE_ROWS * 2 + 2)
     ]

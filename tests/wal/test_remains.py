@@ -1,4 +1,4 @@
-"""What forks and copies leave that died: nobody takes it for his own, and it can be got rid of."""
+"""Remains of interrupted forks and copies: no other log uses them, and they can be deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROLLOVER = Rollover(fragments=3, snapshots=2)
 
 
 async def copy(store: Store, source: str, name: str) -> None:
-    """Copy a log to a deep tree; all copies of a log have the same shape."""
+    """Copy a log to a deep tree. All copies of a log have the same shape."""
     log = await shelf_on(store).open(source)
     target = shelf_on(store).within(name)
     scribe = Transcriber(target=target, clock=CLOCK, writer="me", rollover=ROLLOVER)
@@ -54,9 +54,10 @@ async def snapshots_in(store: Store, name: str) -> list[str]:
 
 
 async def test_a_fork_does_not_take_anothers_remains_for_its_own() -> None:
-    """They have the same records and so the same sums, and name objects that no pin holds for it.
+    """A fork does not use the remains of another fork of its name.
 
-    A sweep of the fork then deletes them, for its manifest is the only one that comes to be.
+    They have the same records and sums, but name objects that no pin holds for this fork. A sweep
+    of the fork deletes them.
     """
     store = MemoryStore()
     await log_of(store, "a", 12)
@@ -77,7 +78,10 @@ async def test_a_fork_does_not_take_anothers_remains_for_its_own() -> None:
 
 
 async def test_a_scrub_tells_of_objects_that_are_none_of_a_forks_sources() -> None:
-    """They are there, whole, and of the right records; but whoever owns them may delete them."""
+    """A scrub reports objects in a fork that belong to a third log.
+
+    They have the right records, but the other log may delete them.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     await copy(store, "a", "b")
@@ -116,7 +120,10 @@ def object_of(snapshot: Snapshot) -> NewObject:
 
 
 async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
-    """By whomever it was written, and however it is parted; else no manifest may name it."""
+    """An existing snapshot is accepted only if it names the same fragments.
+
+    Its writer and its inner shape may differ. Otherwise no manifest may name it.
+    """
     store = MemoryStore()
     leaves = [fragment_at(slot) for slot in range(1, 7)]
     ones = [made(leaves[:3]), made(leaves[3:])]
@@ -132,7 +139,7 @@ async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
 
     strange = made([fragment_at(slot, epoch=2) for slot in range(1, 4)])
     assert strange.path == ones[0].path
-    del store.objects[others[0].path]  # What it would lead to is gone.
+    del store.objects[others[0].path]  # The other shape now leads to a missing object.
     store.objects[one.path] = replace(store.objects[one.path], data=encode_snapshot(other))
     await store.put("epoch-list", b"?")
     for wrong in (object_of(strange), object_of(one), NewObject("epoch-list", b"!")):
@@ -142,7 +149,10 @@ async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_copy_to_slots_that_was_broken_off_is_made_again(happened: bool) -> None:
-    """At whatever request it died: the next one does not meet what it left, and deletes that."""
+    """A copy to slots that dies at any request can be made again.
+
+    The second copy ignores the remains and deletes them.
+    """
     start = MemoryStore()
     await log_of(start, "a", 4)
     smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
@@ -162,7 +172,7 @@ async def test_a_copy_to_slots_that_was_broken_off_is_made_again(happened: bool)
 
 
 async def test_of_two_copiers_one_makes_the_log() -> None:
-    """The other is told, and what it stores after that is none of the log's."""
+    """If two copies run concurrently, one makes the log and the other raises NameTaken."""
     store = MemoryStore()
     await log_of(store, "a", 12)
     done: list[str] = []
@@ -178,7 +188,10 @@ async def test_of_two_copiers_one_makes_the_log() -> None:
 
 
 async def test_what_a_copy_left_is_destroyed_and_a_copier_at_work_is_told() -> None:
-    """The name is taken first: else a manifest might come to name what was deleted."""
+    """The remains of a copy are destroyed, and a running copy raises NameTaken.
+
+    Otherwise its manifest could name deleted objects.
+    """
     store = MemoryStore()
     await log_of(store, "a", 12)
     await dies_at_the_manifest(store, "b", lambda dying: copy(dying, "a", "b"))
@@ -196,7 +209,10 @@ async def test_what_a_copy_left_is_destroyed_and_a_copier_at_work_is_told() -> N
 
 
 async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
-    """That can be made a log again, and then has all that it had."""
+    """A copy keeps away from a log that lost its manifest.
+
+    That log can be rebuilt with all its records.
+    """
     store = MemoryStore()
     await log_of(store, "a", 3)
     await log_of(store, "b", 3)
@@ -211,7 +227,10 @@ async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
 
 
 async def test_a_copier_that_came_second_leaves_nothing() -> None:
-    """Were the manifest lost, a rebuild would find two logs, or take his for the log."""
+    """A copy that loses the race deletes its objects.
+
+    Otherwise a rebuild would find two logs, or choose the wrong one.
+    """
     store, done = MemoryStore(), list[str]()
     await log_of(store, "a", 12)
 

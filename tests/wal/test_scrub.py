@@ -1,4 +1,4 @@
-"""Scrub of a range, and what scrub of a slot log compares beyond the bytes of each object."""
+"""Scrubs of ranges, and the comparisons of a slot log's scrub beyond single objects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
 async def written(kind: Kind, store: Store, count: int) -> None:
-    """Write fragments of two records each, in the turns of two writers."""
+    """Write fragments of two records each, by two writers in turn."""
     await kind.make(store)
     for half in range(2):
         async with kind.writer(store, name=f"w{half}") as writer:
@@ -57,7 +57,7 @@ async def changed(store: Store, change: Callable[[Manifest], Manifest]) -> None:
 
 @BOTH
 async def test_a_range_costs_what_it_holds(kind: Kind) -> None:
-    """Its fragments, and the snapshots above them; what is wrong elsewhere is not told."""
+    """A scrub of a range costs its fragments and the snapshots above them."""
     inner = MemoryStore()
     await written(kind, inner, 30)
     whole = await (await opened(inner)).scrub()
@@ -82,7 +82,7 @@ async def test_a_range_costs_what_it_holds(kind: Kind) -> None:
 
 @BOTH
 async def test_damage_is_told_by_the_ranges_that_hold_it(kind: Kind) -> None:
-    """And by no other."""
+    """A scrub reports damage if its range holds it, and otherwise not."""
     store = MemoryStore()
     await written(kind, store, 30)
     fragments = await fragments_of(kind, store)
@@ -98,7 +98,7 @@ async def test_damage_is_told_by_the_ranges_that_hold_it(kind: Kind) -> None:
 @BOTH
 @pytest.mark.parametrize(("start", "limit"), [(-1, None), (5, 5), (6, 5), (0, 0)])
 async def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | None) -> None:
-    """Before any request."""
+    """A wrong range raises UsageError before any request."""
     inner = MemoryStore()
     await kind.make(inner)
     store = Metered(inner, clock=CLOCK)
@@ -111,7 +111,10 @@ async def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | 
 
 @BOTH
 async def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
-    """As reads tell it: nobody is to believe that what is gone was found whole."""
+    """A scrub of a collected range raises PositionCollected, like a read.
+
+    A deleted range must not look intact.
+    """
     store = MemoryStore()
     await written(kind, store, 4)
 
@@ -134,7 +137,7 @@ def with_alpha(manifest: Manifest) -> Manifest:
 
 
 def with_other_sums(manifest: Manifest) -> Manifest:
-    """Return one that adds up, and says that there was something before."""
+    """Return a consistent manifest that claims earlier, collected records."""
     extra = Setsum.of(b"never written")
     return replace(manifest, setsum=manifest.setsum + extra, collected=manifest.collected + extra)
 
@@ -156,7 +159,10 @@ def with_more_bytes(manifest: Manifest) -> Manifest:
 async def test_what_the_manifest_says_is_held_against_links_and_fences(
     change: Callable[[Manifest], Manifest], told: str
 ) -> None:
-    """Even if it adds up, and has its check, as one has that was written by mistake."""
+    """A scrub compares the manifest with links and fences.
+
+    It finds a contradiction even in a manifest that adds up and has a valid check.
+    """
     store = MemoryStore()
     await written(KINDS[1], store, 6)
     assert (await scrub_slots(slot_reader(store))).is_clean
@@ -166,7 +172,10 @@ async def test_what_the_manifest_says_is_held_against_links_and_fences(
 
 
 async def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
-    """Whole epochs may begin between the end of the walk and the listing."""
+    """A scrub reports no damage if other processes write during it.
+
+    Whole epochs may begin between its walk and its listing.
+    """
     inner = MemoryStore()
     await make_slots(inner)
     async with slot_writer(inner) as writer:
@@ -174,7 +183,7 @@ async def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
     begun: list[str] = []
 
     async def before(op: str, key: str) -> None:
-        # The look at the plan comes after the walk, and before the listing.
+        # The read of the plan comes after the walk, and before the listing.
         if op == "get" and key == "gc/GARBAGE" and not begun:
             begun.append(key)
             for name in ("two", "three"):
@@ -199,9 +208,9 @@ async def collect_to(store: Store, position: int) -> None:
 
 
 class Collected(Interposed):
-    """A store whose log is collected right before it is asked for some of its objects.
+    """A store whose log is collected just before some requests.
 
-    ``at`` says how many requests for fragments, or for snapshots, come before which collection.
+    ``at`` maps a count of requests for fragments or snapshots to the cutoff of a collection.
     """
 
     def __init__(self, store: Store, at: dict[tuple[str, int], int]) -> None:
@@ -231,7 +240,10 @@ MEANWHILE = {
 @BOTH
 @pytest.mark.parametrize("name", MEANWHILE)
 async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str) -> None:
-    """What it took away is no damage: the newer manifest says so."""
+    """A scrub reports no damage if a collection runs during it.
+
+    The newer manifest shows that the objects were collected.
+    """
     inner = MemoryStore()
     await written(kind, inner, 30)
     store = Collected(inner, MEANWHILE[name])
@@ -239,7 +251,7 @@ async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str
     assert store.at.keys() < MEANWHILE[name].keys()
     assert found.problems == []
     assert 2 <= found.records <= 60
-    # A range whose start went is refused, as if it had been gone before.
+    # A range whose start is collected is refused, as if it was collected before.
     if name == "before the first is read":
         inner = MemoryStore()
         await written(kind, inner, 30)
@@ -250,7 +262,7 @@ async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str
 @BOTH
 @pytest.mark.parametrize("name", MEANWHILE)
 async def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: str) -> None:
-    """All that is left of it, and nothing else."""
+    """A scrub reports all remaining damage, and only that, although a collection runs during it."""
     inner = MemoryStore()
     await written(kind, inner, 30)
     paths = [fragment.path for fragment in await fragments_of(kind, inner)]
@@ -270,7 +282,10 @@ async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
 
 
 async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
-    """Though what it held was swept; what one still holds that is not there is told."""
+    """A scrub reports no damage if a pin is released and swept during it.
+
+    It reports missing objects that another pin still holds.
+    """
     inner = MemoryStore()
     await written(SLOTS, inner, 30)
     log = await opened(inner)
@@ -295,7 +310,7 @@ async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
 
 
 async def test_a_collection_does_not_hide_what_a_pin_has_lost() -> None:
-    """A fragment that the log itself no longer needs, and a pin does."""
+    """A scrub reports a lost fragment that only a pin still needs, although a collection runs."""
     inner = MemoryStore()
     await written(SLOTS, inner, 30)
     await (await opened(inner)).create_pin("p", start=1, limit=9)

@@ -1,4 +1,4 @@
-"""Logs of one place: forks that share, copies that do not, and what is left of a destroyed log."""
+"""Logs of one location: forks, which share objects, copies, which do not, and lists of logs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 async def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
     count: int, start: int, cutoff: int, more: int
 ) -> None:
-    """Whatever is appended to either, or collected of it."""
+    """A fork keeps its records and is independent of its source.
+
+    Appends and collections of either log do not affect the other.
+    """
     store = MemoryStore()
     await log_of(store, "a", count)
     before = await contents(store, "a")
@@ -71,7 +74,7 @@ async def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
 
 
 async def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
-    """And nothing before: each object goes when neither needs it."""
+    """The source deletes a shared object when no fork needs it, and not before."""
     store = MemoryStore()
     await log_of(store, "a", 20)
     await shelf_on(store).fork("a", "b")
@@ -95,7 +98,10 @@ async def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
-    """Then there is a fork that is whole, or none; and the name can be used again."""
+    """The maker of a fork may die at any request.
+
+    It leaves a whole fork or none, and the name can be used again.
+    """
     start = MemoryStore()
     await log_of(start, "a", 14)
     counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
@@ -122,7 +128,7 @@ async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
 
 
 async def test_what_cannot_be_forked_is_told() -> None:
-    """Before anything is written."""
+    """A fork that is not possible raises an error before any write."""
     store = MemoryStore()
     await log_of(store, "a", 9)
     await log_of(store, "none", 0)
@@ -159,7 +165,7 @@ async def test_what_cannot_be_forked_is_told() -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("target", ["slot", "manifest"])
 async def test_a_copy_has_the_same_records_and_goes_on(protocol: str, target: str) -> None:
-    """From one protocol to the other and back: positions, times and bodies stay."""
+    """A copy between any two protocols keeps positions, times and bodies, and accepts appends."""
     store = MemoryStore()
     await log_of(store, "a", 11, protocol=protocol)
     before = await contents(store, "a")
@@ -178,7 +184,7 @@ async def test_a_copy_has_the_same_records_and_goes_on(protocol: str, target: st
 
 @pytest.mark.parametrize("target", ["slot", "manifest"])
 async def test_a_copy_of_nothing_goes_on_where_the_source_does(target: str) -> None:
-    """Also where all is collected that could be."""
+    """A copy without records continues at the next position of its source."""
     store = MemoryStore()
     await log_of(store, "a", 0)
     await shelf_on(store).copy("a", "b", protocol=target)
@@ -192,7 +198,10 @@ async def test_a_copy_of_nothing_goes_on_where_the_source_does(target: str) -> N
 
 
 async def test_records_of_many_times_become_fragments_of_one() -> None:
-    """wal3 has one time a fragment; a slot's object may have many."""
+    """A copy to wal3's form splits records by time.
+
+    A wal3 fragment has one time, but a slot object may have many.
+    """
     store = MemoryStore()
     log = await shelf_on(store).create("a", batching=Batching(interval_us=100_000))
     async with log:
@@ -207,7 +216,7 @@ async def test_records_of_many_times_become_fragments_of_one() -> None:
 
 
 async def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:
-    """And a folder without one is not adopted."""
+    """An exported slot log reads as a wal3 log. A folder without a log cannot be adopted."""
     store, back = MemoryStore(), MemoryStore()
     await log_of(store, "a", 5)
     await shelf_on(store).export("a", back, start=2)
@@ -225,7 +234,10 @@ async def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) -> None:
-    """It would else look like a log that is empty; right after the last record it is just that."""
+    """A read past the next position raises UsageError, because it would look like an empty log.
+
+    A read at the next position returns nothing.
+    """
     store = MemoryStore()
     await log_of(store, "a", 3, protocol=protocol)
     log = await shelf_on(store).open("a")
@@ -236,7 +248,10 @@ async def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) 
 
 @pytest.mark.parametrize("hostile", ["\U0010ffff\U0010ffff", "manifest/MANIFEST/\U0010ffff", "x"])
 async def test_no_file_in_a_logs_folder_keeps_the_list_of_logs_from_ending(hostile: str) -> None:
-    """The list goes from folder to folder: no name of a file in one sorts behind it."""
+    """A list of logs ends for any file name in a log's folder.
+
+    It steps from folder to folder, so a file name must not sort after its folder.
+    """
     store = MemoryStore()
     for name in ("a", "a-b", "a0", "b"):
         await log_of(store, name, 1)
@@ -248,7 +263,10 @@ async def test_no_file_in_a_logs_folder_keeps_the_list_of_logs_from_ending(hosti
 
 
 async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
-    """Whoever lost it is told what makes it again; whoever mistyped, what there is."""
+    """An opened log without its manifest reports that it can be rebuilt.
+
+    A wrong name gets a hint to list the logs.
+    """
     store = MemoryStore()
     await log_of(store, "a", 1)
     await store.delete(["log/a/manifest/MANIFEST"])
@@ -265,7 +283,10 @@ async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
 
 
 async def test_a_log_in_wal3s_form_without_its_manifest_is_listed() -> None:
-    """It cannot be made again, but nobody is to learn that by its missing from a list."""
+    """A log in wal3's form without its manifest is listed as lost.
+
+    It cannot be rebuilt, but its owner must notice.
+    """
     store = MemoryStore()
     await log_of(store, "a", 1, protocol="manifest")
     await store.delete(["log/a/manifest/MANIFEST"])
@@ -277,7 +298,7 @@ async def test_a_log_in_wal3s_form_without_its_manifest_is_listed() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_negative_start_is_a_mistake_and_not_a_loss(protocol: str) -> None:
-    """Nothing was collected there, for there never was such a position."""
+    """A negative start raises UsageError, not PositionCollected. No such position ever existed."""
     store = MemoryStore()
     await log_of(store, "a", 1, protocol=protocol)
     log = await shelf_on(store).open("a")
@@ -288,7 +309,7 @@ async def test_a_negative_start_is_a_mistake_and_not_a_loss(protocol: str) -> No
 
 
 async def test_text_is_no_id_of_a_stream() -> None:
-    """Whoever passes some is told what is wrong with it, not how long it may be."""
+    """A text as a stream id raises UsageError, and the message asks for encoded bytes."""
     log = await shelf_on(MemoryStore()).create("a")
     text: Any = "eu"
 
@@ -301,8 +322,11 @@ async def test_text_is_no_id_of_a_stream() -> None:
 async def test_logs_are_named_by_one_look_at_their_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look for each log would make a place of thousands of logs take minutes to list."""
-    store = Metered(LocalStore(tmp_path, clock=CLOCK), clock=CLOCK)  # As a location has it.
+    """A list of logs in a local directory looks at the directory once.
+
+    One look for each of thousands of logs would take minutes.
+    """
+    store = Metered(LocalStore(tmp_path, clock=CLOCK), clock=CLOCK)  # Like in a location.
     names = [f"log_{number:02}" for number in range(10)]
     for name in names:
         await store.put(f"log/{name}/{MANIFEST}", b"")
@@ -320,7 +344,7 @@ async def test_logs_are_named_by_one_look_at_their_directory(
 
 
 async def test_logs_are_looked_at_side_by_side() -> None:
-    """Each takes a request at least."""
+    """A list of logs checks them concurrently, because each takes a request."""
     store = MemoryStore()
     for number in range(20):
         await store.put(f"log/log_{number:02}/{MANIFEST}", b"")

@@ -1,4 +1,4 @@
-"""Collecting logs of slot commits: data, what is void, never a fence that ended an epoch."""
+"""Collections of slot logs: data and void slots are deleted, fences that ended an epoch are not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log_on(store: Store) -> SlotLog:
 
 
 async def append_turns(store: Store, turns: Sequence[Sequence[int]], *, alpha: int = 4) -> None:
-    """Append batches of so many records, each turn by another writer, who opens the log anew."""
+    """Append batches of these sizes, with another writer for each turn."""
     for number, sizes in enumerate(turns):
         async with slot_writer(store, name=f"w{number}", alpha=alpha) as writer:
             for size in sizes:
@@ -53,7 +53,7 @@ async def log_of(turns: Sequence[Sequence[int]], *, alpha: int = 4) -> MemorySto
 
 
 async def fences(store: Store, manifest: Manifest) -> set[str]:
-    """Return where the fences lie that ended epochs; all are there, and are what the log says."""
+    """Return the paths of the fences that ended epochs, after a check that each exists."""
     chain = manifest.chain
     assert chain is not None
     paths = set()
@@ -75,7 +75,10 @@ async def fences(store: Store, manifest: Manifest) -> set[str]:
 async def test_what_a_cursor_holds_is_read_as_before(
     turns: list[list[int]], position: int, alpha: int
 ) -> None:
-    """The rest is gone: all that is left is what the log names, and the fences that it needs."""
+    """After a collection, only objects that the log names remain, and fences that ended epochs.
+
+    Records since the cursor read as before.
+    """
     store = await log_of(turns, alpha=alpha)
     before = await contents(SLOTS, store)
     await log_on(store).create_cursor("x", min(position, len(before) + 1))
@@ -104,7 +107,7 @@ async def test_what_a_cursor_holds_is_read_as_before(
 
 
 async def test_the_newest_fragment_stays() -> None:
-    """A lost manifest is made again from links; so one link is always there."""
+    """The newest fragment is never collected, because a rebuild needs one link."""
     store = await log_of([[2] * 6])
     await log_on(store).create_cursor("x", 13)
     report = await log_on(store).collect(keep=ALL, grace_us=0)
@@ -113,9 +116,10 @@ async def test_the_newest_fragment_stays() -> None:
 
 
 async def test_void_slots_go_with_what_is_before_them() -> None:
-    """Writers that died leave fences that count, and many void ones each: these go by their names.
+    """Void slots are deleted together with the records before them.
 
-    Those who were closed leave the one fence that counts.
+    Writers that died leave one effective fence and many void ones, which are deleted by name. A
+    closed writer leaves only the effective fence.
     """
     store = MemoryStore()
     await make_slots(store)
@@ -130,15 +134,18 @@ async def test_void_slots_go_with_what_is_before_them() -> None:
     left = {entry.key async for entry in store.list("epoch/")}
     void = [key for key in left - await fences(store, manifest) if place_of(key)]
     assert len(keys) - len(left) > 40
-    # What is left of them lies past the fence of the last epoch that ended.
+    # The rest is past the fence of the last ended epoch.
     assert len(void) <= 1 + 7 + SIGNS
     lists = [r for r in recorded.records if r.op == "list" and r.key.startswith("epoch")]
-    assert len(lists) <= 3  # For where the log ends, and that again if others roll it up.
+    assert len(lists) <= 3  # To find the end of the log, and again if another process rolls it up.
 
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
-    """The next one leaves what an untroubled one leaves; so with what a pin has let go of."""
+    """After a collector dies at any request, the next one reaches the same end state.
+
+    Pinned records stay, and those of a released pin are deleted.
+    """
     start = await log_of([[2] * 9, [1] * 4, [2] * 5])
     log = log_on(start)
     await log.create_pin("held", start=3, limit=6)
@@ -171,7 +178,10 @@ async def _said(store: MemoryStore) -> tuple[set[str], Manifest]:
 
 
 async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
-    """What it still wants is there, or the error says where the log begins."""
+    """A slow scan continues if its next record remains.
+
+    Otherwise it raises PositionCollected with the oldest position.
+    """
     store = await log_of([[1] * 12])
     log = log_on(store)
     scan, behind = log.scan(9), log.scan(1)
@@ -185,7 +195,7 @@ async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
 
 
 async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
-    """But not past the end of the log."""
+    """A cursor may be past the manifest, but not past the end of the log."""
     store = MemoryStore()
     await make_slots(store)
     shape = Shape(rollup_slots=1_000, rollup_interval_us=3_600_000_000)
@@ -201,7 +211,10 @@ async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
 
 
 async def test_a_writer_goes_on_while_its_log_is_collected() -> None:
-    """Its roll-ups contend with the collector for the manifest; nothing is lost by either."""
+    """A writer appends while its log is collected, and no record is lost.
+
+    Both replace the manifest.
+    """
     store = MemoryStore()
     await make_slots(store)
     log = log_on(store)
@@ -219,7 +232,7 @@ async def test_a_writer_goes_on_while_its_log_is_collected() -> None:
 
 
 async def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
-    """The seal is a fence, and stays; its successor is named as before."""
+    """A sealed log can be collected and stays sealed with its successor."""
     store = await log_of([[1] * 9])
     await opener_on(store).seal(successor="next")
     log = log_on(store)
@@ -233,7 +246,10 @@ async def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
 
 
 async def test_what_is_dead_is_told_from_what_may_still_come() -> None:
-    """By its place alone; of an epoch that the log went past without, nothing is ever named."""
+    """The path of a slot object decides its verdict: dead, kept, unproven or foreign.
+
+    An object of an epoch that the log skipped is dead.
+    """
     store = await log_of([[1] * 6, [1] * 3])
     log = log_on(store)
     await log.create_cursor("x", 4)

@@ -1,7 +1,7 @@
-"""Damage to slot logs: scrub tells of all that changes what a log says, but for a short list.
+"""Damaged slot logs: a scrub reports every effective change, except for a short list.
 
-The list is in docs/internals/log-claims.md, "What cannot be seen". These tests prove that nothing
-else goes unnoticed.
+The list is in docs/internals/log-claims.md, "What cannot be seen". These tests prove that it is
+complete for the changes tried here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROLES = (
 
 
 def writer_on(store: MemoryStore, name: str, alpha: int) -> SlotWriter:
-    """Return one that rolls up when it closes, and not before."""
+    """Return a writer that rolls up only when it closes."""
     shape = Shape(
         alpha=alpha,
         rollup_interval_us=60_000_000,
@@ -58,10 +58,10 @@ async def write(store: MemoryStore, name: str, alpha: int, bodies: list[bytes]) 
 
 
 async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
-    """Write a log with an object of each role; see `role_of`."""
+    """Return a log with an object of each role; see `role_of`."""
     store = MemoryStore()
     await make_slots(store)
-    dead = writer_on(store, "one", 2)  # So the fences of whoever comes next are many.
+    dead = writer_on(store, "one", 2)  # So the next opener needs many fences.
     for body in (b"a", b"b"):
         await dead.append([body, body * 2])
     await write(store, "two", 1, [b"d"])
@@ -74,7 +74,7 @@ async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
             steps.append(passed.step)
         await Checkpointer(store=store, clock=CLOCK, writer="roller").roll_up(head, steps)
     else:
-        # As if the third had died before it rolled up.
+        # The same state as if the third writer had died before its roll-up.
         await store.delete(
             [key for key in await keys_in(store, "snapshot/") if key not in rolled_up]
         )
@@ -93,7 +93,7 @@ def chain_of_log() -> Chain:
 
 
 def role_of(key: str) -> str:
-    """Say what an object is in `LOG`."""
+    """Return the role of an object in `LOG`."""
     if key == MANIFEST:
         return "manifest"
     kind, *_, name = key.split("/")
@@ -118,7 +118,7 @@ def key_of(role: str) -> str:
 
 
 def test_the_log_has_an_object_of_each_role() -> None:
-    """And is whole; else nothing below would mean anything."""
+    """The log of these tests has an object of each role and is intact."""
     assert {role_of(key) for key in LOG} == set(ROLES)
     assert WHOLE.problems == []
     assert WHOLE.rows is not None
@@ -129,7 +129,7 @@ def test_the_log_has_an_object_of_each_role() -> None:
 
 
 def meaning(key: str, data: bytes) -> Any:
-    """Return all that an object says to anybody but people, as far as its bytes alone tell."""
+    """Return the content of an object without labels for people, as far as its bytes show."""
     match role_of(key):
         case "manifest":
             return json.loads(data)
@@ -146,11 +146,13 @@ def meaning(key: str, data: bytes) -> Any:
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "in a snapshot"])
 def test_every_bit_counts_or_changes_nothing(role: str) -> None:
-    """One is flipped in each byte: scrub tells, or it means the same; reads give it right or not.
+    """A scrub reports a flipped bit, or the bit has no meaning.
 
-    In some of them where there are many; tests/fuzz changes others. What goes
-    unnoticed in a Parquet file is what its reader does not need; of a snapshot, who wrote it; and
-    all of a void object. The manifest has a sum of its own.
+    Reads are right or fail.
+
+    The test flips bits in some bytes of large objects; tests/fuzz changes others. Unreported
+    changes are parts of a Parquet file that readers ignore, the writer of a snapshot, and void
+    objects. The manifest has a checksum.
     """
     key = key_of(role)
     data, silent = LOG[key], list[int]()
@@ -173,7 +175,7 @@ def test_every_bit_counts_or_changes_nothing(role: str) -> None:
         case "snapshot":
             start = data.index(b'"writer":"') + len(b'"writer":"')
             names = range(start, data.index(b'"', start))
-            # A setsum in capital digits is the same.
+            # A setsum in capital letters is equal.
             other = [n for n in silent if n not in names and chr(data[n]) not in "abcdef"]
             assert other == []
         case "void":
@@ -183,13 +185,13 @@ def test_every_bit_counts_or_changes_nothing(role: str) -> None:
 
 
 def lengths_of(data: bytes) -> Iterator[int]:
-    """Yield the lengths near nothing and near the whole, and some between."""
+    """Yield lengths near zero, near the whole length, and some between."""
     yield from sorted({0, 1, *range(4, len(data), 37), *range(len(data) - 12, len(data))})
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_object_that_is_cut_is_told(role: str) -> None:
-    """But for a void one. No part of a log passes for the whole."""
+    """A scrub reports every truncated object except a void one. No read returns a partial log."""
     key = key_of(role)
     for length in lengths_of(LOG[key]):
         seen = look({**LOG, key: LOG[key][:length]})
@@ -207,7 +209,10 @@ def is_prefix(seen: Seen) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_object_that_is_lost_is_told(role: str) -> None:
-    """But for the last of a log, of which nothing else knows yet: there the log then ends."""
+    """A scrub reports every lost object except void ones and the last one.
+
+    The log then ends there, because no other object names it.
+    """
     for key in (key for key in LOG if role_of(key) == role):
         seen = look(without(LOG, key))
         assert is_prefix(seen)
@@ -217,7 +222,7 @@ def test_every_object_that_is_lost_is_told(role: str) -> None:
             case "seal":
                 assert (seen.problems, seen.rows) == ([], WHOLE.rows)
             case "data ahead":
-                # The seal is in the next slot, alpha is 1: nobody would have put it there.
+                # The seal in the next slot proves the loss: with alpha 1 it implies an object here.
                 assert "missing" in seen.complaints[0]
             case "fence ahead":
                 assert "missing" in seen.complaints[0]
@@ -226,7 +231,10 @@ def test_every_object_that_is_lost_is_told(role: str) -> None:
 
 
 def test_the_end_of_a_log_may_be_lost_unseen() -> None:
-    """From some slot on that the manifest does not name; what is left then is a log as well."""
+    """The newest objects that the manifest does not name can be lost unnoticed.
+
+    The rest is a valid log.
+    """
     ahead = [key for key in LOG if role_of(key) in ("fence ahead", "data ahead", "seal")]
     in_order = sorted(ahead, key=lambda key: (key.split("/")[1], key))
     rest = LOG
@@ -239,7 +247,10 @@ def test_the_end_of_a_log_may_be_lost_unseen() -> None:
 
 
 def test_objects_that_changed_places_are_told() -> None:
-    """Each pair of them, but two that are both void: links and names say where they belong."""
+    """A scrub reports each exchange of two objects, unless both are void.
+
+    Links and names state their places.
+    """
     for one, other in permutations(LOG, 2):
         if role_of(one) == role_of(other) == "void":
             continue
@@ -249,7 +260,7 @@ def test_objects_that_changed_places_are_told() -> None:
 
 
 def test_copies_in_other_places_are_told() -> None:
-    """What stands in two places is right in one of them at most."""
+    """A scrub reports an object that replaces another. It is wrong in one of the two places."""
     for one, other in permutations(LOG, 2):
         seen = look({**LOG, one: LOG[other]})
         assert seen.rows in (None, WHOLE.rows)
@@ -257,7 +268,7 @@ def test_copies_in_other_places_are_told() -> None:
 
 
 def test_a_log_whose_manifest_has_the_seal_is_checked_to_it() -> None:
-    """There every object counts; a seal that names another successor is told as well."""
+    """If the manifest holds the seal, a scrub checks every object up to it."""
     log = asyncio.run(build(sealed_in_manifest=True))
     whole = look(log)
     assert whole.problems == []
@@ -279,7 +290,10 @@ def names_in(found: Any) -> Iterator[str]:
 
 
 def test_no_field_of_the_manifest_is_beyond_its_check() -> None:
-    """Each is changed in every place where it stands: names of people too."""
+    """A scrub reports a renamed field of the manifest, at every place.
+
+    Names of people count too.
+    """
     fields = json.loads(LOG[MANIFEST])
     changed = 0
     for name in set(names_in(fields)):
@@ -293,7 +307,7 @@ def test_no_field_of_the_manifest_is_beyond_its_check() -> None:
 
 
 def test_a_manifest_of_before_leads_to_the_same_records() -> None:
-    """What it does not name any more is walked to, so nobody can tell, nor needs to."""
+    """An older manifest leads to the same records, because readers walk past it."""
     log = asyncio.run(build(sealed_in_manifest=True))
     newest = json.loads(log[MANIFEST])
     store = MemoryStore()
@@ -313,7 +327,10 @@ def test_a_manifest_of_before_leads_to_the_same_records() -> None:
 
 
 def test_a_manifest_without_its_own_field_is_that_of_another_log() -> None:
-    """Before the first roll-up nothing else says which; after it, no path fits."""
+    """A manifest without its own field looks like that of a wal3 log.
+
+    Before the first roll-up no reader can notice; afterwards its paths do not match.
+    """
     store = MemoryStore()
     asyncio.run(make_slots(store))
     renamed = store.objects[MANIFEST].data.replace(b'"tidelog"', b'"tidalog"')

@@ -1,4 +1,4 @@
-"""Slot objects: what readers, writers and scrub compare, and what is refused unread."""
+"""Slot objects: the checks of readers, writers and scrubs, and objects refused unread."""
 
 from __future__ import annotations
 
@@ -59,10 +59,13 @@ def named(link: DataLink, data: bytes) -> Fragment:
 def test_what_is_written_does_not_follow_a_library_s_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Smaller pages, or more groups of rows, would be acknowledged, and refused by readers."""
+    """The stored bytes do not depend on defaults of the Parquet library.
+
+    Readers would refuse smaller pages or more row groups after the append was acknowledged.
+    """
 
     class Other(pq.ParquetWriter):
-        """A writer of a pyarrow to come."""
+        """A writer of a future PyArrow."""
 
         def write_table(self, table: pa.Table, row_group_size: int | None = 7) -> None:
             super().write_table(table, row_group_size)
@@ -80,7 +83,10 @@ def test_what_is_written_does_not_follow_a_library_s_defaults(
 
 
 def test_reads_compare_columns_and_scrub_the_setsum_too() -> None:
-    """Reads are to be quick; whoever answers for the log computes what the log's sum is made of."""
+    """A read checks the sum of the columns; a scrub checks the setsum too.
+
+    Reads must be fast, and a scrub must confirm the log's sum.
+    """
     link, data = encoded(placed([b"one", b"two"], [None, b"s"]))
     wrong = replace(link, setsum=Setsum.of(b"of something else"))
     as_if = _encode(decode_data(data, path=PATH)[1], wrong)
@@ -105,7 +111,7 @@ def test_reads_compare_columns_and_scrub_the_setsum_too() -> None:
     ],
 )
 def test_no_changed_record_is_served(bodies: list[bytes], streams: list[bytes | None]) -> None:
-    """Whatever link stands over other records than its own: the columns' sum tells."""
+    """A link over other records than its own raises CorruptionError, by the sum of the columns."""
     link, _ = encoded(placed([b"one", b"two"], [None, b"s"]))
     as_if = _encode(placed(bodies, streams), link)
 
@@ -115,7 +121,10 @@ def test_no_changed_record_is_served(bodies: list[bytes], streams: list[bytes | 
 
 
 def test_a_link_has_the_sum_of_its_columns() -> None:
-    """One without it would have readers compare nothing."""
+    """A link with a missing or wrong sum of the columns raises CorruptionError.
+
+    Without the sum, readers would compare nothing.
+    """
     _, data = encoded(placed([b"one"]))
     link = decode_link(data, path=PATH)
     assert isinstance(link, DataLink)
@@ -127,7 +136,10 @@ def test_a_link_has_the_sum_of_its_columns() -> None:
 
 @pytest.mark.parametrize("item_hash", ["sha3_256", "xxh3_128", ""])
 def test_a_log_of_another_item_hash_is_refused(item_hash: str) -> None:
-    """Its sums would all be wrong, and every object look damaged."""
+    """A log with another item hash raises UsageError.
+
+    All its sums would differ, and every object would look damaged.
+    """
     fields = json.loads(encode_manifest(EMPTY))
     assert fields[CHAIN]["item_hash"] == "sha256"
     fields[CHAIN]["item_hash"] = item_hash
@@ -141,7 +153,10 @@ def test_a_log_of_another_item_hash_is_refused(item_hash: str) -> None:
 
 @pytest.mark.parametrize(("start", "limit"), [(1, 2**40), (2, 3), (3, 3), (1, 2), (2**40, 1)])
 def test_a_link_that_counts_other_records_is_refused(start: int, limit: int) -> None:
-    """By whoever reads the link alone, too; nothing of the size that it says is made."""
+    """A link with a wrong count of records is refused, also if only the link is read.
+
+    The reader allocates nothing of the stated size.
+    """
     link, _ = encoded(placed([b"one", b"two"]))
     as_if = _encode(placed([b"one", b"two"]), replace(link, start=start, limit=limit))
 
@@ -151,7 +166,7 @@ def test_a_link_that_counts_other_records_is_refused(start: int, limit: int) -> 
 
 
 def test_a_fence_has_no_records_and_data_has_some() -> None:
-    """Neither is taken for the other, whatever its link says."""
+    """A fence has no records and data has at least one. Neither passes for the other."""
     link, _ = encoded(placed([b"one"]))
     fence = FenceLink(epoch=link.epoch, slot=1, writer="w", id="f" * 16, next=None)
     with pytest.raises(CorruptionError, match="has 1 records, but its link declares 0"):
@@ -165,7 +180,7 @@ def test_a_fence_has_no_records_and_data_has_some() -> None:
 
 @pytest.mark.parametrize("positions", [[2, 3, 4], [1, 3, 2], [1, 2, 4], [1, 1, 3], [-1, 2, 3]])
 def test_records_stand_where_their_link_says(positions: list[int]) -> None:
-    """Each after the other, from the first to the last."""
+    """Records must have the positions of their link, one after another."""
     records = placed([b"a", b"b", b"c"])
     link, _ = encoded(records)
     moved = records.set_column(0, SLOT_RECORDS.field(0), pa.array(positions, pa.int64()))
@@ -176,7 +191,10 @@ def test_records_stand_where_their_link_says(positions: list[int]) -> None:
 
 
 def test_a_changed_footer_ends_no_process() -> None:
-    """Arrow ends it where it is asked for a column of some that were changed: it is not asked."""
+    """A changed footer never crashes the process.
+
+    Arrow crashes on some changed columns, so the reader must not request those.
+    """
     link, data = encoded(placed([b"one", b"two"], [None, b"s"]))
     fragment = named(link, data)
     wanted = checked_data(data, fragment)

@@ -1,4 +1,4 @@
-"""Writing slot logs: one round trip, several under way, takeovers, and what a lost answer means."""
+"""Writers of slot logs: one round trip, several puts in flight, takeovers, and lost answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def slow_puts(duration_us: int) -> Callable[[str, str], int]:
 
 
 async def test_an_append_takes_one_put() -> None:
-    """And nothing is read; the roll-up comes later, for many of them."""
+    """An append costs one put and no read. A roll-up follows after many appends."""
     store = Metered(MemoryStore(), clock=CLOCK)
     await make_slots(store)
     quiet = Shape(alpha=4, rollup_interval_us=60_000_000)
@@ -61,7 +61,10 @@ async def test_an_append_takes_one_put() -> None:
 
 
 async def test_appends_overlap() -> None:
-    """With eight under way at 50 ms each, 40 take 5 round trips, not 40."""
+    """Appends overlap.
+
+    With eight puts in flight, forty appends take fewer than thirty round trips.
+    """
     clock = SystemClock()
     store = Delayed(MemoryStore(), clock=clock, delay_us=slow_puts(50_000))
     await make_log(store, clock=clock, writer="maker")
@@ -80,7 +83,7 @@ async def test_appends_overlap() -> None:
 
 
 async def test_a_writer_ends_the_turn_of_the_one_before() -> None:
-    """Which is told so, with nothing of what it appends then in the log; and both are in order."""
+    """A new writer fences the old one, whose later appends raise Fenced and are not in the log."""
     store = MemoryStore()
     one = await made(store)
     two = slot_writer(store, name="two", lanes=3, alpha=2)
@@ -97,7 +100,7 @@ async def test_a_writer_ends_the_turn_of_the_one_before() -> None:
 
 
 async def test_lanes_and_alpha_are_those_of_the_epoch() -> None:
-    """Readers need not know: they are told by the fence which opened it."""
+    """Each epoch has its own lanes and alpha. Readers learn them from the fence that opened it."""
     store = MemoryStore()
     await make_slots(store)
     wanted = 0
@@ -112,7 +115,7 @@ async def test_lanes_and_alpha_are_those_of_the_epoch() -> None:
 
 
 async def test_times_are_those_given() -> None:
-    """Now, unless said otherwise; and nothing else is a time."""
+    """Records have the given time, by default the current time. A wrong time raises UsageError."""
     store = MemoryStore()
     writer = await made(store)
     before = CLOCK.now_us()
@@ -128,7 +131,10 @@ async def test_times_are_those_given() -> None:
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
 async def test_a_put_that_nobody_answers_is_resolved(happened: bool) -> None:
-    """The writer takes the log over from itself, and knows; nobody is told that it is unknown."""
+    """A put without an answer gets a definite result.
+
+    The writer fences itself, and then knows if the put landed.
+    """
     inner = MemoryStore()
     silent: set[str] = set()
 
@@ -149,7 +155,10 @@ async def test_a_put_that_nobody_answers_is_resolved(happened: bool) -> None:
 
 
 async def test_where_the_store_is_gone_outcomes_are_unknown() -> None:
-    """Until it is back: then what had landed is in the log, and what had not is not."""
+    """While the store is gone, an append reports UNKNOWN.
+
+    After it returns, the writer continues, and a put that never landed is not in the log.
+    """
     inner, gone = MemoryStore(), asyncio.Event()
 
     def toss(_: Request) -> Fault:
@@ -168,7 +177,7 @@ async def test_where_the_store_is_gone_outcomes_are_unknown() -> None:
 
 
 async def test_a_sealed_log_takes_no_more() -> None:
-    """In no process: neither from who was writing, nor from who opens it; and it says what next."""
+    """A sealed log refuses appends of every writer, and the error names the successor."""
     store = MemoryStore()
     writer = await made(store)
     await writer.append([b"one"])
@@ -184,7 +193,7 @@ async def test_a_sealed_log_takes_no_more() -> None:
 
 
 async def test_an_append_that_is_refused_is_none() -> None:
-    """Whatever was under way at and after the fence is void, and no position is given twice."""
+    """A fenced append is not in the log, and no position is given out twice."""
     clock = SystemClock()
     inner = MemoryStore()
     await make_log(inner, clock=clock, writer="maker")
@@ -213,7 +222,10 @@ async def test_an_append_that_is_refused_is_none() -> None:
 
 
 async def test_the_manifest_keeps_up() -> None:
-    """So nobody has far to walk; and a writer that cannot roll up lets appends wait."""
+    """The manifest stays close behind the log, so that readers walk little.
+
+    A writer that cannot roll up makes appends wait.
+    """
     inner, stuck = MemoryStore(), asyncio.Event()
 
     def toss(request: Request) -> Fault:
@@ -229,7 +241,7 @@ async def test_the_manifest_keeps_up() -> None:
     stuck.set()
     calls = [asyncio.create_task(writer.append([b"y"])) for _ in range(60)]
     await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-    for _ in range(300):  # Many more would be done by then, if any more were to be.
+    for _ in range(300):  # Time for more appends to finish, if any could.
         await asyncio.sleep(0.001)
     assert 0 < sum(call.done() for call in calls) <= BEHIND_MAX * 5 < len(calls)
     stuck.clear()
@@ -251,13 +263,16 @@ async def test_the_manifest_keeps_up() -> None:
     ],
 )
 def test_what_is_no_shape_is_refused(shape: Callable[[], Shape]) -> None:
-    """Before any request."""
+    """A wrong shape raises UsageError when it is built."""
     with pytest.raises(UsageError):
         shape()
 
 
 async def test_a_foreign_object_in_a_slot_stops_the_writer() -> None:
-    """Nothing is acknowledged that readers would not find; whoever waits is told why."""
+    """A foreign object in a slot stops the writer.
+
+    Each append and the close raise CorruptionError.
+    """
     store = MemoryStore()
     writer = await made(store)
     await writer.append([b"one"])
@@ -274,7 +289,7 @@ async def test_a_foreign_object_in_a_slot_stops_the_writer() -> None:
 
 
 async def test_bodies_come_back_as_they_were() -> None:
-    """Of any size and count in one batch, from slices of larger arrays too."""
+    """Bodies of any size and count survive storage, also from slices of larger arrays."""
     store = MemoryStore()
     writer = await made(store)
     bodies = pa.array([b"", b"\x00\xff" * 3, b"x" * 70_000, b"", b"end"], pa.binary())
@@ -284,7 +299,10 @@ async def test_bodies_come_back_as_they_were() -> None:
 
 
 async def test_a_long_queue_is_sent_in_shares() -> None:
-    """While one batch is sent the next is encoded; a short queue is one request."""
+    """A long queue is split into shares, so that one batch is encoded while another is sent.
+
+    A short queue is one batch.
+    """
     queue = Queue(batching=Batching(batch_bytes=8 * 2**20))
     body = pa.array([bytes(2**20 - 4)], pa.binary())
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Fences and seals that a sleeper puts into slots which were collected: nobody believes them."""
+"""Stray fences and seals in collected slots: no process believes them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 def writer_that_waits(store: Store) -> SlotWriter:
-    """Return one that leaves rolling up to others."""
+    """Return a writer that leaves roll-ups to other processes."""
     shape = Shape(alpha=4, rollup_interval_us=60_000_000)
     return SlotWriter(store=store, clock=SystemClock(), writer="w", shape=shape)
 
 
 async def epoch_of(store: Store) -> Epoch:
-    """Return the epoch that is open, whether or not the manifest knows it."""
+    """Return the open epoch, also if the manifest does not know it."""
     tail = tail_of((await load_head(store)).manifest)
     async for passed in ChainReader(store=store, clock=CLOCK).walk(tail):
         tail = passed.tail
@@ -40,7 +40,7 @@ async def epoch_of(store: Store) -> Epoch:
 
 
 async def collect_all(store: Store) -> None:
-    """Roll up and collect all that is there, as another process would."""
+    """Roll up and collect everything, as another process would."""
     head, steps = await load_head(store), list[Step]()
     async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
         steps.append(passed.step)
@@ -59,7 +59,7 @@ async def collect_all(store: Store) -> None:
 
 
 async def put_stray(store: Store, epoch: Epoch, slot: int, *, is_seal: bool) -> None:
-    """Put a fence where a sleeper thought that the log ended."""
+    """Put a fence into the slot where a suspended writer saw the log's end."""
     following = replace(epoch, number=epoch.number + 1, id="5" * 16, first_slot=slot)
     fence = FenceLink(
         epoch=epoch.name,
@@ -76,7 +76,11 @@ async def put_stray(store: Store, epoch: Epoch, slot: int, *, is_seal: bool) -> 
 async def test_a_writer_knows_its_record_though_a_stray_fence_is_in_its_place(
     is_seal: bool,
 ) -> None:
-    """Its put landed, unanswered; all was collected; a sleeper fenced the empty slot."""
+    """A writer recognises its record although a stray fence has its slot.
+
+    The put landed without an answer, the record was collected, and then a suspended writer fenced
+    the empty slot.
+    """
     store = MemoryStore()
     await make_slots(store)
     happened: list[str] = []
@@ -100,7 +104,10 @@ async def test_a_writer_knows_its_record_though_a_stray_fence_is_in_its_place(
 
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
 async def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
-    """Readers say what was collected, openers open, and the epoch that goes on has not ended."""
+    """No process stops at a stray fence.
+
+    Readers report PositionCollected, openers open the log, and the current epoch continues.
+    """
     store = MemoryStore()
     await make_slots(store)
     writer = writer_that_waits(store)
@@ -132,7 +139,10 @@ async def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
 @pytest.mark.parametrize("who", ["opener", "outcome"])
 async def test_who_walked_by_an_old_manifest_looks_again(is_seal: bool, who: str) -> None:
-    """The stray comes just after the manifest was read."""
+    """A process that walked from an old manifest checks again.
+
+    The stray fence appeared just after its read of the manifest.
+    """
     store = MemoryStore()
     await make_slots(store)
     writer = writer_that_waits(store)

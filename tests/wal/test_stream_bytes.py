@@ -1,4 +1,4 @@
-"""What logs store of streams: control records, links, tables; round trips, and what is refused."""
+"""Stored bytes of streams: control records, links and tables. Garbage is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CONTROLS = st.one_of(
 
 @given(controls=st.lists(st.tuples(st.integers(0, 2**63), CONTROLS), max_size=8))
 def test_controls_come_back(controls: list[tuple[int, Control]]) -> None:
-    """As bodies of records, and as links repeat them."""
+    """Control records survive storage as bodies of records and in links."""
     said = tuple(controls)
     fields = parse(render({"controls": encode_controls(said)}), where="x")
 
@@ -72,7 +72,10 @@ def test_controls_come_back(controls: list[tuple[int, Control]]) -> None:
 
 @given(infos=st.lists(st.builds(StreamInfo, id=IDS, meta=IDS, position=st.integers(0, 2**63))))
 def test_tables_come_back(infos: list[StreamInfo]) -> None:
-    """In the order in which streams were opened; and one that has a stream twice is none."""
+    """A table of streams survives storage in order.
+
+    A table with a repeated stream raises CorruptionError.
+    """
     fields = parse(render({"streams": encode_streams(infos)}), where="x")
     unique = {info.id: info for info in infos}
 
@@ -98,7 +101,7 @@ JSON = st.recursive(
 
 @given(value=JSON)
 def test_garbage_is_refused(value: object) -> None:
-    """Or it is what could have been written."""
+    """A stored value raises CorruptionError, or it decodes to values that encode again."""
     fields = parse(render({"streams": value}), where="x")
     try:
         streams = streams_in(fields, "streams")
@@ -126,13 +129,16 @@ def test_garbage_is_refused(value: object) -> None:
     ],
 )
 def test_what_is_no_control_record_is_refused(body: bytes) -> None:
-    """No field may be missing, and no stream have the control stream's id."""
+    """A control record needs all fields, and cannot name the control stream."""
     with pytest.raises(CorruptionError):
         decode_control(body, where="x")
 
 
 def test_only_so_many_are_open_at_once() -> None:
-    """The manifest has them all; to close one makes room."""
+    """The number of open streams is limited, because the manifest lists them all.
+
+    A close makes room.
+    """
     table = {b"%d" % n: StreamInfo(id=b"%d" % n, position=n) for n in range(STREAMS_MAX)}
 
     error = refusal(table, Control(op=OPEN, stream=b"one more"))
@@ -158,7 +164,10 @@ def records_at(tail: Tail, streams: list[bytes | None], bodies: list[bytes]) -> 
 
 
 def test_the_control_stream_is_told_from_none_by_setsums() -> None:
-    """Or a body that was appended could become a control record, and nobody would see."""
+    """A setsum distinguishes the control stream from no stream.
+
+    Otherwise an appended body could become a control record.
+    """
     tail = tail_of(EMPTY)
     sums = {
         setsum_of_slot_records(records_at(tail, [stream], [body]))
@@ -170,7 +179,7 @@ def test_the_control_stream_is_told_from_none_by_setsums() -> None:
 
 
 def test_links_are_held_against_their_records() -> None:
-    """One that says other streams, other control records or another time is found."""
+    """A link with other streams, control records or another time than its records is detected."""
     tail = tail_of(EMPTY)
     opening = encode_control(Control(op=OPEN, stream=b"a"))
     records = records_at(tail, [b"", b"a", None], [opening, b"x", b"y"])
@@ -200,7 +209,7 @@ def test_links_are_held_against_their_records() -> None:
 
 
 def test_controls_that_do_not_fit_break_the_chain() -> None:
-    """Whoever walks refuses them, as the writer did before it wrote."""
+    """A walk refuses control records that do not match the open streams."""
     tail = tail_of(EMPTY)
     for control in (Control(op=CLOSE, stream=b"a"), Control(op=META, stream=b"a")):
         records = records_at(tail, [b""], [encode_control(control)])
@@ -210,7 +219,10 @@ def test_controls_that_do_not_fit_break_the_chain() -> None:
 
 
 def test_a_manifest_continues_what_was_open() -> None:
-    """At its start nothing changes by a roll-up; at its end only what came since."""
+    """A new manifest continues the open streams.
+
+    A roll-up keeps those at the start, and changes those at the end only by new records.
+    """
     tail = tail_of(EMPTY)
     opening = encode_control(Control(op=OPEN, stream=b"a"))
     link, data = encode_data(records_at(tail, [b""], [opening]), tail, writer="w")

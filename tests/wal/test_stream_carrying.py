@@ -1,4 +1,4 @@
-"""Forks, copies and rebuilt manifests know the streams that are open, at both ends of the log."""
+"""Forks, copies and rebuilt manifests keep the streams that are open at both ends of the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ CLOCK = SwiftClock()
 
 
 async def shelf_with_streams() -> tuple[Logs, Log]:
-    """Return a log of 12 positions: a opens at 1, b at 2 and closes at 7, c opens at 9."""
+    """Return a log of 12 positions.
+
+    Stream a opens at 1, b opens at 2 and closes at 7, and c opens at 9.
+    """
     shelf = Logs(store=MemoryStore(), clock=CLOCK, writer="w")
     log = await shelf.create("source")
     await log.open_stream(b"a", b"of a")
@@ -56,7 +59,7 @@ async def rows_of(log: Log, start: int = 0) -> list[tuple[int, bytes | None, byt
 @pytest.mark.parametrize("way", ["fork", "copy"])
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 6, 7, 8, 9, 10])
 async def test_what_begins_as_another_log_has_its_streams(way: str, start: int) -> None:
-    """Those that were open where it begins; and it goes on from those at its end."""
+    """A fork or copy has the streams that were open at its start and at its end."""
     shelf, log = await shelf_with_streams()
     other = await (shelf.fork if way == "fork" else shelf.copy)("source", "other", start=start)
     begin = (await other.bounds()).oldest
@@ -81,7 +84,7 @@ def reader_of(log: SlotLog) -> SlotReader:
 
 
 async def test_a_log_with_streams_is_not_exported_to_wal3() -> None:
-    """Whose bytes have no place for them; nothing is left out silently."""
+    """A log with streams cannot be exported to wal3, whose bytes have no place for them."""
     shelf, _ = await shelf_with_streams()
     with pytest.raises(UsageError, match="record 1 is in a stream") as refused:
         await shelf.copy("source", "other", protocol="manifest")
@@ -89,7 +92,10 @@ async def test_a_log_with_streams_is_not_exported_to_wal3() -> None:
 
 
 async def test_a_refused_export_leaves_no_read_open() -> None:
-    """Those left open are closed all at once as the loop ends, and asyncio tells of wreckage."""
+    """A refused export closes its reads.
+
+    The end of the loop would close them all at once, and asyncio would report errors.
+    """
     shelf, _ = await shelf_with_streams()
     begun: list[Any] = []
     before = sys.get_asyncgen_hooks()
@@ -105,7 +111,10 @@ async def test_a_refused_export_leaves_no_read_open() -> None:
 
 
 async def test_a_rebuilt_manifest_has_the_same_streams() -> None:
-    """All of them if nothing was collected; else those that the links which are left still name."""
+    """A rebuilt manifest has the same streams.
+
+    After a collection it has those that the remaining links name.
+    """
     shelf, log = await shelf_with_streams()
     before = await chain_of(log)
     await log.store.delete([MANIFEST])
@@ -127,7 +136,7 @@ async def test_a_rebuilt_manifest_has_the_same_streams() -> None:
 
 
 async def test_what_is_open_is_told_of_every_position_that_is_left() -> None:
-    """And of none that was collected."""
+    """The open streams are known for each remaining position, and for no collected one."""
     _, log = await shelf_with_streams()
     assert isinstance(log, SlotLog)
     wanted = [b"", b"a", *[b"ab"] * 5, b"a", b"a", *[b"ac"] * 4]

@@ -1,4 +1,4 @@
-"""Streams outlast the records that opened them: what is open where a log begins is kept."""
+"""Collections of logs with streams: the streams open at the log's start are kept."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OPS = st.tuples(st.sampled_from(["open", "close", "meta", "append"]), FEW)
 
 
 async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> list[Table]:
-    """Do what fits, one after the other; return what is open before each position."""
+    """Apply the valid operations in order. Return the open streams before each position."""
     tables = [dict(model)]
     for number, (op, stream) in enumerate(ops):
         meta = b"%d" % number
@@ -81,7 +81,10 @@ async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> l
 async def test_what_is_open_where_a_log_begins_is_kept(
     ops: list[tuple[str, bytes]], cuts: list[int]
 ) -> None:
-    """However often it is collected, at whatever place; and who writes on knows it."""
+    """The open streams at the start survive any number of collections.
+
+    A later writer knows them.
+    """
     store = MemoryStore()
     log = await opened(store, is_new=True)
     model: Table = {}
@@ -106,7 +109,7 @@ async def test_what_is_open_where_a_log_begins_is_kept(
 
 
 async def with_streams() -> MemoryStore:
-    """Return a log with control records here and there, and a cursor near its end."""
+    """Return a log with scattered control records, and a cursor near its end."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
     await log.open_stream(b"a", b"kept")
@@ -121,7 +124,7 @@ async def with_streams() -> MemoryStore:
 
 
 async def test_only_fragments_with_control_records_are_read() -> None:
-    """Their links are all that is needed of them: three here, of two dozen."""
+    """A collection reads only the links of fragments with control records."""
     store = Recorded(await with_streams())
     log = await opened(store, "gc")
     await log.collect(keep=ALL, grace_us=0)
@@ -134,7 +137,7 @@ async def test_only_fragments_with_control_records_are_read() -> None:
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
 async def test_who_takes_a_plan_over_keeps_the_same_streams(happened: bool) -> None:
-    """The plan carries them: the one who died over it, and the next, make the same manifest."""
+    """A collector that continues another's plan keeps the same streams. The plan holds them."""
     whole = await with_streams()
     await (await opened(whole, "whole")).collect(keep=ALL, grace_us=0)
     requests = 0
@@ -167,7 +170,7 @@ async def test_who_takes_a_plan_over_keeps_the_same_streams(happened: bool) -> N
 
 
 async def test_a_plan_without_streams_is_not_carried_out() -> None:
-    """It would lose them; it is taken away, and another is made."""
+    """A plan without streams is discarded and made again, because it would lose them."""
     store = await with_streams()
 
     def toss(request: Request) -> Fault:
@@ -193,7 +196,7 @@ async def test_a_plan_without_streams_is_not_carried_out() -> None:
 
 
 async def test_a_pin_gives_users_their_records() -> None:
-    """As a scan does: control records are left out of it."""
+    """A scan of a pin leaves control records out, like a scan of the log."""
     store = await with_streams()
     log = await opened(store, "pins")
     await log.create_pin("p")

@@ -1,4 +1,4 @@
-"""Streams of slot logs: what is open when, who may append to what, and what a read of one costs."""
+"""Streams of slot logs: their state, the permitted appends, and the cost of a read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ async def read(log: Log, **options: Any) -> list[dict[str, Any]]:
 
 
 async def test_records_are_in_their_streams() -> None:
-    """One stream is read alone; control records have positions, and are shown when asked for."""
+    """A stream can be read alone.
+
+    Control records have positions, and a scan returns them only on request.
+    """
     log = await opened(MemoryStore(), is_new=True)
     assert await log.open_stream(b"a", b"of a") == 1
     assert await log.append([b"1", b"2"], stream=b"a") == 2
@@ -111,7 +114,7 @@ async def test_records_are_in_their_streams() -> None:
 
 
 async def test_a_follower_of_one_stream_sees_that_alone() -> None:
-    """As it comes, and until the log is sealed."""
+    """A follower of a stream gets its new records alone, until the log is sealed."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
     await log.open_stream(b"a")
@@ -130,12 +133,12 @@ async def test_a_follower_of_one_stream_sees_that_alone() -> None:
 
 
 async def test_what_does_not_fit_is_refused_without_a_put() -> None:
-    """And the log stays as it was; what else is in the batch is not held up."""
+    """An invalid stream operation is refused without a put. Other appends in its batch succeed."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
 
     def slots() -> list[str]:
-        """Return what was put for records: a roll-up may come at any time besides."""
+        """Return the slot objects, because a roll-up may happen at any time."""
         return [key for key in store.objects if key.startswith("epoch/")]
 
     await log.open_stream(b"a")
@@ -171,7 +174,10 @@ async def test_what_does_not_fit_is_refused_without_a_put() -> None:
 
 
 async def test_of_those_who_open_a_stream_at_once_one_does() -> None:
-    """What is under way counts; and an append may follow its opening without waiting for it."""
+    """One of several concurrent opens of a stream succeeds.
+
+    An append may follow an open without waiting for it.
+    """
     log = await opened(MemoryStore(), is_new=True)
     answers = await asyncio.gather(
         *(log.open_stream(b"a", b"%d" % number) for number in range(5)),
@@ -191,7 +197,7 @@ async def test_of_those_who_open_a_stream_at_once_one_does() -> None:
 
 @dataclass
 class Model:
-    """Streams by a dict: id to meta; and all records, each with its stream."""
+    """A model of streams: a dict from id to metadata, and all records with their streams."""
 
     open: dict[bytes, bytes] = field(default_factory=dict)
     records: list[tuple[bytes | None, bytes]] = field(default_factory=list)
@@ -232,7 +238,10 @@ async def apply(log: Log, op: str, stream: bytes | None, value: bytes) -> int:
 @settings(max_examples=25, deadline=None)
 @given(rounds=st.lists(st.lists(OPS, min_size=1, max_size=6), max_size=8))
 async def test_streams_are_what_a_dict_says(rounds: list[list[tuple[str, Any, bytes]]]) -> None:
-    """Each round at once; through roll-ups, logs opened anew, and takeovers by another writer."""
+    """Streams behave like a dict.
+
+    Each round runs concurrently, through roll-ups, reopened logs and takeovers.
+    """
     store, model = MemoryStore(), Model()
     log = await opened(store, is_new=True)
     lives, has_turn = 1, False
@@ -264,7 +273,7 @@ async def test_streams_are_what_a_dict_says(rounds: list[list[tuple[str, Any, by
 
 
 async def check(store: Store, log: Log, model: Model) -> None:
-    """Hold a log, and what its manifest and its records say is open, against the model."""
+    """Compare a log, its manifest and its records with the model."""
     everything = await read(log, control=True)
     users = [(row["stream"], row["body"]) for row in everything if row["stream"] != b""]
     assert [row["position"] for row in everything] == list(range(1, len(everything) + 1))
@@ -293,7 +302,10 @@ async def check(store: Store, log: Log, model: Model) -> None:
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
 @pytest.mark.parametrize("slot", [1, 2, 3])
 async def test_what_is_sent_again_is_opened_once(happened: bool, slot: int) -> None:
-    """The writer takes the log over from itself: what landed is there, the rest is sent anew."""
+    """A stream operation that is sent again happens once.
+
+    The writer fences itself, keeps what landed, and sends the rest again.
+    """
     inner = MemoryStore()
     silent: set[str] = set()
 
@@ -326,7 +338,7 @@ async def test_what_is_sent_again_is_opened_once(happened: bool, slot: int) -> N
 
 
 async def test_what_was_void_was_never_opened() -> None:
-    """A fence ends the turn in which a stream was being opened; the next writer may open it."""
+    """A stream whose open was fenced never existed, and the next writer may open it."""
     store = MemoryStore()
     one, two = await opened(store, "one", is_new=True), await opened(store, "two")
     await one.open_stream(b"a")
@@ -343,7 +355,7 @@ async def test_what_was_void_was_never_opened() -> None:
 
 
 class Held(SwiftClock):
-    """A clock whose threads wait for ``gate``; ``at_gate`` says that one does."""
+    """A clock whose threads wait for ``gate``. It sets ``at_gate`` when one waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,9 +371,10 @@ class Held(SwiftClock):
 
 @pytest.mark.parametrize("what", ["append", "meta", "close"])
 async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) -> None:
-    """Records of a stream that never was would be in the log; those beside them are no part of it.
+    """A refused open of a stream also fails the appends encoded after it that need the stream.
 
-    The put that opens the stream is refused while the batch after it is encoded in its thread.
+    The store refuses the put that opens the stream while the next batch is being encoded. Other
+    appends in that batch succeed.
     """
     refuse, met = asyncio.Event(), asyncio.Event()
 
@@ -397,7 +410,10 @@ async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) 
 
 
 async def test_one_stream_is_read_without_the_rest() -> None:
-    """Fragments that hold none of it are not fetched: few are listed, many in a filter."""
+    """A read of a stream fetches no fragment without it.
+
+    Few streams are listed, and many are in a filter.
+    """
     inner = MemoryStore()
     log = await opened(inner, is_new=True)
     await asyncio.gather(*(log.open_stream(b"many-%d" % n) for n in range(40)))
@@ -421,17 +437,20 @@ async def test_one_stream_is_read_without_the_rest() -> None:
         before = store.usage()
         found = await read(again, stream=stream)
         gets = (store.usage() - before).get_count
-        assert gets <= tree + fetched + (0 if stream is None else 1)  # One for the filter's sake.
+        assert gets <= tree + fetched + (0 if stream is None else 1)  # One for the filter.
         if stream == b"a":
             assert [row["body"] for row in found] == [b"7", b"27", b"47"]
 
 
 async def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
-    """What is open is told by the manifest, and by the links of what was walked past."""
+    """An opening of a log with streams costs no extra requests.
+
+    The manifest and the links of the walk hold the streams.
+    """
     costs: list[int] = []
     for streams in (0, 30):
         inner = MemoryStore()
-        # No roll-up of its own accord, so that there is something to walk past.
+        # It never rolls up on its own, so that the opener must walk.
         lazy = Shape(alpha=4, rollup_slots=16, rollup_interval_us=10**15)
         log = await opened(inner, is_new=True, shape=lazy)
         for number in range(30):
@@ -451,7 +470,7 @@ async def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
 
 
 async def test_logs_of_the_manifest_protocol_have_no_streams() -> None:
-    """Wal3's bytes have no place for them; nothing is written."""
+    """Logs in wal3's form refuse streams before any write. wal3's bytes have no place for them."""
     store = Metered(MemoryStore(), clock=CLOCK)
     log = await create_log(store, name="x", clock=CLOCK, writer="w", protocol="manifest")
     before = store.usage()
@@ -476,7 +495,10 @@ async def test_logs_of_the_manifest_protocol_have_no_streams() -> None:
 
 
 async def test_logs_from_before_there_were_streams_are_read() -> None:
-    """Their manifests know neither times nor streams; all is read, nothing is refused."""
+    """Logs from before streams are readable and accept streams.
+
+    Their manifests have neither times nor streams.
+    """
     store = MemoryStore()
     log = await opened(store, is_new=True)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""What is left behind is found by listing, and deleted only if the manifest proves it dead."""
+"""Sweeps: they find remains by listing, and delete only objects that the manifest proves dead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tidelog.wal.gc.plan import Keep
 
 
 async def test_what_chromas_collector_leaks_is_found() -> None:
-    """It died after the manifest, and its next run took the plan away: nobody knows any more."""
+    """A sweep finds the objects that Chroma's collector leaks.
+
+    It died after the manifest, and its next run discarded the plan.
+    """
     store = await golden("c2_gc_phase2")
     await store.put(GARBAGE, encode_garbage(Garbage()))
     before = await contents(WAL3, store)
@@ -33,7 +36,10 @@ async def test_what_chromas_collector_leaks_is_found() -> None:
 
 
 async def test_what_may_still_become_part_of_the_log_stays() -> None:
-    """Orphans at the end, snapshots of a rollover under way, and what is nobody's."""
+    """A sweep keeps objects that may join the log, and foreign ones.
+
+    Examples are orphans at the end and snapshots of a running rollover.
+    """
     store = await log_of([2] * 14)
     cursors = Cursors(store=store, clock=CLOCK, writer="me")
     await cursors.create("x", 9)
@@ -66,7 +72,10 @@ async def test_what_may_still_become_part_of_the_log_stays() -> None:
 
 
 async def test_a_log_that_was_never_collected_loses_nothing() -> None:
-    """Whatever lies there: its manifest proves nothing dead."""
+    """A sweep of a log that was never collected deletes nothing.
+
+    Its manifest proves nothing dead.
+    """
     store = await log_of([2] * 14)
     before = await keys_in(store)
     assert (await sweep(store, clock=CLOCK)).deleted == []

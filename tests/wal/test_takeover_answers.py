@@ -1,4 +1,4 @@
-"""An opener whose answers are lost takes its own fences for its own, and puts no more of them."""
+"""An opener with lost answers recognises its own fences and puts no extra ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ALPHA = 8
 
 @pytest.mark.parametrize("lost", [0, 8, 52, 129])
 async def test_lost_answers_do_not_multiply_fences(lost: int) -> None:
-    """Each round would otherwise be taken for a busy writer's, and the next be twice as wide."""
+    """Lost answers do not multiply the fences.
+
+    The opener would otherwise take each round for a busy writer's, and double the next one.
+    """
     inner = MemoryStore()
     left = lost
 

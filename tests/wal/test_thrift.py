@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: what was written is read, and any other bytes are refused."""
+"""Thrift's compact protocol: written structs are read, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.wal.format.thrift import BINARY, I32, I64, Shape, read_struct
 SHAPE: Shape = {1: I32, 2: I64, 3: BINARY, 4: {1: I32, 9: BINARY}, 5: ({1: I32},)}
 I32S = st.integers(-(2**31), 2**31 - 1)
 I64S = st.integers(-(2**63), 2**63 - 1)
-# Of fields that nobody asked for: kinds, and what each can be.
+# Kinds and values of unknown fields.
 OTHERS = st.recursive(
     st.one_of(
         st.tuples(st.sampled_from([1, 2]), st.just(b"")),
@@ -49,7 +49,7 @@ def test_what_is_asked_for_is_read_and_all_else_skipped(
     within: dict[int, tuple[int, object]],
     around: bytes,
 ) -> None:
-    """Whatever stands before, between and after, of whatever kind."""
+    """A reader returns the requested fields and skips all others, of any kind and place."""
     struct = thrift(
         {
             1: (I32, number),
@@ -75,7 +75,7 @@ def test_what_is_asked_for_is_read_and_all_else_skipped(
 
 @given(data=st.binary(max_size=60))
 def test_any_other_bytes_are_refused(data: bytes) -> None:
-    """Or are a struct; no other error comes of them."""
+    """Other bytes raise ValueError or decode to a struct."""
     try:
         _, end = read_struct(data, 0, SHAPE)
         assert end <= len(data)
@@ -105,6 +105,6 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
     ],
 )
 def test_what_is_wrong_is_said(data: bytes, why: str) -> None:
-    """Nothing is believed of how much is to come: not a length, not a count, not a depth."""
+    """A wrong length, count or depth raises ValueError before the reader relies on it."""
     with pytest.raises(ValueError, match=why):
         read_struct(data, 0, SHAPE)

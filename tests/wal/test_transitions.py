@@ -1,4 +1,4 @@
-"""Appends and rollovers, held against the manifests that Chroma's own writer left behind."""
+"""Appends and rollovers produce the manifests that Chroma's own writer left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog.wal.format.snapshot import encode_snapshot
 
 @pytest.mark.parametrize("name", ["a_tiny", "b_snapshots", "c0_before_gc", "g1_orphan_recovered"])
 def test_the_same_appends_leave_the_same_bytes(name: str) -> None:
-    """The manifest and every snapshot, with the thresholds that Chroma's writer had."""
+    """The same appends leave the same bytes as Chroma's writer, with its thresholds."""
     log, told = objects(name), expected(name)
     options = told["writer_options"]["snapshot_manifest"]
     rollover = Rollover(
@@ -75,7 +75,7 @@ def fragment_after(manifest: Manifest, records: int) -> Fragment:
 def test_no_manifest_grows_beyond_its_thresholds_or_loses_anything(
     sizes: list[int], fragments: int, snapshots: int, change: int
 ) -> None:
-    """Also where thresholds change midway."""
+    """A manifest stays within its thresholds and loses nothing, also if they change midway."""
     manifest, total, size = Manifest(writer="w"), Setsum.zero(), 0
     for number, records in enumerate(sizes):
         wide = Rollover(fragments=fragments + 2, snapshots=snapshots + 2)
@@ -99,7 +99,10 @@ def test_no_manifest_grows_beyond_its_thresholds_or_loses_anything(
 def test_fewer_snapshots_may_make_a_deeper_one_at_any_time(
     before: int, after: int, change: int
 ) -> None:
-    """Snapshots that do not follow each other are never put together: a writer would end there."""
+    """A rollover never joins snapshots that do not follow each other.
+
+    The thresholds may shrink at any time.
+    """
     manifest = Manifest(writer="w")
     for number in range(120):
         rollover = Rollover(fragments=2, snapshots=before if number < change else after)
@@ -112,13 +115,19 @@ def test_fewer_snapshots_may_make_a_deeper_one_at_any_time(
 
 @pytest.mark.parametrize("short", [{"fragments": 1}, {"snapshots": 1}, {"fragments": 0}])
 def test_thresholds_that_could_not_keep_up_are_refused(short: dict[str, int]) -> None:
-    """One rollover an append has to be enough, for ever."""
+    """Thresholds that are too small raise UsageError.
+
+    One rollover for each append must always suffice.
+    """
     with pytest.raises(UsageError, match="must be at least 2"):
         Rollover(**short)
 
 
 def test_only_the_next_fragment_joins() -> None:
-    """One with another number, or after a gap, would be read as something that nobody wrote."""
+    """Only the next fragment can join a manifest.
+
+    Another number or a gap raises CorruptionError.
+    """
     manifest = add_fragment(
         Manifest(writer="w"), fragment_after(Manifest(writer="w"), 3), writer="w"
     )
@@ -134,7 +143,7 @@ def test_only_the_next_fragment_joins() -> None:
 
 
 def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
-    """Each rule is broken alone."""
+    """A manifest that contradicts itself is refused, for each rule."""
     manifest = decode_manifest(objects("b_snapshots")[MANIFEST])
     newest = manifest.fragments[-1]
     broken = [

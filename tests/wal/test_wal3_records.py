@@ -1,4 +1,4 @@
-"""Fragments of wal3's: to the last position and time that they can have."""
+"""wal3's fragments up to their last position and time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fragment_of(records: pa.Table, data: bytes) -> Fragment:
 
 
 async def log_of(records: pa.Table) -> MemoryStore:
-    """Make a log as Chroma may have left it: one fragment."""
+    """Return a log of one fragment, as Chroma may leave it."""
     data = encode_fragment(records, write_id="w")
     fragment = fragment_of(records, data)
     manifest = Manifest(
@@ -68,7 +68,10 @@ async def log_of(records: pa.Table) -> MemoryStore:
 @pytest.mark.parametrize("position", [1, LAST - 1, LAST, 2**63, 2**64 - 3])
 @pytest.mark.parametrize("time_us", [0, LAST, 2**64 - 1])
 def test_fragments_are_read_to_the_last_position(position: int, time_us: int) -> None:
-    """wal3 counts without a sign; the setsum and the positions are checked as everywhere."""
+    """Fragments are read up to wal3's last position, which is unsigned.
+
+    Their positions are checked.
+    """
     records = records_at(position, time_us)
     data = encode_fragment(records, write_id="w")
     found, fragment = decode_fragment(data, path="x"), fragment_of(records, data)
@@ -80,7 +83,10 @@ def test_fragments_are_read_to_the_last_position(position: int, time_us: int) ->
 
 
 def test_a_changed_limit_makes_nothing_of_its_size() -> None:
-    """Counts are compared first: an array of these positions would take a terabyte."""
+    """A check compares counts before it builds positions.
+
+    An array for this limit would take a terabyte.
+    """
     records = records_at(1, 7)
     data = encode_fragment(records, write_id="w")
     for start, limit in ((1, 2**40), (2**64 - 1, 1), (0, 2**64 - 1)):
@@ -91,7 +97,10 @@ def test_a_changed_limit_makes_nothing_of_its_size() -> None:
 
 @pytest.mark.parametrize(("position", "time_us"), [(2**63, 7), (LAST, 7), (1, 2**63)])
 async def test_what_a_log_cannot_show_is_refused_by_name(position: int, time_us: int) -> None:
-    """A log's columns are signed: no record is shown as another; wal3's reader has them."""
+    """Records past the signed range raise UsageError with their value.
+
+    wal3's reader returns them.
+    """
     store = await log_of(records_at(position, time_us))
     log = await open_log(store, name="x", clock=CLOCK, writer="w")
 
@@ -104,7 +113,7 @@ async def test_what_a_log_cannot_show_is_refused_by_name(position: int, time_us:
 
 
 def test_the_last_records_that_can_be_shown_are_shown() -> None:
-    """To the last position of 63 bits."""
+    """The last record in the signed range is returned."""
     shown = as_log_records(records_at(LAST - 1, LAST))
 
     assert shown.column("position").to_pylist() == [LAST - 1, LAST]
@@ -112,7 +121,10 @@ def test_the_last_records_that_can_be_shown_are_shown() -> None:
 
 
 async def test_an_append_that_could_not_be_shown_is_refused() -> None:
-    """Before anything is sent: it would be acknowledged, and nobody could read it here."""
+    """An append past the signed range is refused before it is sent.
+
+    It would be acknowledged and unreadable.
+    """
     store = await log_of(records_at(LAST - 1, 7))
     before = dict(store.objects)
     async with await open_log(store, name="x", clock=CLOCK, writer="w") as log:
@@ -123,7 +135,7 @@ async def test_an_append_that_could_not_be_shown_is_refused() -> None:
 
 
 def test_no_position_is_given_out_that_cannot_be_read() -> None:
-    """By either protocol."""
+    """Neither protocol gives out a position past the signed range."""
     bodies = pa.array([b"a", b"b"], pa.binary())
     times = pa.array([7, 7]).to_numpy()
 

@@ -1,4 +1,4 @@
-"""Slot objects and the chain of their links: what continues a log, and what does not."""
+"""Slot objects and the chain of their links: objects that continue a log, and others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fence_at(tail: Tail, *, is_seal: bool = False) -> FenceLink:
 
 
 def walked(plan: list[int]) -> tuple[list[Step], Tail]:
-    """Walk objects: n records each, a fence for 0."""
+    """Walk over objects: n records each, and a fence for 0."""
     tail, steps = tail_of(EMPTY), list[Step]()
     for count in plan:
         bodies = [b"%d" % n for n in range(count)]
@@ -82,7 +82,10 @@ def walked(plan: list[int]) -> tuple[list[Step], Tail]:
 
 @given(plan=st.lists(st.integers(0, 3), max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4))
 def test_a_manifest_is_the_same_however_it_is_rolled_up(plan: list[int], cuts: list[int]) -> None:
-    """In one piece or in several that overlap; and it ends where the walk does."""
+    """A manifest is the same for any way of rolling up, also in overlapping pieces.
+
+    It ends at the end of the walk.
+    """
     steps, tail = walked(plan)
     at_once = extend(EMPTY, steps, writer="w")
     in_pieces, reached = EMPTY, 0
@@ -102,7 +105,7 @@ def test_a_manifest_is_the_same_however_it_is_rolled_up(plan: list[int], cuts: l
 
 
 def test_objects_say_where_they_belong() -> None:
-    """Their bytes come back as they went in, with all that was said of them."""
+    """An object survives storage with its link and records."""
     tail = tail_of(EMPTY)
     link, data = data_at(tail, [b"a", b"", b"\xff"])
     fence = fence_at(tail)
@@ -128,7 +131,10 @@ CHANGES: list[Callable[[DataLink], DataLink]] = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_does_not_continue_the_log_breaks_it(change: Callable[[DataLink], DataLink]) -> None:
-    """Another slot's, another epoch's, or with sums and places that do not follow."""
+    """An object that does not continue the log raises CorruptionError.
+
+    Its slot, epoch, positions or sums are wrong.
+    """
     tail = tail_of(EMPTY)
     link, data = data_at(tail, [b"a"])
 
@@ -138,7 +144,7 @@ def test_what_does_not_continue_the_log_breaks_it(change: Callable[[DataLink], D
 
 
 def test_steps_after_a_gap_are_refused() -> None:
-    """A manifest must not skip what a walk would not."""
+    """Steps after a gap are refused. A manifest must not skip slots that a walk would not skip."""
     for plan in ([1, 1], [0, 0]):
         steps, _ = walked(plan)
         with pytest.raises(CorruptionError, match=r"does not continue|not at the log's next slot"):
@@ -146,7 +152,7 @@ def test_steps_after_a_gap_are_refused() -> None:
 
 
 def test_an_epoch_does_not_follow_itself() -> None:
-    """Nor the one before: a chain of fences has no circles."""
+    """An epoch never follows itself or an earlier one, so that the chain has no circles."""
     tail = tail_of(EMPTY)
     fence = fence_at(tail)
     assert fence.next is not None
@@ -157,7 +163,7 @@ def test_an_epoch_does_not_follow_itself() -> None:
 
 
 def test_every_byte_of_an_object_counts_or_changes_nothing() -> None:
-    """Flipped one by one: refused, or read as it was written."""
+    """Each changed byte of an object is refused or has no effect."""
     tail = tail_of(EMPTY)
     link, data = data_at(tail, [b"one", b"two"])
     after, fragment = step(tail, link, len(data))
@@ -177,7 +183,10 @@ def test_every_byte_of_an_object_counts_or_changes_nothing() -> None:
 
 
 def test_the_time_of_a_fence_has_passed_only_if_the_manifest_says_so() -> None:
-    """The second look: has the log gone past this slot without this fence?"""
+    """A fence is void only if the manifest proves it.
+
+    The proof is that the log passed its slot without it.
+    """
     steps, _ = walked([2, 0, 1, 0, 1])
     manifest = extend(EMPTY, steps, writer="w")
     chain = manifest.chain
@@ -199,7 +208,7 @@ def test_the_time_of_a_fence_has_passed_only_if_the_manifest_says_so() -> None:
 
 
 def test_streams_and_bodies_do_not_run_together() -> None:
-    """The setsum tells a record's stream from its body."""
+    """A setsum distinguishes the stream of a record from its body."""
     one = pa.table([[1], [1], [b"ab"], [None], [b"c"]], schema=SLOT_RECORDS)
     other = pa.table([[1], [1], [b"a"], [None], [b"bc"]], schema=SLOT_RECORDS)
     none = pa.table([[1], [1], [None], [None], [b"abc"]], schema=SLOT_RECORDS)
@@ -213,7 +222,7 @@ def test_streams_and_bodies_do_not_run_together() -> None:
 
 
 def test_logs_of_the_other_protocol_and_of_the_future_are_told() -> None:
-    """Neither is read as something that it is not."""
+    """A log of the other protocol or of a newer version raises UsageError."""
     with pytest.raises(UsageError, match="manifest protocol"):
         tail_of(Manifest(writer="w"))
     fields = json.loads(encode_manifest(EMPTY))
@@ -223,7 +232,7 @@ def test_logs_of_the_other_protocol_and_of_the_future_are_told() -> None:
 
 
 def test_any_parquet_reader_reads_slots() -> None:
-    """Plain columns, and a fence is a file without rows."""
+    """Any Parquet reader can read slot objects: plain columns, and a fence without rows."""
     tail = tail_of(EMPTY)
     _, data = data_at(tail, [b"a", b"b"])
 

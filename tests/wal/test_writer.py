@@ -1,4 +1,4 @@
-"""Writing logs in wal3's form: writers that contend, recovery, and Chroma's own logs."""
+"""Writers of logs in wal3's form: races, recovery, and Chroma's own logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def contents(store: Store) -> dict[int, bytes]:
 
 
 async def test_an_idle_log_takes_two_puts() -> None:
-    """A fragment, then the manifest; nothing is read."""
+    """An append to an idle log costs two puts and no read: a fragment and the manifest."""
     store = Metered(MemoryStore(), clock=CLOCK)
     async with await opened(store) as writer:
         before = store.usage()
@@ -53,7 +53,10 @@ async def test_an_idle_log_takes_two_puts() -> None:
 
 
 async def test_several_writers_lose_nothing() -> None:
-    """They contend for numbers; each brings in what another left half done."""
+    """Concurrent writers lose no record.
+
+    They compete for numbers, and each completes fragments of others.
+    """
     store = MemoryStore()
     wanted: dict[int, bytes] = {}
     writers = [await opened(store, name=f"w{n}") for n in range(3)]
@@ -72,7 +75,10 @@ async def test_several_writers_lose_nothing() -> None:
 
 
 async def test_what_a_crash_left_half_done_is_brought_in() -> None:
-    """A fragment that no manifest names yet is durable: its writer died before it could say so."""
+    """A writer includes a fragment that no manifest names yet.
+
+    Its writer died before it could update the manifest, and the fragment is durable.
+    """
     store = MemoryStore()
     async with await opened(store) as writer:
         await writer.append([b"one"])
@@ -86,7 +92,10 @@ async def test_what_a_crash_left_half_done_is_brought_in() -> None:
 
 
 async def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None:
-    """wal3 itself would adopt it, and the log would be broken ever after."""
+    """A fragment that does not continue the log raises CorruptionError and changes nothing.
+
+    wal3 itself would include it and break the log.
+    """
     store = MemoryStore()
     async with await opened(store) as writer:
         await writer.append([b"one"])
@@ -99,7 +108,7 @@ async def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None
 
 
 async def test_a_new_log_is_chromas_to_the_byte() -> None:
-    """Its manifest, and the columns of its fragments."""
+    """A new log has the bytes of Chroma's manifest, and the columns of Chroma's fragments."""
 
     async def work() -> dict[str, bytes]:
         store = MemoryStore()
@@ -126,7 +135,7 @@ async def test_a_new_log_is_chromas_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", ["a_tiny", "b_snapshots", "c_gc", "d1_copy_append", "f_bootstrap"])
 async def test_chromas_logs_are_appended_to(name: str) -> None:
-    """From where they end, whatever is left of them."""
+    """Chroma's logs accept appends at their end, in any state."""
     store = MemoryStore()
     for key, data in objects(name).items():
         await store.put(key, data)
@@ -138,7 +147,7 @@ async def test_chromas_logs_are_appended_to(name: str) -> None:
 
 
 class Meets(MemoryStore):
-    """Has puts of the manifest meet errors, in order, and all reads others."""
+    """A store whose puts of the manifest, and whose reads, fail with the given errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +172,10 @@ def busy() -> ContentionError:
 
 
 async def test_a_conflict_over_the_manifest_is_no_answer() -> None:
-    """The fragment is stored, so to say that it is not in the log would have it sent twice."""
+    """A conflict over the manifest is retried.
+
+    The fragment is stored, so NOT_APPLIED would make the caller append twice.
+    """
     store = Meets()
     writer = await opened(store)
     await writer.append([b"one"])
@@ -190,7 +202,10 @@ async def test_a_conflict_over_the_manifest_is_no_answer() -> None:
 async def test_what_is_stored_and_not_named_is_unknown(
     puts: list[TidelogError], gets: list[TidelogError]
 ) -> None:
-    """Whoever opens the log next brings it in; until then nobody may be told that it is lost."""
+    """An append whose fragment is stored but not named reports UNKNOWN.
+
+    The next writer includes the fragment.
+    """
     store = Meets()
     writer = await opened(store)
     await writer.append([b"one"])
@@ -206,7 +221,10 @@ async def test_what_is_stored_and_not_named_is_unknown(
 
 
 async def test_what_was_never_sent_is_not_applied() -> None:
-    """To open the log may fail with an outcome of its own, which says nothing of what waits."""
+    """An append that was never sent reports NOT_APPLIED.
+
+    This holds even if opening the log failed with UNKNOWN.
+    """
     inner = MemoryStore()
     await (await opened(inner)).close()
     records = place_records(pa.array([b"x"], pa.binary()), start=1, timestamp_us=7)

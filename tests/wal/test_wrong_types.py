@@ -1,4 +1,4 @@
-"""What could not be read again is refused before anything is written, whatever its type claims."""
+"""Arguments of wrong types: refused before any write, because the result could not be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ async def bodies(log: Log) -> list[bytes]:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
-    """A cursor at 3.0 would stop every collection until somebody deletes its file."""
+    """A position must be an int.
+
+    A cursor at 3.0 would stop every collection until its file is deleted.
+    """
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, protocol)
     before = await keys_in(logs.store)
@@ -67,7 +70,10 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong: Any) -> None:
-    """A limit of -1 is no last record but one, and "3" no 3: neither is a comparison that fails."""
+    """A read by a wrong position raises UsageError.
+
+    A limit of -1 does not count from the end, and "3" is not 3.
+    """
     log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), protocol)
 
     for call in (
@@ -99,7 +105,10 @@ async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong:
 async def test_a_collection_is_refused_before_anything_is_erased(
     protocol: str, wrong: Any, told: str
 ) -> None:
-    """An error after the erasing leaves a shorter log, and a caller who does not know of it."""
+    """A wrong argument of a collection is refused before anything is deleted.
+
+    A later error would leave a shorter log unnoticed.
+    """
     store = MemoryStore()
     log = await filled(Logs(store=store, clock=SwiftClock(), writer="w"), protocol)
     await log.create_cursor("c", 4)
@@ -116,7 +125,7 @@ async def test_a_collection_is_refused_before_anything_is_erased(
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: str) -> None:
-    """The sentence says what to pass instead; an AttributeError from the inside says nothing."""
+    """A value of a wrong type raises UsageError with the name of the expected type."""
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, protocol)
     wrong: Any = 5
@@ -136,7 +145,7 @@ async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: s
 
 @pytest.mark.parametrize("wrong", [None, b"x", 5])
 async def test_a_name_is_text(wrong: Any) -> None:
-    """Of logs, cursors and pins alike."""
+    """A name of a log, cursor or pin must be text."""
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, "slot")
 
@@ -173,7 +182,10 @@ async def test_a_name_is_text(wrong: Any) -> None:
 def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
     make: Callable[[Any], object], wrong: Any
 ) -> None:
-    """Else it fails at the first append or deletion. A text is shown as one: '5' is no 5."""
+    """A setting of a wrong type is refused when it is built.
+
+    The message shows the value as given. Otherwise the first append or deletion would fail.
+    """
     with pytest.raises(UsageError) as told:
         make(wrong)
     assert repr(wrong) in str(told.value)
@@ -197,7 +209,10 @@ def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
 def test_a_setting_of_thousands_of_digits_is_refused_in_a_short_sentence(
     make: Callable[[Any], object], wrong: Any
 ) -> None:
-    """Python writes no number of over 4,300 digits, so none may come into a message as it is."""
+    """A setting of thousands of digits is refused in a short message.
+
+    Python formats no number of more than 4,300 digits.
+    """
     with pytest.raises(UsageError) as told:
         make(wrong)
     assert len(str(told.value)) < 400
@@ -210,7 +225,7 @@ def test_a_setting_of_thousands_of_digits_is_refused_in_a_short_sentence(
     ids=["number", "below 0", "in a list", "text", "bytes"],
 )
 async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> None:
-    """A megabyte in a message hides what it says; see the test before for numbers."""
+    """A message quotes a long value shortly."""
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, protocol)
     held = await log.create_cursor("c", 2)
@@ -246,7 +261,10 @@ async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> N
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_no_start_is_no_position(protocol: str) -> None:
-    """0 stands for the oldest; None is what a lookup gave that found nothing, and no such wish."""
+    """A start of None raises UsageError.
+
+    0 means the oldest record, but None may be the result of a failed lookup.
+    """
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, protocol)
     before = await keys_in(logs.store)
@@ -268,7 +286,7 @@ async def test_no_start_is_no_position(protocol: str) -> None:
 
 @pytest.mark.parametrize("given", [{b"x", b"y"}, frozenset([b"x", b"y"])], ids=["set", "frozen"])
 async def test_a_set_of_records_is_refused(given: Any) -> None:
-    """Its order is another in each process, and that of a log is for ever."""
+    """A set of records is refused, because its order differs in each process."""
     log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), "slot")
 
     with pytest.raises(UsageError, match="not a set"):
@@ -278,7 +296,10 @@ async def test_a_set_of_records_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, b"next", "n" * 100_000])
 async def test_a_successor_is_a_short_text(wrong: Any) -> None:
-    """A fence that cannot be read ends the log for everybody, and there is nothing to restore."""
+    """A successor must be a short text.
+
+    A fence that cannot be read would end the log for every process.
+    """
     logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
     log = await filled(logs, "slot")
 
@@ -290,7 +311,7 @@ async def test_a_successor_is_a_short_text(wrong: Any) -> None:
 
 @pytest.mark.parametrize("shape", [{"alpha": 8.0}, {"lanes": 2.0}, {"alpha": True}])
 def test_a_shape_is_made_of_ints(shape: dict[str, Any]) -> None:
-    """It is written into the fence that opens an epoch."""
+    """A shape must have ints, because a fence stores it."""
     with pytest.raises(UsageError, match="whole number"):
         Shape(**shape)
 
@@ -298,7 +319,7 @@ def test_a_shape_is_made_of_ints(shape: dict[str, Any]) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("now_us", [-(10**15), -1, 2**63, 2**70])
 async def test_a_clock_that_is_set_wrongly_spoils_no_log(protocol: str, now_us: int) -> None:
-    """Which time it says decides nothing; that it cannot be stored is no reason to lose records."""
+    """A wrong clock loses no records. Its time decides nothing, even if it cannot be stored."""
 
     class Wrong(SwiftClock):
         def now_us(self) -> int:
