@@ -1,4 +1,4 @@
-"""What is immutable is asked of the store once; all else as often as without a cache."""
+"""The cached store: it requests an immutable object once, and any other object each time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def files_in(path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_whole_object_is_asked_for_once(on_disk: bool, tmp_path: Path) -> None:
-    """Then all its ranges are there, in memory or on disk, with its e_tag and time."""
+    """A whole object is requested once.
+
+    Its ranges, e-tag and time then come from memory or disk.
+    """
 
     async def main() -> None:
         inner = MemoryStore()
@@ -73,7 +76,10 @@ def test_a_whole_object_is_asked_for_once(on_disk: bool, tmp_path: Path) -> None
 
 
 def test_a_range_is_kept_only_if_it_was_the_whole() -> None:
-    """It is if it came shorter than asked for; a part of it stands for nothing else."""
+    """A range is kept only if it contained the whole object.
+
+    A shorter answer than requested shows that. A part never answers another range.
+    """
 
     async def main() -> None:
         inner = MemoryStore()
@@ -91,7 +97,7 @@ def test_a_range_is_kept_only_if_it_was_the_whole() -> None:
 
 
 def test_what_can_change_is_asked_for_each_time() -> None:
-    """Keys that are not immutable, and refreshes and listings of those that are."""
+    """Mutable keys are requested each time. Refreshes and listings of immutable keys are too."""
 
     async def main() -> None:
         inner = MemoryStore()
@@ -113,7 +119,10 @@ def test_what_can_change_is_asked_for_each_time() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_who_ask_at_once_send_one_request(seed: int) -> None:
-    """Those for a range wait for the whole, if that is on its way."""
+    """Concurrent reads of an object share one request.
+
+    Reads of a range wait for a running read of the whole.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(seed), MemoryStore()
@@ -135,7 +144,7 @@ def test_many_who_ask_at_once_send_one_request(seed: int) -> None:
 
 
 def test_what_is_missing_is_asked_for_again() -> None:
-    """By the next who asks: it may have been created meanwhile, by anybody."""
+    """A missing object is requested again, because another process may have created it."""
 
     async def main() -> None:
         inner = MemoryStore()
@@ -152,9 +161,11 @@ def test_what_is_missing_is_asked_for_again() -> None:
 def test_who_joins_does_not_get_an_older_miss(
     careless: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store says missing, slowly; meanwhile it is created; who asks then must find it.
+    """A reader that joins a running request does not get an older miss.
 
-    The canary: without the numbers of `SharedCalls` he would not.
+    The object is created while the store slowly answers that it is missing.
+
+    The canary case: without the numbers of `SharedCalls`, the second reader gets the miss.
     """
     if careless:
         monkeypatch.setattr(SharedCalls, "next_number", 0)
@@ -176,7 +187,7 @@ def test_who_joins_does_not_get_an_older_miss(
 
 @pytest.mark.parametrize("fault", [Fault(told=False), Fault(happened=False)])
 def test_a_put_that_failed_fills_nothing(fault: Fault, tmp_path: Path) -> None:
-    """Nor one that was refused: what is there is another's."""
+    """A put that failed or was refused leaves no copy. The object may be another writer's."""
 
     async def main() -> None:
         inner = MemoryStore()
@@ -199,7 +210,10 @@ def test_a_put_that_failed_fills_nothing(fault: Fault, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("if_absent", [False, True])
 def test_a_put_fills_once_it_is_done(if_absent: bool, tmp_path: Path) -> None:
-    """Who writes a part reads it soon: from memory, and another process from disk."""
+    """A successful put leaves a copy, because a writer of a part soon reads it.
+
+    Its process reads the copy from memory, and another process reads it from disk.
+    """
 
     async def main() -> None:
         inner = MemoryStore()
@@ -221,7 +235,7 @@ async def deleted(store: Cached) -> None:
 
 
 async def replaced(store: Cached) -> None:
-    # A promise broken, by the same handle: the probe of a store does it.
+    # The handle breaks its own promise here. The probe of a store does that.
     await store.put("i/a", b"new")
 
 
@@ -230,12 +244,15 @@ async def replaced(store: Cached) -> None:
 def test_what_is_changed_leaves_and_does_not_come_back(
     change: Callable[[Cached], Coroutine[Any, Any, None]], asked_us: int, tmp_path: Path
 ) -> None:
-    """Not from memory, not from disk, and not by a slow read that was under way meanwhile."""
+    """A deleted or replaced object leaves the cache and does not return.
+
+    It stays out of memory and disk, even if a slow read was running during the change.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
         await inner.put("i/a", BODY)
-        # A read arrives at once, and its answer comes after the change is over.
+        # A read arrives at once, and its answer comes after the change.
         delays_us = {"get": (0, 9_000), "delete": (2_000, 2_000), "put": (2_000, 2_000)}
         slow = Lingering(inner, clock=clock, delays_us=lambda op: delays_us[op])
         store = cached(slow, directory=tmp_path)
@@ -263,7 +280,10 @@ def test_what_is_changed_leaves_and_does_not_come_back(
 
 
 def test_who_asks_after_a_deletion_landed_shares_no_older_answer() -> None:
-    """Though it is not answered yet: others may have seen it, and told him."""
+    """A read after a landed deletion does not share an older answer.
+
+    The deletion may not be answered yet, but other processes may have seen it.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
@@ -283,10 +303,13 @@ def test_who_asks_after_a_deletion_landed_shares_no_older_answer() -> None:
 
 
 def test_a_thread_whose_caller_is_gone_keeps_nothing(tmp_path: Path) -> None:
-    """It goes on when its caller is cancelled; by then the object may have been deleted."""
+    """A thread whose caller was cancelled leaves no copy.
+
+    It keeps running, and the object may be deleted by then.
+    """
 
     async def main() -> None:
-        # Reading the directory takes 1_000 us, writing into it 900 more, removing nothing.
+        # Reading the directory takes 1000 us, writing takes 900 us more, and removing takes none.
         waits_us = [500, 500, 900]
         clock = LateClock(1, delay_us=lambda: waits_us.pop(0) if waits_us else 0)
         inner = MemoryStore()
@@ -307,7 +330,7 @@ def test_a_thread_whose_caller_is_gone_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_copy_is_read_again(tmp_path: Path) -> None:
-    """From the store, which has the truth; the next process finds a good copy."""
+    """A damaged copy is replaced from the store, and the next process finds a good copy."""
 
     async def main() -> None:
         inner = MemoryStore()
@@ -324,7 +347,7 @@ def test_a_damaged_copy_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_fails_fails_no_read(tmp_path: Path) -> None:
-    """It is there to save time; without it, all is as without a cache."""
+    """A cache directory that fails does not fail any read or put."""
     (tmp_path / "file").write_bytes(b"")
 
     async def main() -> None:
@@ -339,7 +362,10 @@ def test_a_directory_that_fails_fails_no_read(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
-    """Else what was deleted could be read again: the object is not deleted before its copy."""
+    """An object is not deleted if its copy cannot be removed.
+
+    Otherwise the deleted object could still be read.
+    """
 
     async def main() -> None:
         inner = MemoryStore()
@@ -357,7 +383,10 @@ def test_a_copy_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_is_asked_for_again(tmp_path: Path) -> None:
-    """Who finds that the bytes are not those that were referenced must be able to look again."""
+    """A forgotten object is requested again.
+
+    A reader that finds wrong bytes must be able to read the store.
+    """
 
     async def main() -> None:
         recorded = Recorded(MemoryStore())

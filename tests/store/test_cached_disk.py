@@ -1,4 +1,4 @@
-"""Copies in a directory: true or not there, whoever writes, and bounded."""
+"""Copies in a directory: each is right or absent for any writers, and their size is bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.store.wrappers.cached_disk import MAGIC, Directory, decode_copy, en
 STORE = "s3://bucket/place"
 UNIQUE = count()
 OBJECTS = st.builds(Object, st.binary(max_size=300), st.text(max_size=9), st.integers(0, 2**60))
-# As keys are: any text, and bytes that are none.
+# Like real keys: any text, and bytes that are not valid text.
 KEYS = st.text(
     st.characters(exclude_categories=["Cs"]) | st.just("\udc80"), min_size=1, max_size=20
 )
@@ -67,7 +67,10 @@ def used_bytes(path: Path) -> int:
 
 @given(found=OBJECTS, key=KEYS, store=KEYS)
 def test_a_copy_is_read_as_it_was_written(found: Object, key: str, store: str) -> None:
-    """Body, e_tag and time; and only as the copy of what it is a copy of."""
+    """A copy survives storage with body, e-tag and time.
+
+    It is valid for its own store and key only.
+    """
     data = b"".join(encode_copy(store, key, found))
 
     assert decode_copy(data, store=store, key=key) == found
@@ -77,7 +80,7 @@ def test_a_copy_is_read_as_it_was_written(found: Object, key: str, store: str) -
 
 @given(found=OBJECTS, data=st.data())
 def test_a_damaged_copy_is_none(found: Object, data: st.DataObject) -> None:
-    """Cut, lengthened, or with any one byte another: never other bytes than were written."""
+    """A damaged copy counts as absent. It may be cut, extended or changed in one byte."""
     whole = b"".join(encode_copy(STORE, "k", found))
     at = data.draw(st.integers(0, len(whole) - 1), label="at")
     flipped = bytearray(whole)
@@ -88,13 +91,13 @@ def test_a_damaged_copy_is_none(found: Object, data: st.DataObject) -> None:
 
 @given(garbage=st.binary(max_size=200))
 def test_garbage_is_no_copy(garbage: bytes) -> None:
-    """Whatever lies in the directory under that name; garbage after the right mark, too."""
+    """Any garbage in the directory counts as no copy, also after a valid magic number."""
     assert decode_copy(garbage, store=STORE, key="k") is None
     assert decode_copy(MAGIC + garbage, store=STORE, key="k") is None
 
 
 def test_a_damaged_file_goes_and_is_counted(tmp_path: Path) -> None:
-    """It is a miss from then on, without being read again and again."""
+    """A damaged file is deleted and counted once. Later reads miss without reading it again."""
     directory = Directory(tmp_path, store=STORE, bytes_max=1 << 20)
     keep(directory, "k", Object(b"body", "e", 1))
     (file,) = files_in(tmp_path)
@@ -108,7 +111,10 @@ def test_a_damaged_file_goes_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_was_not_used_for_longest_leaves(tmp_path: Path) -> None:
-    """Reading is use, also by a handle of another process."""
+    """The copy that was unused for longest is removed first.
+
+    Reads count as use, also by another process.
+    """
     directory, other = (Directory(tmp_path, store=STORE, bytes_max=40_000) for _ in range(2))
     for number in range(9):
         keep(directory, f"k{number}", Object(bytes(4_000), "e", 1), now_ns=number)
@@ -119,7 +125,7 @@ def test_what_was_not_used_for_longest_leaves(tmp_path: Path) -> None:
     assert 0 in kept
     assert 9 in kept
     assert 1 not in kept
-    # Those that left are the oldest but for the one that was read.
+    # The removed copies are the oldest ones, except for the one that was read.
     assert kept[1:] == list(range(kept[1], 10))
 
 
@@ -134,7 +140,10 @@ def test_the_bound_holds(
     handles_count: int,
     data: st.DataObject,
 ) -> None:
-    """Exactly for one process; others may exceed it by what they write between two counts."""
+    """The directory keeps its size limit exactly for one process.
+
+    Each further process may exceed it by what it writes between two counts.
+    """
     path, bytes_max = tmp_path_factory.mktemp("copies"), 32_000
     handles = [Directory(path, store=STORE, bytes_max=bytes_max) for _ in range(handles_count)]
     for number, size_bytes in enumerate(sizes):
@@ -146,7 +155,7 @@ def test_the_bound_holds(
 
 
 def test_a_copy_too_large_is_not_kept(tmp_path: Path) -> None:
-    """One object must not push out all others."""
+    """A copy that is too large is not kept, because it would remove all others."""
     directory = Directory(tmp_path, store=STORE, bytes_max=4_000)
     keep(directory, "large", Object(bytes(1_001), "e", 1))
     keep(directory, "small", Object(bytes(800), "e", 1))
@@ -156,7 +165,10 @@ def test_a_copy_too_large_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_what_may_no_longer_be_kept_is_not(tmp_path: Path) -> None:
-    """It is asked after the bytes are written, for they take time, in which a key is deleted."""
+    """A copy is not kept if its key was deleted during the write.
+
+    The permission is checked after the write.
+    """
     directory = Directory(tmp_path, store=STORE, bytes_max=1 << 20)
     found = Object(b"body", "e", 1)
 
@@ -166,7 +178,10 @@ def test_what_may_no_longer_be_kept_is_not(tmp_path: Path) -> None:
 
 
 def test_left_over_temporary_files_go(tmp_path: Path) -> None:
-    """Those of processes that were killed, a day later; not those of a process at work."""
+    """Temporary files of killed processes are deleted after a day.
+
+    Those of running processes stay.
+    """
     (tmp_path / "tmp").mkdir()
     day_ns = 24 * 3_600 * 10**9
     for name, written_ns in (("dead", 0), ("alive", day_ns)):
@@ -180,7 +195,10 @@ def test_left_over_temporary_files_go(tmp_path: Path) -> None:
 
 
 def test_processes_share_a_directory(tmp_path: Path) -> None:
-    """Each finds what the others kept, always whole, while all of them make room."""
+    """Several processes share a directory.
+
+    Each finds whole copies of others while all of them free space.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),

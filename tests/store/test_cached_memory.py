@@ -1,4 +1,4 @@
-"""Objects kept in memory: up to a bound, and those used last."""
+"""Objects in memory: the last used ones, up to a limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ STEPS = st.lists(
 def test_it_is_a_list_from_which_the_first_leave(
     steps: list[tuple[str, str, int]], bytes_max: int
 ) -> None:
-    """The model: pairs in the order of their last use, cut to the bound after each step."""
+    """The memory behaves like a list of pairs in order of last use.
+
+    After each step the list is cut to the limit.
+    """
     shelf, model = MemoryShelf(bytes_max), list[tuple[str, Object]]()
     for number, (step, key, size_bytes) in enumerate(steps):
         known = dict(model).get(key)

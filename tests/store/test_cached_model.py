@@ -1,7 +1,7 @@
-"""Many readers and writers through one cache, on a store that is slow and fails.
+"""Random readers and writers of one cache, on a store that is slow and fails.
 
-Each seed is one run in virtual time. What a read gives must be what the store held at some moment
-between its beginning and its end; copies on disk are damaged meanwhile.
+Each seed is one run in virtual time. A read must return a state that the store had between its
+beginning and its end. A task damages copies on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEYS = [f"i/{number}" for number in range(4)] + ["m/0"]
 
 
 class Witnessed(MemoryStore):
-    """Remembers every state of every key, in the order in which they came."""
+    """A store that records every state of every key, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,29 +50,29 @@ class Witnessed(MemoryStore):
         self.history += [(key, None) for key in keys]
 
     def states(self, key: str, since: int) -> list[bytes | None]:
-        """Return what ``key`` held when the history had that length, and all it held since."""
+        """Return the state of ``key`` at a length of the history, and all its states since then."""
         before = [data for of, data in self.history[:since] if of == key]
         return [*(before[-1:] or [None]), *(data for of, data in self.history[since:] if of == key)]
 
 
 class World:
-    """One store with its troubles, one cache, and what readers were told that was not so."""
+    """One store with faults, one cache, and the wrong answers that readers got."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.dice = random.Random(f"world {seed}")
-        # Threads, too, take time, and go on when their caller is cancelled.
+        # Threads take time too, and continue after their caller is cancelled.
         self.clock = LateClock(seed, delay_us=lambda: self.dice.choice((0, 0, 50, 500)))
         self.inner = Witnessed()
         self.directory = directory
         faulty = Faulty(self.inner, toss=self._toss)
         self.slow = Lingering(faulty, clock=self.clock, delays_us=self._delays_us)
-        # Every other run with slow reads sent twice below, as both are meant to be used.
+        # Every second run hedges slow reads below the cache, as in real use.
         hedging = Hedging(least_us=500, most_us=500, samples_min=1, extra_permille=1_000)
         self.store = Cached(
             Hedged(self.slow, clock=self.clock, hedging=hedging) if seed % 2 else self.slow,
             clock=self.clock,
             is_immutable=lambda key: key.startswith("i/"),
-            # One of the bodies in memory, three or four of them on disk.
+            # One body fits into memory, and three or four fit on disk.
             bounds=CacheSize(memory_bytes=1_000, directory_bytes=2_400),
             directory=directory,
         )
@@ -94,7 +94,7 @@ class World:
         since = len(self.inner.history)
         found: bytes | None = None
         try:
-            # Some give up, and must take nobody along.
+            # Some readers give up, and must not cancel others.
             async with asyncio.timeout(self.dice.choice((None, None, 0.0005, 0.002))):
                 found = (await self.store.get(key, start=start, limit=limit)).data
         except TimeoutError:
@@ -114,7 +114,7 @@ class World:
         elif self.dice.random() < 0.3:
             await self.store.put(key, body)
         else:
-            # Others, who have no part in this cache, create objects too.
+            # Processes without this cache create objects too.
             with suppress(ObjectExists):
                 await self.dice.choice((self.store, self.slow)).put(key, body, if_absent=True)
 
@@ -122,7 +122,7 @@ class World:
         await self.store.delete([key, self.dice.choice(KEYS)])
 
     async def damage(self) -> None:
-        """Flip a bit in a copy now and then, as a bad disk does."""
+        """Flip a bit in a copy from time to time, like a bad disk."""
         for _ in range(60):
             await self.clock.sleep(self.dice.randrange(1_500))
             files = sorted(file for file in self.directory.rglob("*") if file.is_file())
@@ -133,7 +133,7 @@ class World:
                 file.write_bytes(data)
 
     def _delays_us(self, op: str) -> tuple[int, int]:
-        # A read may outlast several changes.
+        # A read may take longer than several changes.
         slow = self.dice.choice((100, 400, 9_000 if op == "get" else 1_000))
         return self.dice.randrange(slow), self.dice.randrange(slow)
 
@@ -142,7 +142,7 @@ class World:
 
 
 def simulate(seed: int, path: Path) -> World:
-    """Let six clients go on for a while, and one damage copies."""
+    """Run six clients for a while, and a task that damages copies."""
     world = World(seed, path / f"{seed}")
 
     async def main() -> None:
@@ -156,7 +156,7 @@ def simulate(seed: int, path: Path) -> World:
 
 
 def test_no_read_is_wrong(tmp_path: Path) -> None:
-    """Whatever fails, is slow, is cancelled, is damaged, is deleted and created meanwhile."""
+    """No read is wrong under failures, delays, cancellations, damage, deletions and creations."""
     reads, answers_count = list[CacheReads](), 0
     for seed in SEEDS:
         world = simulate(seed, tmp_path)
@@ -174,14 +174,14 @@ def test_no_read_is_wrong(tmp_path: Path) -> None:
 
 
 class AnyDigest(bytes):
-    """Is never another than the one it is compared with."""
+    """A digest that equals every other one."""
 
     def __ne__(self, other: object) -> bool:
         return False
 
 
 class KeepsAnyway(cached_visits.Visit):
-    """May keep what it learned before the key was deleted."""
+    """A visit that may always keep its result, even after the key was deleted."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, True)
@@ -227,7 +227,7 @@ def test_each_rule_is_needed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The canaries: without any one of its rules, the cache gives what it must not."""
+    """The canaries: without any one of its rules, the cache returns a wrong answer."""
     broken(monkeypatch)
 
     assert any(simulate(seed, tmp_path).wrong for seed in SEEDS)

@@ -1,4 +1,4 @@
-"""The cloud store where things go wrong: credentials, buckets, networks, busy and lying servers."""
+"""The cloud store under faults: credentials, buckets, networks, busy and lying servers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def failure_of(error: BaseException) -> LocationError:
 
 
 def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
-    """The commonest mistake of all; the sentence names the parameter and the variable."""
+    """Wrong credentials raise StoreRefused with the name of the parameter and the variable."""
     cases = {
         "AWS_ACCESS_KEY_ID": seaweed.url("x", access_key_id="nobody"),
         "AWS_SECRET_ACCESS_KEY": seaweed.url("x", secret_access_key="wrong"),
@@ -81,7 +81,10 @@ def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
 async def test_no_credentials_say_where_to_put_them(
     seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without keys the client asks the machine's own cloud for some; elsewhere there is none."""
+    """Missing credentials raise StoreRefused with a hint.
+
+    Without keys the client asks the cloud's metadata service, which exists only in a cloud.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     with LyingServer() as cloud:
@@ -94,7 +97,10 @@ async def test_no_credentials_say_where_to_put_them(
 
 
 def test_no_such_bucket_is_named(moto: MotoServer) -> None:
-    """A typing error in a bucket's name must not look like missing data, or like an outage."""
+    """A missing bucket is named in the error.
+
+    A mistyped name must not look like missing data or an outage.
+    """
     store = open_store(moto.url("x", bucket="nosuch"), clock=CLOCK)
     for verb, error in failures(store, leave_out="delete").items():  # moto allows it.
         assert type(error) is LocationError, verb
@@ -106,7 +112,10 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
 async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
     moto: MotoServer, odd: str
 ) -> None:
-    """A source reports it, and takes the others. obstore drops the whole page of such a key."""
+    """A listing includes a key that no request can name.
+
+    A source must report it and read the others; obstore drops the whole page of such a key.
+    """
     boto3 = pytest.importorskip("boto3")
     place = CLOCK.unique()
     store = open_store(moto.url(place), clock=CLOCK)
@@ -125,7 +134,10 @@ async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
 async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
     moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such an object waits, and is reported; it must not stop the source."""
+    """A source ingests all objects except those that no request can name.
+
+    It reports those as waiting.
+    """
     boto3 = pytest.importorskip("boto3")
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
@@ -146,9 +158,12 @@ async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
 
 
 async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
-    """In parts, the condition would be looked at only in the end, and a refusal told as a failure.
+    """A large object is sent in one request.
 
-    An object that came in parts has their number in its e-tag.
+    In parts, the server would check the condition only at the end, and a refusal would look like a
+    failure.
+
+    The e-tag of an object in parts contains the number of parts.
     """
     store = open_store(moto.url("whole"), clock=CLOCK)
     data = bytes(range(256)) * 4_096 * 63
@@ -161,7 +176,10 @@ async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
-    """Neither at once, since servers restart, nor after minutes, since somebody waits for it."""
+    """A request to an unreachable endpoint fails after at least four seconds.
+
+    Servers restart, so it must not fail at once.
+    """
     with ExitStack() as stack:
         port = free_ports(1)[0] if how == "refused" else _silent_port(stack)
         store = open_store(
@@ -172,7 +190,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
         failed = failures(store)
     for verb, error in failed.items():
         assert "cannot connect" in str(error), verb
-        # A conditional put is sent once, and so is known never to have left.
+        # A conditional put is sent once, so the client knows that it was never delivered.
         in_doubt = verb in ("put", "delete")
         expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
         assert failure_of(error).outcome is expected, verb
@@ -180,7 +198,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
 
 
 def _silent_port(stack: ExitStack) -> int:
-    """Return a port where connections are neither taken nor refused: its queue is full."""
+    """Return a port that neither accepts nor refuses connections, because its queue is full."""
     listener = stack.enter_context(socket.socket())
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -192,7 +210,7 @@ def _silent_port(stack: ExitStack) -> int:
 
 
 async def test_a_range_that_a_server_ignores_is_no_data() -> None:
-    """`rclone serve s3` answers a range with the whole object; it must not pass for the range."""
+    """A whole object in answer to a range raises an error. `rclone serve s3` ignores ranges."""
     with LyingServer() as server:
         server.objects["x"] = b"0123456789"
         with pytest.raises(TidelogError):
@@ -200,7 +218,7 @@ async def test_a_range_that_a_server_ignores_is_no_data() -> None:
 
 
 def test_urls_show_no_secrets(moto: MotoServer) -> None:
-    """URLs and errors land in logs, tickets and screenshots."""
+    """URLs and errors show no secret, because they reach logs, tickets and screenshots."""
     url = moto.url("some/where", session_token="a-token")
     store = open_store(url, clock=CLOCK)
     assert store.url == f"s3://tide/some/where?endpoint={moto.endpoint}&region=us-east-1"
@@ -216,7 +234,10 @@ def test_urls_show_no_secrets(moto: MotoServer) -> None:
 async def test_the_environment_says_what_the_url_does_not(
     moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credentials belong into the environment; a URL that says more prevails."""
+    """The environment supplies credentials and settings that the URL leaves out.
+
+    The URL takes precedence.
+    """
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -234,7 +255,10 @@ async def test_the_environment_says_what_the_url_does_not(
 
 
 def test_a_process_that_was_forked_from_one_with_a_cloud_store_is_told() -> None:
-    """The client's threads are not there in the child, whose first request would hang for ever."""
+    """A process that is forked after it opened a cloud store gets UsageError at its first use.
+
+    The client's threads do not exist in the child, where a request would hang.
+    """
     script = (
         "import os, sys\n"
         "from tidelog.clock import SystemClock\n"

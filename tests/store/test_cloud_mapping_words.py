@@ -1,4 +1,4 @@
-"""What a person is told who has no credentials: those of the cloud that the URL names."""
+"""The message for missing credentials names those of the URL's cloud."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY_ANSWERS = "Error performing GET http://metadata/computeMetadata/v1/instan
     ],
 )
 def test_the_credentials_that_lack_are_those_of_the_cloud(scheme: str, told: str) -> None:
-    """AWS's variables help nobody whose bucket is on Google."""
+    """A missing credential is named by the variable of the URL's cloud."""
     asked = Asked(verb="get", key="k", bucket="b", store=f"{scheme}://b")
     found = to_tidelog(OSError(NOBODY_ANSWERS), asked)
 

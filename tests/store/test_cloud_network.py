@@ -1,4 +1,4 @@
-"""The cloud store over servers that restart, hang up, are busy, or give less than they say."""
+"""The cloud store over servers that restart, disconnect, are busy, or send short bodies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def listed(store: Store) -> str:
 
 
 async def test_a_restart_is_outlasted() -> None:
-    """A server that is away for three seconds costs its clients a wait, and nothing else."""
+    """Requests wait for a server that is away for three seconds, and then succeed."""
     server = LyingServer()
     store = open_store(server.url("x"), clock=CLOCK)
     return_of_server = threading.Timer(3, server.start)
@@ -55,7 +55,7 @@ async def test_a_restart_is_outlasted() -> None:
 
 
 async def test_data_outlives_a_kill(tmp_path: Path) -> None:
-    """SeaweedFS on disk: what was acknowledged before kill -9 is there after the restart."""
+    """An object that SeaweedFS acknowledged before kill -9 exists after the restart."""
     with SeaweedServer(tmp_path) as server:
         store = open_store(server.url("x"), clock=CLOCK)
         e_tag = await store.put("kept", b"1", if_absent=True)
@@ -65,7 +65,10 @@ async def test_data_outlives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_a_conditional_put_is_sent_once() -> None:
-    """Sent again below us it could be refused because of itself: 500 must come through."""
+    """A conditional put is sent once, so a 500 reaches the caller.
+
+    A second attempt could be refused because of the first.
+    """
     with LyingServer(lambda method, path: (500, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
@@ -75,7 +78,10 @@ async def test_a_conditional_put_is_sent_once() -> None:
 
 
 async def test_a_lost_answer_leaves_doubt() -> None:
-    """The server took the body and hung up."""
+    """A put whose answer is lost reports UNKNOWN.
+
+    The server took the body and closed the connection.
+    """
     with LyingServer(lambda method, path: (0, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
@@ -88,7 +94,10 @@ async def test_a_lost_answer_leaves_doubt() -> None:
 
 @pytest.mark.parametrize("condition", ["absent", "match"])
 async def test_a_busy_key_is_tried_again(condition: str) -> None:
-    """S3 answers 409 to conditional writes of one key at one moment; that is no refusal."""
+    """A busy key is retried.
+
+    S3 answers 409 to concurrent conditional writes of a key, which is not a refusal.
+    """
     busy = 3
 
     def meddle(method: str, path: str) -> tuple[int, bytes] | None:
@@ -115,7 +124,7 @@ async def test_a_busy_key_is_tried_again(condition: str) -> None:
 
 
 async def test_a_conflict_without_a_word_is_an_existing_object() -> None:
-    """Azure answers 409 where S3 answers 412."""
+    """A 409 without a code means that the object exists. Azure answers 409 where S3 answers 412."""
     with LyingServer(lambda method, path: (409, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(ObjectExists):
@@ -123,7 +132,7 @@ async def test_a_conflict_without_a_word_is_an_existing_object() -> None:
 
 
 async def test_a_body_shorter_than_announced_is_never_data() -> None:
-    """A connection that breaks in a body is a failure: what came of it is not given out."""
+    """A body that is shorter than announced is never returned as data."""
     with LyingServer() as server:
         server.objects["x"] = b"0123456789" * 1_000
         server.cut_bytes = 4_000
@@ -146,13 +155,16 @@ asyncio.run(run())
 
 
 def test_a_process_ends_well_right_after_a_request(moto: MotoServer) -> None:
-    """One in twenty was aborted by obstore's threads: exit status 134 for a success."""
+    """A process may end directly after a request.
+
+    obstore's threads aborted one in twenty with exit status 134.
+    """
     for _ in range(8):
         subprocess.run([sys.executable, "-c", _ASK_AND_END, moto.url("end")], check=True)
 
 
 class ShortResult:
-    """What obstore would give if a server ended a body early and called it whole."""
+    """The result of obstore for a body that a server ended early."""
 
     range = (0, 10)
     meta = None
@@ -164,7 +176,10 @@ class ShortResult:
 async def test_a_whole_body_that_is_too_short_is_corruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short read is never rows; to read again would not help."""
+    """A short body that obstore calls whole raises CorruptionError.
+
+    Short data must never become rows.
+    """
 
     async def get_short(*_: object, **__: object) -> ShortResult:
         return ShortResult()

@@ -1,4 +1,4 @@
-"""Listings come in key order from stores that order keys part by part."""
+"""Listings are in key order, also from stores that order keys part by part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tidelog.store.cloud.order import in_key_order, is_past, listing_start
 from tidelog.store.port import Entry
 
-# Few characters, on both sides of "/", so that names share beginnings.
+# Few characters, on both sides of "/" in their order, so that names share beginnings.
 NAMES = st.text(alphabet="-.a0b", min_size=1, max_size=3).filter(lambda name: name.strip("."))
 KEYS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 PREFIXES = st.one_of(st.just(""), KEYS, KEYS.map(lambda key: key + "/"))
@@ -21,7 +21,10 @@ def parts_of(key: str) -> list[str]:
 
 
 def server_lists(keys: set[str], directory: str, offset: str | None, *, strings: bool) -> list[str]:
-    """List as a server does; part by part, what an offset names as a directory is left out too."""
+    """List like a server.
+
+    If it orders part by part, it also skips the directory that an offset names.
+    """
     within = [key for key in keys if key.startswith(directory)]
     if strings:
         return sorted(key for key in within if offset is None or key > offset)
@@ -42,12 +45,12 @@ async def entries_of(keys: list[str]) -> AsyncIterator[Entry]:
 
 
 def without_conflicts(keys: set[str]) -> set[str]:
-    """Leave out keys that are directories of others: a file system cannot have both."""
+    """Remove keys that are directories of others, because a file system cannot have both."""
     return {key for key in keys if not any(other.startswith(key + "/") for other in keys)}
 
 
 def shown(keys: list[str], prefix: str, after: str | None) -> Iterator[str]:
-    """Filter as `tidelog.store.cloud.store` does."""
+    """Filter like `tidelog.store.cloud.store`."""
     for key in keys:
         if is_past(prefix, key):
             return
@@ -59,7 +62,7 @@ def shown(keys: list[str], prefix: str, after: str | None) -> Iterator[str]:
 async def test_any_server_gives_key_order(
     keys: set[str], prefix: str, after: str | None, strings: bool
 ) -> None:
-    """Whatever the server's order and wherever it is asked to begin, nothing is lost or moved."""
+    """A listing is in key order and complete, for any order and start of the server."""
     keys = without_conflicts(keys)
     expected = sorted(
         key for key in keys if key.startswith(prefix) and (after is None or key > after)
@@ -78,7 +81,10 @@ async def test_any_server_gives_key_order(
 
 
 async def test_a_flat_listing_is_not_held_back() -> None:
-    """Only directories below the prefix wait: the first entry of a log's files comes at once."""
+    """A flat listing yields its first entry at once.
+
+    Only directories below the prefix must wait.
+    """
 
     async def endless() -> AsyncIterator[Entry]:
         number = 0
@@ -95,7 +101,10 @@ async def test_a_flat_listing_is_not_held_back() -> None:
 
 
 def test_the_start_is_near() -> None:
-    """A reader that goes on after a key must not list all that is before it."""
+    """A listing after a key starts close to that key.
+
+    A resuming reader must not list everything before it.
+    """
     assert listing_start("log/", "log/0042", strings=True) == "log/0042"
     assert listing_start("log/", "log/0042.parquet", strings=False) == "log/0041\U0010fffd"
     assert listing_start("log/004", None, strings=False) == "log/003\U0010fffd"

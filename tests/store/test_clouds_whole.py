@@ -1,4 +1,4 @@
-"""Collections and logs over ``az://`` and ``gs://``, from the first object to the last."""
+"""Collections and logs over ``az://`` and ``gs://``, from end to end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with Azurite(pathlib.Path(sys.argv[1]), installed_azurite()) as server:
 
 @pytest.fixture(params=["google", "azurite"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Return the URL of a folder of the test's own."""
+    """Return a function that returns URLs in a folder of this test."""
     server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
@@ -43,7 +43,7 @@ async def put(url: str, key: str, rows: list[dict[str, object]]) -> None:
 
 
 async def test_a_collection_is_fed_and_read(place: Callable[[str], str]) -> None:
-    """Files in the cloud, taken by their versions, are in a collection there once, and stay so."""
+    """Files in the cloud are ingested once into a collection in the cloud."""
     files, lake_url = place("files"), place("lake")
     await put(files, "1.jsonl", [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     spec = SourceSpec(
@@ -68,7 +68,7 @@ async def test_a_collection_is_fed_and_read(place: Callable[[str], str]) -> None
 
 
 def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
-    """Slots are created once here too: who takes over fences who was there."""
+    """Two locations append to a log in the cloud one after the other. The records are in order."""
     url = place("logs")
     with tidelog.connect(url, create=True) as lake, lake.create_log("l") as log:
         log.append([b"one", b"two"])
@@ -81,7 +81,10 @@ def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
 def test_azurite_ends_with_the_tests_even_if_they_are_killed(
     azurite: object, tmp_path: Path
 ) -> None:
-    """A server that outlived the tests would hold a port and memory for ever."""
+    """Azurite ends together with the tests, even if they are killed.
+
+    Otherwise it would keep a port and memory.
+    """
     assert azurite is not None
     done = subprocess.run(
         [sys.executable, "-c", DIES, str(tmp_path)],
@@ -101,7 +104,7 @@ def test_azurite_ends_with_the_tests_even_if_they_are_killed(
 
 
 def _runs(pid: int) -> bool:
-    """Say whether a process runs, and is not only what is left of one until it is waited for."""
+    """Return True if a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -34,7 +34,7 @@ FAULTS = [Fault(), LOST_ANSWER, LOST_REQUEST, REFUSED_REQUEST]
 
 
 def at_first_put(fault: Fault) -> Callable[[Request], Fault]:
-    """Return a toss that spoils the first put only."""
+    """Return a toss that fails the first put only."""
     puts = 0
 
     def toss(request: Request) -> Fault:
@@ -57,7 +57,10 @@ async def replace(store: Store, data: bytes, e_tag: str) -> str:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_create_survives_each_toss(fault: Fault) -> None:
-    """Whatever became of the first attempt, ours is there once, and we know its e_tag."""
+    """After any fault of the first attempt, a create stores its object once.
+
+    It returns the e-tag.
+    """
     inner = MemoryStore()
 
     e_tag = await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
@@ -67,7 +70,10 @@ async def test_create_survives_each_toss(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_create_loses_to_another(fault: Fault) -> None:
-    """Whatever became of the first attempt, theirs stays, and we know that ours never landed."""
+    """After any fault of the first attempt, a create that loses reports NOT_APPLIED.
+
+    The other object stays.
+    """
     inner = MemoryStore()
 
     await inner.put("k", b"theirs")
@@ -79,7 +85,10 @@ async def test_create_loses_to_another(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_replace_survives_each_toss(fault: Fault) -> None:
-    """Sent again, a replacement lands once, for the first takes the e_tag from the others."""
+    """A replacement that is sent again lands once.
+
+    The first attempt changes the e-tag, so later ones fail.
+    """
     inner = MemoryStore()
 
     old = await inner.put("k", b"old")
@@ -92,7 +101,10 @@ async def test_replace_survives_each_toss(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_replace_loses_to_another(fault: Fault) -> None:
-    """A refusal is sure while nothing is in doubt; after that theirs may stand on ours."""
+    """A lost replacement reports NOT_APPLIED only if no attempt is in doubt.
+
+    Otherwise another process may have replaced ours.
+    """
     inner = MemoryStore()
     in_doubt = fault in (LOST_ANSWER, LOST_REQUEST)
 
@@ -107,7 +119,7 @@ async def test_replace_loses_to_another(fault: Fault) -> None:
 
 
 class ReplacesOurs(MemoryStore):
-    """Loses the answer to each conditional put that lands, and replaces what has landed."""
+    """A store that loses the answer of each conditional put, and replaces the stored object."""
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -118,7 +130,7 @@ class ReplacesOurs(MemoryStore):
 
 
 async def test_theirs_on_ours_is_undecidable() -> None:
-    """Ours landed and was replaced: to say NOT_APPLIED would be wrong, and so nobody says it."""
+    """A write that landed and was replaced reports UNKNOWN. NOT_APPLIED would be wrong."""
     store = ReplacesOurs()
     old = await MemoryStore.put(store, "k", b"old")
     with pytest.raises(OutcomeUnknown):
@@ -128,7 +140,10 @@ async def test_theirs_on_ours_is_undecidable() -> None:
 
 
 async def test_a_refusal_by_ones_own_write_is_success() -> None:
-    """A client library below sent it twice: the first landed, and the second was refused for it."""
+    """A write that is refused because of itself succeeds.
+
+    A client library sent it twice, and the second attempt met the first.
+    """
 
     class SendsTwice(MemoryStore):
         async def put(
@@ -145,7 +160,10 @@ async def test_a_refusal_by_ones_own_write_is_success() -> None:
 
 
 async def test_a_deleted_object_is_not_replaced() -> None:
-    """Without doubt it is a lost race; with doubt, ours may have been there and gone."""
+    """A replacement of a deleted object is a lost race.
+
+    If an attempt is in doubt, it reports UNKNOWN.
+    """
     store = MemoryStore()
     with pytest.raises(ObjectChanged):
         await replace(store, b"ours", "m0")
@@ -161,7 +179,7 @@ async def test_a_deleted_object_is_not_replaced() -> None:
     ],
 )
 async def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
-    """A store that stays away is given up after a bounded time, with what is known."""
+    """A write to a store that stays away fails after a bounded time, with the right outcome."""
     clock = SwiftClock()
     recorded = Recorded(Faulty(MemoryStore(), toss=lambda request: fault))
 
@@ -174,7 +192,7 @@ async def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
 
 
 async def test_a_store_that_refuses_is_not_asked_again() -> None:
-    """Wrong credentials do not get better by trying."""
+    """A store that refuses is not asked again, because wrong credentials stay wrong."""
 
     class Refuses(MemoryStore):
         async def put(
@@ -189,7 +207,10 @@ async def test_a_store_that_refuses_is_not_asked_again() -> None:
 
 
 async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
-    """A process may stop for a minute between its put and its look: it lost all the same."""
+    """A create that lost stays lost, even if the object is gone a minute later.
+
+    The process may stop between its put and its read.
+    """
 
     class Passing(MemoryStore):
         async def put(
@@ -210,7 +231,10 @@ async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
 
 @given(coins=st.lists(st.sampled_from(FAULTS), max_size=60), writers=st.integers(1, 3))
 async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
-    """Under any tosses: success means ours stood there, NOT_APPLIED that it never did."""
+    """Reported outcomes are true for any faults.
+
+    A success means that the write landed once, and NOT_APPLIED means that it never landed.
+    """
     inner = MemoryStore()
     landed: list[bytes] = []
     told: list[tuple[TidelogError, bool]] = []
@@ -251,9 +275,10 @@ async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
 
 
 class Told(MemoryStore):
-    """Puts and reads meet what is told, in order; a put may have happened. Then all is well.
+    """A store whose puts and reads meet the given errors in order, and then succeed.
 
-    Shape: an error for a put that does not happen, or a pair of True and one for a put that does.
+    Shape: an error for a put that does not happen, or a pair of True and an error for a put that
+    does.
     """
 
     def __init__(
@@ -308,7 +333,10 @@ def short() -> CorruptionError:
     ids=["short", "cut", "busy", "refused", "refused often", "busy often", "busy and done"],
 )
 async def test_what_is_no_answer_is_read_back(store: Told) -> None:
-    """A conflict, a body cut short, a refusal in the middle: none says that ours did not land."""
+    """A conflict, a short body or a refusal after a lost answer is read back.
+
+    None of them proves that the write is missing.
+    """
     clock = SwiftClock()
 
     there = await conditional.create_or_read(store, "k", b"ours", clock=clock)
@@ -329,7 +357,7 @@ async def test_what_is_no_answer_is_read_back(store: Told) -> None:
     ids=["busy", "refused", "short", "cut", "busy and done"],
 )
 async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: Told) -> None:
-    """It may be there, so nobody may be told that it is not; and the reason is told with it."""
+    """A sent write that cannot be read back reports UNKNOWN with the reason."""
     with pytest.raises(LocationError, match="reason=") as failed:
         await conditional.create(store, "k", b"ours", clock=SwiftClock())
 
@@ -347,7 +375,7 @@ async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: Told) -> 
 async def test_what_was_refused_each_time_is_not_there(
     error: TidelogError, kind: type[TidelogError]
 ) -> None:
-    """With no attempt in doubt nothing can have landed, and to say more would be too dark."""
+    """A write that was refused at every attempt reports NOT_APPLIED. No attempt is in doubt."""
     old = await (store := Told()).put("k", b"old")
     store.puts = [error] * 99
 
@@ -360,7 +388,10 @@ async def test_what_was_refused_each_time_is_not_there(
 
 
 async def test_a_replacement_whose_look_failed_is_read_back_after_a_conflict() -> None:
-    """The first attempt landed, its look failed, the second met a conflict: it is there."""
+    """A replacement is read back after a conflict if an earlier attempt landed.
+
+    The read after that attempt failed.
+    """
     old = await (store := Told()).put("k", b"old")
     store.puts, store.gets = [(True, lost()), busy()], [lost()]
 
@@ -370,7 +401,7 @@ async def test_a_replacement_whose_look_failed_is_read_back_after_a_conflict() -
 
 
 async def test_what_another_created_is_read() -> None:
-    """Whoever creates or reads gets the bytes that stand there, whatever the way there was like."""
+    """A create-or-read returns the existing bytes, despite conflicts and refusals on the way."""
     store = Told(gets=(short(), lost()))
     await store.put("k", b"theirs")
     store.puts = [busy(), StoreRefused("denied")]
@@ -382,7 +413,10 @@ async def test_what_another_created_is_read() -> None:
 
 
 async def test_a_put_whose_answer_was_lost_is_known_again() -> None:
-    """By what is there: an opener who took its own fences for another's would put ever more."""
+    """A put whose answer was lost is recognised by the stored bytes.
+
+    An opener that took its own fences for another's would put more and more.
+    """
     store = Told((True, lost()))
     clock = SwiftClock()
 
@@ -390,7 +424,10 @@ async def test_a_put_whose_answer_was_lost_is_known_again() -> None:
 
 
 async def test_a_conflict_whose_put_had_landed_is_no_lost_race() -> None:
-    """Others may have replaced ours since: a store tells of the last try, not of those before."""
+    """A conflict after a landed put is not a lost race.
+
+    The store reports only its last attempt, and another process may have replaced ours.
+    """
 
     class Busy(MemoryStore):
         async def put(

@@ -1,4 +1,4 @@
-"""Calls that several wait for: sent once, and cancelled with their last waiter."""
+"""Shared calls: sent once for several waiters, and cancelled with the last one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = range(20)
 
 
 class Calls:
-    """Calls that take a second, and are counted."""
+    """Calls that take a second and are counted."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.clock = SimClock(1)
@@ -42,7 +42,7 @@ class Calls:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_call_serves_all_who_ask_meanwhile(seed: int) -> None:
-    """And the next who asks, once it is over, has a call of his own."""
+    """Concurrent callers share one call, and the next caller starts another."""
 
     async def main() -> None:
         calls = Calls()
@@ -55,7 +55,7 @@ def test_one_call_serves_all_who_ask_meanwhile(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_is_cancelled_takes_only_himself_away(seed: int) -> None:
-    """Also the one who sent the call: his caller's deadline is not that of the others."""
+    """A cancelled waiter affects no other. This holds for the one that started the call too."""
 
     async def main() -> None:
         calls = Calls()
@@ -72,7 +72,10 @@ def test_who_is_cancelled_takes_only_himself_away(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_call_ends_with_its_last_waiter(seed: int) -> None:
-    """Nothing runs for nobody; and who asks just then does not get what is being cancelled."""
+    """A call ends with its last waiter.
+
+    A new caller then does not get the call that is being cancelled.
+    """
 
     async def main() -> None:
         calls = Calls()
@@ -93,7 +96,7 @@ def test_a_call_ends_with_its_last_waiter(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_failure_nobody_waits_for_is_not_reported(seed: int) -> None:
-    """Its waiters were cancelled at the moment when it failed: the loop has nothing to complain."""
+    """A failure without a waiter is not reported. Its waiters were cancelled when it failed."""
 
     async def main() -> None:
         calls = Calls(fails=True)
@@ -105,11 +108,11 @@ def test_a_failure_nobody_waits_for_is_not_reported(seed: int) -> None:
             await calls.ask()
 
     run(main, seed)
-    gc.collect()  # What nobody looked at is reported when it goes, and warnings are errors.
+    gc.collect()  # A lost exception is reported at its collection, and warnings are errors.
 
 
 def test_numbers_tell_who_asked_first() -> None:
-    """A call sent before one asks has a lower number than the next to be sent."""
+    """A call has a lower number than every call that is sent later."""
 
     async def main() -> None:
         calls = Calls()

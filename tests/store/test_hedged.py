@@ -1,4 +1,4 @@
-"""Slow requests are sent twice: quicker, within the budget, and never with a wrong answer."""
+"""Hedged requests: faster, within the budget, and never with a wrong answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.store.wrappers.hedged import Hedged
 from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Delayed, Fault, Faulty, Recorded, Request
 
-# Every request that takes more than a millisecond is sent twice.
+# Every request of more than a millisecond is sent twice.
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
 
@@ -29,7 +29,7 @@ def always(key: str) -> bool:
 
 
 def scripted(*delays_us: tuple[int, int]) -> Callable[[str], tuple[int, int]]:
-    """Return delays for what comes after `warmed`, and none when there are no more."""
+    """Return delays for the requests after `warmed`, and zero after the last one."""
     rest = [(0, 0)] * 3 + list(delays_us)
     return lambda op: rest.pop(0) if rest else (0, 0)
 
@@ -46,7 +46,7 @@ async def warmed(store: Store, *, clock: Clock, hedging: Hedging = EAGER) -> Hed
 
 @dataclass
 class Measured:
-    """What many gets of one object took, and how many requests they cost."""
+    """The times of many gets of one object, and the number of requests."""
 
     times_us: list[int] = field(default_factory=list)
     requests_count: int = 0
@@ -87,7 +87,10 @@ def measure(seed: int, *, hedging: Hedging | None, gets: int, at_once: int) -> M
 
 @pytest.mark.parametrize(("seed", "at_once"), [(1, 1), (2, 1), (3, 1), (4, 8), (5, 8), (6, 64)])
 def test_the_tail_is_cut_within_the_budget(seed: int, at_once: int) -> None:
-    """One in twenty takes 20 times as long: p99 is a third at most, for 5 % more requests."""
+    """If one get in twenty takes 20 times as long, hedging cuts the p99 to a third.
+
+    It costs at most 5 % more requests.
+    """
     hedging = Hedging()
     plain = measure(seed, hedging=None, gets=4_096, at_once=at_once)
     hedged = measure(seed, hedging=hedging, gets=4_096, at_once=at_once)
@@ -103,7 +106,7 @@ def test_the_tail_is_cut_within_the_budget(seed: int, at_once: int) -> None:
 
 
 def test_without_a_budget_the_tail_stays() -> None:
-    """The canary of the measurement: it is the second request that helps, and nothing else."""
+    """The canary of the measurement: without a budget, the p99 does not improve."""
     plain = measure(1, hedging=None, gets=2_048, at_once=1)
     none = measure(1, hedging=Hedging(extra_permille=0), gets=2_048, at_once=1)
 
@@ -119,7 +122,10 @@ def test_without_a_budget_the_tail_stays() -> None:
 def test_the_first_answer_wins_and_nothing_is_left_behind(
     kind: str, first_us: int, second_us: int, took_us: int
 ) -> None:
-    """Whichever attempt it is of; the other has ended when the call has."""
+    """The first answer wins, whichever attempt it belongs to.
+
+    The other attempt has ended when the call returns.
+    """
     rest_us = {kind: [0, first_us, second_us]}
 
     def delay_us(op: str, key: str) -> int:
@@ -146,7 +152,7 @@ def test_the_first_answer_wins_and_nothing_is_left_behind(
 
 
 def test_a_call_that_is_cancelled_takes_both_attempts_along() -> None:
-    """Who gives up must not leave two requests behind that use the store for nobody."""
+    """A cancelled call cancels both attempts."""
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
@@ -165,7 +171,7 @@ def test_a_call_that_is_cancelled_takes_both_attempts_along() -> None:
 
 
 def test_a_listing_is_hedged_at_its_start_only() -> None:
-    """Entries come once and in order, from whichever attempt was first."""
+    """A listing is hedged at its start only. Its entries come once and in order."""
 
     async def main() -> None:
         clock, waits_us = SimClock(1), [0, 9_000_000, 0]
@@ -190,7 +196,10 @@ def test_a_listing_is_hedged_at_its_start_only() -> None:
 
 
 def test_what_could_land_twice_is_sent_once() -> None:
-    """A plain put, a put with if_match, a delete, and a creation nobody made a promise for."""
+    """Requests that could land twice are sent once.
+
+    They are plain puts, puts with if_match, deletes, and creations of mutable keys.
+    """
 
     async def main() -> None:
         clock = SimClock(1)
@@ -212,7 +221,10 @@ def test_what_could_land_twice_is_sent_once() -> None:
 
 
 def test_a_put_refused_because_of_itself_has_succeeded() -> None:
-    """The first attempt lands, its answer is slow; the second is refused: the bytes are ours."""
+    """A put that is refused because of its own first attempt succeeds.
+
+    The answer of the first attempt is slow.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
@@ -226,7 +238,10 @@ def test_a_put_refused_because_of_itself_has_succeeded() -> None:
 
 
 def test_a_put_refused_because_of_another_is_refused() -> None:
-    """And the attempt that was cancelled, and arrives after all, changes nothing."""
+    """A put that is refused because of another object stays refused.
+
+    The cancelled attempt arrives late and changes nothing.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
@@ -244,7 +259,10 @@ def test_a_put_refused_because_of_another_is_refused() -> None:
 
 @pytest.mark.parametrize("look", ["fails", "finds nothing"])
 def test_a_put_that_cannot_be_looked_at_is_in_doubt(look: str) -> None:
-    """To say ObjectExists then would be to say that ours is not there, which nobody knows."""
+    """A put that cannot be read back reports UNKNOWN.
+
+    ObjectExists would claim that ours is missing.
+    """
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()
@@ -268,7 +286,7 @@ def test_a_put_that_cannot_be_looked_at_is_in_doubt(look: str) -> None:
 
 @pytest.mark.parametrize("attempts_us", [(5_000, 9_000), (9_000, 2_000)])
 def test_one_failure_waits_for_the_other_attempt(attempts_us: tuple[int, int]) -> None:
-    """Two requests are under way, so that the one that ends first fails is no reason to fail."""
+    """A failed attempt waits for the other attempt."""
 
     async def main() -> None:
         clock, waits_us = SimClock(1), [0, 0, 0, 0, *attempts_us]
@@ -282,7 +300,10 @@ def test_one_failure_waits_for_the_other_attempt(attempts_us: tuple[int, int]) -
 
 
 def test_two_failures_are_one() -> None:
-    """As honest as the worse of the two: a put may have landed if one attempt may."""
+    """Two failed attempts give one error with the worse outcome.
+
+    A put may have landed if one attempt may have.
+    """
 
     async def main() -> None:
         clock = SimClock(1)

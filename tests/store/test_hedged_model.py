@@ -1,6 +1,6 @@
-"""Many writers and readers on a store that is slow and fails: whatever it does, no wrong answer.
+"""Random writers and readers of a hedged store that is slow and fails: no wrong answer.
 
-Each seed is one run in virtual time. A request that was cancelled arrives all the same, late.
+Each seed is one run in virtual time. A cancelled request still arrives late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_0
 
 @dataclass(frozen=True)
 class Ended:
-    """How the creation of an object ended: with an e_tag, or with an error."""
+    """The end of a creation: an e-tag or an error."""
 
     key: str
     body: bytes
@@ -43,7 +43,7 @@ class Ended:
 
 
 class World:
-    """One store with its troubles, drawn from a seed."""
+    """One store with faults drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(f"world {seed}")
@@ -66,7 +66,10 @@ class World:
 
 
 def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
-    """Let three writers create twelve objects; return how each ended, what lies there."""
+    """Let three writers create twelve objects.
+
+    Return the ends, the store, and the number of hedges.
+    """
     world, ends, again_count = World(seed), list[Ended](), 0
 
     async def writer(name: int) -> None:
@@ -91,7 +94,7 @@ def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
 
 
 def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
-    """Return the ends that what is in the store shows to be untrue."""
+    """Return the ends that the content of the store contradicts."""
     found = []
     for end in ends:
         there = inner.objects.get(end.key)
@@ -108,7 +111,10 @@ def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
 
 
 def test_what_is_said_of_a_creation_is_true() -> None:
-    """Done: it is there. Exists, or NOT_APPLIED: it is not, even after all that was sent late."""
+    """The reported end of a creation is true, even after all late requests.
+
+    Success means that the object is stored; ObjectExists or NOT_APPLIED means that it is not.
+    """
     seen: set[object] = set()
     again_count = 0
     for seed in SEEDS:
@@ -124,7 +130,7 @@ def test_what_is_said_of_a_creation_is_true() -> None:
 
 
 def test_a_store_that_does_not_look_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary: without reading back, writers are told that their own object is another's."""
+    """The canary: without reading back, a writer gets ObjectExists for its own object."""
     monkeypatch.setattr("tidelog.store.wrappers.hedged.may_be_ours", lambda results: False)
 
     found = [end for seed in SEEDS for end in lies(*create_at_once(seed)[:2])]
@@ -135,9 +141,11 @@ def test_a_store_that_does_not_look_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_update_is_lost(seed: int) -> None:
-    """Counted up on condition by three: what is answered is in, and at most what is in doubt more.
+    """Three writers increment a counter conditionally, and no acknowledged update is lost.
 
-    Readers meanwhile never see less than was answered before they asked.
+    The count exceeds the acknowledged updates at most by those in doubt.
+
+    A reader never sees less than was acknowledged before its request.
     """
     world = World(seed)
     answered, doubted, reads_count = [0], [0], [0]
@@ -182,7 +190,7 @@ def test_no_update_is_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reads_see_what_was_answered(seed: int) -> None:
-    """A read asked after a creation was answered finds it, by get and by refresh, every byte."""
+    """A read after an acknowledged creation finds the object, every byte of it."""
     world = World(seed)
     missing_count = [0]
 
@@ -209,7 +217,7 @@ def test_reads_see_what_was_answered(seed: int) -> None:
 
 
 def test_a_stale_e_tag_is_refused_through_it() -> None:
-    """A replacement on condition is passed through as it is."""
+    """A conditional replacement passes through unchanged, so a stale e-tag is refused."""
 
     async def main() -> None:
         inner = MemoryStore()

@@ -1,4 +1,4 @@
-"""When a request is sent again, and which result counts: decided without a store."""
+"""Decisions of hedging, without a store: when to send again, and which result counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN = LocationError("no answer", outcome=Outcome.UNKNOWN)
 BUSY = ContentionError("busy")
 EXISTS = ObjectExists("exists")
 DONE = Answer("e_tag")
-# What may become of an attempt at a put, and whether what it wrote may be in the store.
+# The end of an attempt at a put, and whether its bytes may be in the store.
 MAY_HAVE_LANDED: dict[str, tuple[Result[str], bool]] = {
     "under way": (None, True),
     "done": (DONE, True),
@@ -45,7 +45,7 @@ MAY_HAVE_LANDED: dict[str, tuple[Result[str], bool]] = {
 
 @given(times=st.lists(st.integers(0, 10**8), min_size=1, max_size=80), data=st.data())
 def test_the_delay_outlasts_its_share_of_the_window(times: list[int], data: st.DataObject) -> None:
-    """With a factor of 1 the delay is one of the newest times: the least that enough are within."""
+    """With a factor of 1 the delay is the smallest recent time that covers the quantile."""
     window = data.draw(st.integers(1, 60), label="window")
     quantile = data.draw(st.floats(0.01, 0.99), label="quantile")
     hedging = Hedging(
@@ -64,7 +64,10 @@ def test_the_delay_outlasts_its_share_of_the_window(times: list[int], data: st.D
 
 
 def test_the_delay_has_bounds_and_a_beginning() -> None:
-    """One slow start must not stop hedging for ever, nor a quick disk have all sent twice."""
+    """The delay has bounds and needs a minimum of samples.
+
+    One slow start must not disable hedging, and a fast disk must not double all requests.
+    """
     hedging = Hedging(least_us=1_000, most_us=9_000, samples_min=3, window=10, factor=2)
     quick, slow, usual = (LatencyWindow((took_us,) * 3) for took_us in (10, 10**9, 2_000))
 
@@ -80,7 +83,7 @@ def test_the_delay_has_bounds_and_a_beginning() -> None:
     burst=st.integers(1, 30),
 )
 def test_the_budget_is_never_exceeded(slow: list[bool], extra_permille: int, burst: int) -> None:
-    """At no moment: not at the beginning, and not after a long time in which nothing was slow."""
+    """The budget is never exceeded, neither at the start nor after a long quiet time."""
     hedging = Hedging(extra_permille=extra_permille, burst=burst)
     budget, sent_again = Budget(), [0]
     for is_slow in slow:
@@ -96,7 +99,7 @@ def test_the_budget_is_never_exceeded(slow: list[bool], extra_permille: int, bur
 
 
 def test_the_budget_is_used() -> None:
-    """Where all are slow, the share allowed is sent again, and not less."""
+    """If all requests are slow, exactly the allowed share is sent again."""
     hedging, budget, count = Hedging(extra_permille=50), Budget(), 0
     for _ in range(1_000):
         budget = budget.earned(hedging)
@@ -109,7 +112,10 @@ def test_the_budget_is_used() -> None:
 @pytest.mark.parametrize("first", MAY_HAVE_LANDED)
 @pytest.mark.parametrize("second", MAY_HAVE_LANDED)
 def test_outcomes_of_two_puts_are_honest(first: str, second: str) -> None:
-    """Of all pairs: what is said must hold whatever the attempts did, and be said early enough."""
+    """The result of two attempts is true for every pair of ends.
+
+    It is reported as early as possible.
+    """
     results = [MAY_HAVE_LANDED[name][0] for name in (first, second)]
     landed = [MAY_HAVE_LANDED[name][1] for name in (first, second)]
 
@@ -128,7 +134,7 @@ def test_outcomes_of_two_puts_are_honest(first: str, second: str) -> None:
 
 
 def test_what_is_missing_is_an_answer() -> None:
-    """A read need not wait for its other attempt to say the same."""
+    """A missing object is an answer, so a read does not wait for its other attempt."""
     missing = ObjectNotFound("missing")
 
     assert settle([missing, None]) is missing
@@ -148,6 +154,6 @@ def test_what_is_missing_is_an_answer() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    """At once, not when the first request is slow."""
+    """Settings that make no sense are refused when they are built."""
     with pytest.raises(InvariantError):
         Hedging(**wrong)  # type: ignore[arg-type]

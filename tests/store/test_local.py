@@ -1,4 +1,4 @@
-"""The store on a file system: durable, whole, and never two versions under one e_tag."""
+"""The store on a file system: durable, whole, and with a new e-tag for each version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ async def keys_of(store: LocalStore, prefix: str = "", after: str | None = None)
 
 
 async def test_reading_makes_nothing(tmp_path: Path) -> None:
-    """A typing error in a path must not leave a directory behind."""
+    """Reads, deletes and conditional replacements create no directory.
+
+    A mistyped path must leave nothing behind.
+    """
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
 
     with pytest.raises(ObjectNotFound):
@@ -57,7 +60,7 @@ async def test_reading_makes_nothing(tmp_path: Path) -> None:
 
 
 async def test_nothing_but_objects_stays(tmp_path: Path) -> None:
-    """Temporary files and locks go, else a disk would fill with one for every key."""
+    """A store leaves no temporary file and no lock. Otherwise the disk would fill up."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
     e_tag = await store.put("a/b", b"1", if_absent=True)
@@ -71,7 +74,7 @@ async def test_nothing_but_objects_stays(tmp_path: Path) -> None:
 
 
 async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
-    """A day is long enough for any writer that lives."""
+    """A put deletes temporary files of killed writers after a day."""
     temporary = tmp_path / ".tidelog" / "tmp"
     temporary.mkdir(parents=True)
     old, new = temporary / "old", temporary / "new"
@@ -88,7 +91,10 @@ async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
 async def test_what_cannot_be_swept_stands_in_no_write_s_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a directory is sticky, whoever writes may not remove what another user left."""
+    """A put succeeds even if it cannot delete old temporary files.
+
+    In a sticky directory, a process cannot remove the files of another user.
+    """
     (tmp_path / ".tidelog" / "tmp" / "directory").mkdir(parents=True)
     (theirs := tmp_path / ".tidelog" / "tmp" / "theirs").write_bytes(b"")
     for left in theirs.parent.iterdir():
@@ -108,7 +114,10 @@ async def test_what_cannot_be_swept_stands_in_no_write_s_way(
 
 
 async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
-    """Not even when the clock stands still, or goes back, and bodies and inodes repeat."""
+    """No two versions of an object have the same e-tag.
+
+    This holds if the clock stops or goes back, and bodies and inodes repeat.
+    """
     clock = StuckClock()
     store = LocalStore(tmp_path, clock=clock)
 
@@ -121,7 +130,10 @@ async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
 
 
 async def test_the_witness_of_a_deleted_object_does_not_fit_the_next(tmp_path: Path) -> None:
-    """Nothing is left of the first to be dated after, and the clock may stand still, or go back."""
+    """The e-tag of a deleted object never matches a later object.
+
+    Nothing of the first object remains to compare times with.
+    """
     clock = StuckClock()
     lots = itertools.count(2**64, 7)
     store = LocalStore(tmp_path, clock=clock)
@@ -141,7 +153,10 @@ async def test_the_witness_of_a_deleted_object_does_not_fit_the_next(tmp_path: P
 async def test_a_clock_that_jumped_ahead_makes_no_object_unwritable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system may keep no time after 2446; nothing could be dated later than that."""
+    """An object stays writable after the clock jumped far ahead.
+
+    A file system may store no time after 2446.
+    """
     set_exactly, latest_ns = os.utime, 15_032_385_535 * 10**9
 
     def set_what_there_is(path: int, ns: tuple[int, int]) -> None:
@@ -162,7 +177,7 @@ async def test_a_clock_that_jumped_ahead_makes_no_object_unwritable(
 async def test_coarse_file_times_are_stepped_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some file systems keep whole seconds only; two versions differ there too."""
+    """Two versions differ in e-tag even if the file system stores whole seconds only."""
     set_exactly = os.utime
 
     def set_seconds(path: int, ns: tuple[int, int]) -> None:
@@ -179,7 +194,10 @@ async def test_coarse_file_times_are_stepped_over(
 
 
 async def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
-    """Object stores may have both a and a/b, a file system not: said in a sentence."""
+    """A key that is a directory of another is refused with a hint.
+
+    Object stores allow both a and a/b, but file systems do not.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
 
     await store.put("a", b"1")
@@ -204,7 +222,7 @@ async def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
 async def test_a_full_or_closed_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
-    """The person who reads it must know what to do, the program that nothing was changed."""
+    """A full or read-only disk raises a clear LocationError with NOT_APPLIED."""
 
     def fail(*_: object, **__: object) -> str:
         raise OSError(code, os.strerror(code))
@@ -223,7 +241,10 @@ async def test_a_full_or_closed_disk_is_a_sentence(
 async def test_what_no_wait_changes_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """A put that is sent again for seconds keeps the user from the sentence that helps."""
+    """A fault that no wait can change raises StoreRefused at once.
+
+    Retries would delay the message by seconds.
+    """
     if why == "a directory":
         (tmp_path / "a").mkdir()
     elif why == "a link loop":
@@ -243,7 +264,10 @@ async def test_what_no_wait_changes_is_told_at_once(
 async def test_a_failed_last_sync_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The object is in its place, but a power loss may take it back."""
+    """A put whose last sync fails reports UNKNOWN.
+
+    The object is in place, but a power loss may remove it.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("a", b"old")
 
@@ -259,7 +283,7 @@ async def test_a_failed_last_sync_leaves_doubt(
 async def test_every_new_directory_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is lost with the name of any directory above it, so each is made durable."""
+    """Each new directory is synced. A file is lost with the name of any directory above it."""
     synced: list[str] = []
     sync = local_files.sync_directory
 
@@ -276,7 +300,7 @@ async def test_every_new_directory_is_synced(
 
 
 def swap(lake: Path) -> None:
-    """Put another directory in the place of one, as a mount does."""
+    """Put another directory in the place of the root, like a mount."""
     lake.rename(lake.with_name("disk"))
     lake.mkdir()
 
@@ -307,7 +331,10 @@ REQUESTS: dict[str, Callable[[LocalStore], Awaitable[object]]] = {
 async def test_a_root_that_was_unmounted_or_moved_takes_nothing(
     request_kind: str, is_swapped: bool, tmp_path: Path
 ) -> None:
-    """An object below a mount point hides from all readers once the disk is mounted again."""
+    """An unmounted or moved root refuses every request.
+
+    An object below a mount point would be hidden after the disk is mounted again.
+    """
     lake = tmp_path / "lake"
     lake.mkdir()
     store = LocalStore(lake, clock=CLOCK)
@@ -327,7 +354,10 @@ async def test_a_root_that_was_unmounted_or_moved_takes_nothing(
 
 
 async def test_a_root_that_goes_before_the_first_put_takes_nothing(tmp_path: Path) -> None:
-    """A process that has only read so far knows the directory that it read."""
+    """A store that has only read also recognises its root.
+
+    A replaced root refuses the first put.
+    """
     lake = tmp_path / "lake"
     lake.mkdir()
     await LocalStore(lake, clock=CLOCK).put("log/a/b", b"1")
@@ -341,7 +371,10 @@ async def test_a_root_that_goes_before_the_first_put_takes_nothing(tmp_path: Pat
 
 
 async def test_a_folder_that_was_moved_is_not_made_again(tmp_path: Path) -> None:
-    """Its log's new records would be damage once it is moved back."""
+    """A moved folder is not created again.
+
+    New records of its log would be damage after it is moved back.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     for key in ("log/a/b/c", "log/other/b/c"):
         await store.put(key, b"1")
@@ -359,7 +392,10 @@ async def test_a_folder_that_was_moved_is_not_made_again(tmp_path: Path) -> None
 
 
 async def test_an_empty_folder_below_it_is_made_again(tmp_path: Path) -> None:
-    """A user may remove empty directories while a process is at work."""
+    """An empty folder inside it is created again after one failure.
+
+    A user may remove empty directories while a process runs.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("log/a/b/c", b"1")
     await store.put("log/a/kept", b"1")
@@ -373,7 +409,10 @@ async def test_an_empty_folder_below_it_is_made_again(tmp_path: Path) -> None:
 
 
 async def test_a_put_makes_no_root(tmp_path: Path) -> None:
-    """It may be on a disk that is not mounted yet; a caller that wants one makes it."""
+    """A put does not create the root, which may be on a disk that is not mounted yet.
+
+    A caller must ask for it.
+    """
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
     for key in ("a", "log/a/b"):
         with pytest.raises(StoreRefused, match="no longer exists") as refused:
@@ -388,7 +427,10 @@ async def test_a_put_makes_no_root(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_only_reads_takes_another_directory(tmp_path: Path) -> None:
-    """A user may replace the whole folder of a source."""
+    """A store that only reads accepts another directory in its place.
+
+    A user may replace the whole folder of a source.
+    """
     lake = tmp_path / "lake"
     lake.mkdir()
     (lake / "a").write_bytes(b"1")
@@ -404,7 +446,10 @@ async def test_a_store_that_only_reads_takes_another_directory(tmp_path: Path) -
 async def test_a_root_on_another_device_is_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A remount may give a device another number; inode and time of creation stay."""
+    """A root with another device number is the same root.
+
+    A remount may change that number, but not the inode and the creation time.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("a", b"1")
     if not local_identity.identity_of(str(tmp_path)):
@@ -420,7 +465,10 @@ async def test_a_root_on_another_device_is_the_same_one(
 
 
 async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
-    """A stopped process must not stop others silently; creating needs no lock at all."""
+    """A lock that is held for too long raises LocationError, so that a stopped process is noticed.
+
+    A creation needs no lock.
+    """
     store = LocalStore(tmp_path, clock=SwiftClock())
 
     e_tag = await store.put("a", b"1")
@@ -440,7 +488,7 @@ async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
 async def test_who_is_stopped_while_it_writes_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large body takes long to write and to sync: no lock is held meanwhile."""
+    """A slow write holds no lock, so that other writers need not wait for it."""
     store, other = (LocalStore(tmp_path, clock=SwiftClock()) for _ in range(2))
     e_tag = await store.put("head", b"old")
     write, theirs = local_files.write_temporary, list[str]()
@@ -464,7 +512,10 @@ async def test_who_is_stopped_while_it_writes_keeps_nobody_waiting(
 async def test_a_file_that_changes_under_its_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes and e_tag must be of one version, or a source would be recorded wrongly."""
+    """Bytes and e-tag of a read belong to one version.
+
+    A file that keeps changing raises LocationError.
+    """
     path = tmp_path / "growing"
     path.write_bytes(b"1")
     store = LocalStore(tmp_path, clock=CLOCK)
@@ -486,7 +537,7 @@ async def test_a_file_that_changes_under_its_reader(
 
 
 class Syncs:
-    """Syncs of directories: those of ``failing`` fail so many times; what was done is kept."""
+    """A wrapper of directory syncs. Some syncs of ``slots`` fail, and the others are recorded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int) -> None:
         self.left = failing
@@ -507,7 +558,10 @@ class Syncs:
 async def test_what_is_read_back_is_durable(
     how: str, failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put whose last sync failed is there, and finding it must not pass for a sync."""
+    """A put whose last sync failed is durable after it is read back.
+
+    The read must not count as a sync.
+    """
     clock = SwiftClock()
     store = LocalStore(tmp_path, clock=clock)
     e_tag = await store.put("slots/old", b"old")
@@ -527,7 +581,10 @@ async def test_what_is_read_back_is_durable(
 async def test_who_is_told_that_an_object_exists_can_build_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may have died between making its name and syncing that."""
+    """ObjectExists is reported only after a sync.
+
+    Another process may have died between creating the name and syncing it.
+    """
     one, other = (LocalStore(tmp_path, clock=CLOCK) for _ in range(2))
     await other.put("slots/first", b"1")
     syncs = Syncs(monkeypatch, failing=1)
@@ -545,7 +602,7 @@ async def test_who_is_told_that_an_object_exists_can_build_on_it(
 
 
 async def test_reading_costs_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless a sync failed there, and once it has succeeded, no more."""
+    """A read costs no sync, except once after a failed sync."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("slots/k", b"1")
     syncs = Syncs(monkeypatch, failing=1)
@@ -563,7 +620,7 @@ async def test_reading_costs_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_a_deletion_that_may_not_last_is_an_error_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none of Python's own."""
+    """A deletion whose sync fails raises LocationError with UNKNOWN."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("slots/k", b"1")
     Syncs(monkeypatch, failing=1)

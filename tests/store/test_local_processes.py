@@ -1,4 +1,4 @@
-"""The local store between processes, of which some are killed."""
+"""The local store shared by processes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ asyncio.run(run())
 
 
 def test_kill_leaves_whole_objects(tmp_path: Path) -> None:
-    """After kill -9, at any moment, each object is the old one or the new one, whole."""
+    """After kill -9 at any moment, each object is whole."""
     store = LocalStore(tmp_path, clock=CLOCK)
     begin = time.monotonic()
     kills = 0
@@ -104,7 +104,7 @@ def test_kill_leaves_whole_objects(tmp_path: Path) -> None:
         )
         assert child.stdout is not None
         child.stdout.readline()
-        time.sleep(0.005 + 0.02 * CLOCK.uniform())  # Long enough to be somewhere in a put.
+        time.sleep(0.005 + 0.02 * CLOCK.uniform())  # Long enough to be inside a put.
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
@@ -117,5 +117,5 @@ async def _check_whole(store: LocalStore) -> None:
     async for entry in store.list(""):
         body = (await store.get(entry.key)).data
         assert body == body[:8] * 4_000, entry.key
-    # A lock that a killed process held is nobody's.
+    # The lock of a killed process is free.
     await store.put("head", b"00000000" * 4_000)

@@ -1,4 +1,4 @@
-"""Listing a directory tree: in key order, reading no more of it than it must."""
+"""Listings of a directory tree: in key order, with as few directory reads as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def keys_of(store: LocalStore, prefix: str = "", after: str | None = None)
 
 
 async def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
-    """Users link directories into the directories that they have ingested, sometimes in a ring."""
+    """Links are followed, but a listing ends if they form a ring."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "x").write_bytes(b"1")
     root = tmp_path / "root"
@@ -46,7 +46,10 @@ async def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
 async def test_listing_reads_only_directories_that_can_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that follows a log lists after its last key: old directories are not opened."""
+    """A listing opens only directories that can match.
+
+    A reader that follows a log must not open old ones.
+    """
     store = LocalStore(tmp_path, clock=CLOCK)
     opened: list[str] = []
     scan = os.scandir
@@ -64,7 +67,7 @@ async def test_listing_reads_only_directories_that_can_match(
 
 
 async def test_what_vanishes_while_listing_is_left_out(tmp_path: Path) -> None:
-    """Collectors delete while others list."""
+    """A listing leaves out files that are deleted during it."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
     await asyncio.gather(*(store.put(f"d{n % 2}/{n:03}", b"") for n in range(100)))
@@ -83,7 +86,7 @@ async def test_what_vanishes_while_listing_is_left_out(tmp_path: Path) -> None:
 async def test_a_directory_that_cannot_be_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To leave it out would be a lie about what is there."""
+    """A directory that cannot be read raises LocationError. To leave it out would hide objects."""
 
     def refuse(path: str) -> object:
         raise PermissionError(errno.EACCES, "denied", path)
@@ -97,7 +100,10 @@ async def test_a_directory_that_cannot_be_read_is_an_error(
 async def test_a_file_that_cannot_be_looked_at_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A pin that a listing passed over in silence would hold nothing."""
+    """A file whose status cannot be read raises LocationError.
+
+    A pin that a listing skips would hold nothing.
+    """
     (tmp_path / "pin").mkdir()
     (tmp_path / "pin" / "p").write_bytes(b"1")
     store = LocalStore(tmp_path, clock=CLOCK)

@@ -1,4 +1,4 @@
-"""What a store is asked for is counted, and priced."""
+"""The requests of a store are counted and priced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tidelog.testing import Delayed, Fault, Faulty, Request
 
 
 async def test_requests_and_bytes_are_counted() -> None:
-    """Each kind by itself, refreshes as the gets that they are, refusals too: they are paid for."""
+    """Each kind of request is counted by itself.
+
+    Refreshes count as gets, and refused requests count too, because the cloud bills them.
+    """
     store = Metered(MemoryStore(), clock=SwiftClock())
 
     e_tag = await store.put("a", b"12345", if_absent=True)
@@ -34,7 +37,7 @@ async def test_requests_and_bytes_are_counted() -> None:
 
 @pytest.mark.parametrize(("entries", "pages"), [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (2_000, 2)])
 async def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
-    """One request gives 1000 entries at the most, on every cloud."""
+    """A listing counts one request for each 1000 entries, like on every cloud."""
     store = Metered(MemoryStore(), clock=SwiftClock())
 
     async def run() -> int:
@@ -47,7 +50,10 @@ async def test_listings_are_counted_by_the_page(entries: int, pages: int) -> Non
 
 
 async def test_failures_and_time_are_counted() -> None:
-    """Time is that of waiting for the store, not of what its caller does between two entries."""
+    """Failures and waiting times are counted.
+
+    The caller's own time between two entries does not count.
+    """
     clock = SwiftClock()
     slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 50_000_000)
 
@@ -69,7 +75,7 @@ async def test_failures_and_time_are_counted() -> None:
 
 
 def test_the_price_list() -> None:
-    """By persist, "Cost": 100 dollars buy 20 million puts, or 250 million gets."""
+    """Prices follow persist, "Cost": 100 dollars buy 20 million puts or 250 million gets."""
     assert Usage(put_count=20_000_000).dollars == pytest.approx(100)
     assert Usage(list_count=20_000_000).dollars == pytest.approx(100)
     assert Usage(delete_count=20_000_000).dollars == pytest.approx(100)
@@ -77,7 +83,7 @@ def test_the_price_list() -> None:
 
 
 def test_usage_is_a_sum() -> None:
-    """Snapshots are subtracted, the usages of many processes added."""
+    """Usages can be added, subtracted and stored."""
     one = Usage(get_count=3, read_bytes=10, get_us=7)
     two = Usage(get_count=1, put_count=2, written_bytes=5)
     assert one + two - two == one
@@ -89,7 +95,10 @@ def test_usage_is_a_sum() -> None:
 
 
 async def test_a_snapshot_stays() -> None:
-    """What is measured between two snapshots is their difference."""
+    """A snapshot of the usage does not change.
+
+    The difference of two snapshots is the usage between them.
+    """
     store = Metered(MemoryStore(), clock=SwiftClock())
     before = store.usage()
     await store.put("a", b"")

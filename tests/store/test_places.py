@@ -1,4 +1,4 @@
-"""Several places of one store, as one store and patterns."""
+"""Several places of one store, split into a store and patterns."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ from tidelog.store.urls import split_glob
     ],
 )
 def test_places_of_one_store(places: list[str], url: str, patterns: tuple[str, ...]) -> None:
-    """Names keep what is special in URLs and in patterns."""
+    """Places of one store become its URL and one pattern each.
+
+    Names keep characters that are special in URLs and patterns.
+    """
     assert split_globs(places) == (url, patterns)
 
 
 def test_one_place_is_split_as_ever() -> None:
-    """Paths of sources that there are do not change."""
+    """A single place is split as before, so that paths of existing sources do not change."""
     for place in ("/a/x", "s3://b/y/*.json", "s3://b/x?region=eu"):
         url, pattern = split_glob(place)
         assert split_globs([place]) == (url, (pattern,))
 
 
 def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
-    """A folder that exists is meant as it is."""
+    """An existing folder is taken literally, even if its name is a pattern."""
     (tmp_path / "in[1]" / "a").mkdir(parents=True)
     url, patterns = split_globs([str(tmp_path / "in[1]" / "a"), str(tmp_path / "b")])
     assert patterns == ("in[[]1]/a/**", "b/**")
@@ -63,7 +66,7 @@ def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
     ],
 )
 def test_places_that_are_refused(places: list[str], words: str) -> None:
-    """One store is opened, with one set of settings."""
+    """Places of different stores, repeated places and wrong places raise UsageError."""
     with pytest.raises(UsageError, match=words):
         split_globs(places)
 
@@ -73,7 +76,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "%", "c d", "ä"]), max_size=3).map(
 
 @given(places=st.lists(NAMES, min_size=2, max_size=4, unique=True), name=st.sampled_from("xa%"))
 def test_each_file_below_a_place_is_matched(places: list[str], name: str) -> None:
-    """And no other one, whatever the places have in common."""
+    """A file matches exactly if it is below one of the places."""
     url, patterns = split_globs([f"/nowhere/{one}" for one in places])
     root = url.removeprefix("file://").replace("%25", "%")
     for folder in {*places, "b/zz"}:
@@ -86,13 +89,13 @@ def test_each_file_below_a_place_is_matched(places: list[str], name: str) -> Non
 
 
 def test_prefixes_are_listed_once() -> None:
-    """Each listing of a bucket costs."""
+    """Shared prefixes are listed once, because each listing costs."""
     assert distinct_prefixes(["a/b/*.json", "a/**", "c*"]) == ["a", "c"]
     assert distinct_prefixes(["**", "a/**"]) == [""]
 
 
 def test_parts_that_are_names() -> None:
-    """What a user named is not passed over for how it is called."""
+    """The parts of a pattern before its first wildcard are literal."""
     assert literal_parts("a/b/*.json") == 2
     assert literal_parts("a/b.json") == 2
     assert literal_parts("**") == 0

@@ -1,4 +1,4 @@
-"""Credentials by AWS's own files, against a server that checks keys."""
+"""Credentials from AWS's own files, against a server that checks keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK = SystemClock()
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of AWS's files, where nothing else says who one is."""
+    """Return the folder of AWS's files, without any other credentials."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -45,7 +45,7 @@ async def check_works(store: Store) -> None:
 
 
 async def test_a_profile_is_named_by_the_url(home: Path, seaweed: SeaweedServer) -> None:
-    """It is no secret, so a source may name one; what is stored shows it."""
+    """A URL can name a profile, which is not a secret. The stored URL shows it."""
     write_profile(home, "lake")
     write_profile(home, "default", secret="not-the-one")
     store = place(seaweed, "&profile=lake")
@@ -56,7 +56,7 @@ async def test_a_profile_is_named_by_the_url(home: Path, seaweed: SeaweedServer)
 async def test_a_profile_is_named_by_the_environment(
     home: Path, seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for every other tool of AWS's."""
+    """The environment can name a profile, as for other AWS tools."""
     write_profile(home, "lake")
     monkeypatch.setenv("AWS_PROFILE", "lake")
     await check_works(place(seaweed))
@@ -65,13 +65,16 @@ async def test_a_profile_is_named_by_the_environment(
 async def test_the_default_profile_counts_where_nothing_is_said(
     home: Path, seaweed: SeaweedServer
 ) -> None:
-    """Who has used AWS's tools once expects no more to be needed."""
+    """The default profile is used if nothing else is named."""
     write_profile(home, "default")
     await check_works(place(seaweed))
 
 
 async def test_a_command_may_say_who_one_is(home: Path, seaweed: SeaweedServer) -> None:
-    """As single sign-on and roles, it is something that only boto3 knows of."""
+    """A profile can name a command that prints credentials.
+
+    Only boto3 supports this, like single sign-on and roles.
+    """
     told = f'{{"Version":1,"AccessKeyId":"{ACCESS_KEY}","SecretAccessKey":"{SECRET_KEY}"}}'
     (home / "said.json").write_text(told)
     command = f"{sys.executable} -c \"print(open('{home / 'said.json'}').read())\""
@@ -83,7 +86,7 @@ async def test_a_command_may_say_who_one_is(home: Path, seaweed: SeaweedServer) 
     ("command", "word"), [("/nowhere/at-all", "at-all"), ("false", "custom-process")]
 )
 def test_a_command_that_fails_is_named(home: Path, command: str, word: str) -> None:
-    """The mistake is in a file that nobody looks at often."""
+    """A failed command is named in the error."""
     (home / "config").write_text(f"[profile gone]\ncredential_process = {command}\n")
     with pytest.raises(UsageError, match="profile 'gone' cannot be used") as refused:
         open_store("s3://tide/x?profile=gone", clock=CLOCK)
@@ -91,7 +94,10 @@ def test_a_command_that_fails_is_named(home: Path, command: str, word: str) -> N
 
 
 async def test_who_was_logged_out_meanwhile_is_told_so(home: Path, seaweed: SeaweedServer) -> None:
-    """A role can be assumed, or a session used, until it cannot: that is seen at a request."""
+    """A profile that stops working raises StoreRefused at the next request.
+
+    The role could not be assumed.
+    """
     (home / "config").write_text(
         "[profile far]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = lake\n"
         "endpoint_url = http://127.0.0.1:1\nregion = us-east-1\n"
@@ -104,13 +110,13 @@ async def test_who_was_logged_out_meanwhile_is_told_so(home: Path, seaweed: Seaw
 
 @pytest.mark.usefixtures("home")
 def test_a_profile_that_is_not_there_is_told_before_anything_is_sent() -> None:
-    """A typing error is no failure of the store."""
+    """A missing profile raises UsageError before any request."""
     with pytest.raises(UsageError, match="profile 'nobody' cannot be used"):
         open_store("s3://tide/x?profile=nobody", clock=CLOCK)
 
 
 def test_without_boto3_it_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is large, and most have no use for it."""
+    """Without boto3, a profile raises UsageError with the package to install."""
     write_profile(home, "lake")
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(UsageError, match=r"pip install 'tidelog\[aws\]'"):
@@ -128,12 +134,15 @@ def test_without_boto3_it_says_what_to_install(home: Path, monkeypatch: pytest.M
     ],
 )
 def test_who_prevails(told: dict[str, str], environ: dict[str, str], chosen: str | None) -> None:
-    """The URL over the environment, and in the environment keys, as with AWS's own tools."""
+    """A profile in the URL takes precedence over the environment.
+
+    Keys in the environment take precedence over a profile there, as with AWS's tools.
+    """
     assert chosen_profile(told, environ) == chosen
 
 
 def test_a_profile_and_keys_contradict_each_other() -> None:
-    """Whichever was taken, somebody would have meant the other."""
+    """A profile together with keys raises UsageError."""
     with pytest.raises(UsageError, match="remove one of them"):
         open_store("s3://b/x?profile=a&access_key_id=k&secret_access_key=s", clock=CLOCK)
 
@@ -141,7 +150,7 @@ def test_a_profile_and_keys_contradict_each_other() -> None:
 async def test_web_identity_is_asked_of_aws(
     home: Path, monkeypatch: pytest.MonkeyPatch, seaweed: SeaweedServer
 ) -> None:
-    """A pod's token is changed for keys at the service for that, here one that only looks."""
+    """A pod's token is exchanged for keys at AWS's token service."""
     from kit.lying import LyingServer
 
     (home / "token").write_text("a-pods-token")

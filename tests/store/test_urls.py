@@ -1,4 +1,4 @@
-"""URLs and patterns."""
+"""URLs and patterns of stores."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ CLOCK = SystemClock()
 
 
 def test_memory_is_new_each_time() -> None:
-    """A place in memory is shared by sharing the store, not by its name."""
+    """Each ``memory://`` URL opens a new store. Callers share it by sharing the object."""
     one, two = (open_store("memory://", clock=CLOCK) for _ in range(2))
     assert isinstance(one, MemoryStore)
     assert one is not two
 
 
 def test_paths_in_all_their_spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative, absolute, as a file URL, as Spark writes one: the same place."""
+    """All spellings of a path open the same store.
+
+    They are relative, absolute, a file URL, and Spark's form.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     spellings = [
@@ -47,7 +50,7 @@ def test_paths_in_all_their_spellings(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_stores_url_opens_the_same_store(tmp_path: Path) -> None:
-    """URLs are recorded and opened again, also those with a percent sign in them."""
+    """The URL of a store opens the same store, also with a percent sign."""
     url = open_store(f"{tmp_path}/100%25 a%20b", clock=CLOCK).url
     assert open_store(url, clock=CLOCK).url == url
 
@@ -76,14 +79,14 @@ def test_a_stores_url_opens_the_same_store(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_urls_are_refused_in_words(url: str, words: str) -> None:
-    """Whoever mistypes a URL is told how to write it, before anything is sent."""
+    """A wrong URL raises UsageError with the right spelling, before any request."""
     with pytest.raises(UsageError) as refused:
         open_store(url, clock=CLOCK)
     assert words in str(refused.value)
 
 
 def test_split_glob_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is what holds no pattern; a file that exists is meant as it is."""
+    """The part before the first pattern is the store. An existing file is taken literally."""
     monkeypatch.chdir(tmp_path)
     root = f"file://{tmp_path}"
     (tmp_path / "dir[1]").mkdir()
@@ -111,7 +114,7 @@ def test_split_glob_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_split_glob_of_clouds() -> None:
-    """The query stays with the store; a "?" in a name is a pattern."""
+    """The query of a cloud URL stays with the store. A "?" in a name is a pattern."""
     query = "endpoint=http://[::1]:8333&secret_access_key=a/b+c*d?e"
     expected = {
         "s3://b": ("s3://b", "**"),
@@ -137,7 +140,7 @@ def test_split_glob_of_clouds() -> None:
 
 
 def test_patterns() -> None:
-    """The stars differ in one thing: whether they cross a slash."""
+    """The two kinds of stars differ only in whether they match a slash."""
     yes = [
         ("**", "a/b/c"),
         ("*.csv", "a.csv"),
@@ -183,6 +186,9 @@ def test_patterns() -> None:
     key=st.text(alphabet="ab/.[]*", min_size=1, max_size=8),
 )
 def test_what_matches_lies_below_the_literal_prefix(pattern: str, key: str) -> None:
-    """Listing the literal prefix of a pattern must miss no key that matches it."""
+    """A key that matches a pattern starts with its literal prefix.
+
+    Otherwise a listing of that prefix would miss it.
+    """
     if matches(pattern, key):
         assert key.startswith(literal_prefix(pattern))

@@ -1,7 +1,7 @@
-"""The simulator's logs and shards hold with nearly every request sent twice, and over a cache.
+"""The simulator's scenarios hold with almost every request sent twice, and over a cache.
 
-There, requests arrive late or twice, answers are lost, and processes die over them; the checks are
-those of the scenarios themselves.
+There, requests arrive late or twice, answers are lost, and processes die. The scenarios check
+themselves.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Recorded
 
 SEEDS = range(5)
-# Half of all requests last longer than half of those before them.
+# Half of all requests last longer than half of the requests before them.
 EAGER = Hedging(
     quantile=0.5, factor=1, least_us=0, most_us=2_000, samples_min=1, extra_permille=1_000
 )
 
 
 def is_immutable(key: str) -> bool:
-    """Name the fragments and slots of logs."""
+    """Return True for the fragments and slots of logs."""
     return key.endswith(".parquet")
 
 
 class Wrapped(Recorded):
-    """What a client of the simulator has for a store, with the wrappers around it."""
+    """The store of a simulator client with the wrappers around it."""
 
     hedges: list[Hedged] = []  # noqa: RUF012 - each test puts its own there
 
@@ -45,7 +45,7 @@ class Wrapped(Recorded):
 
 
 class WrappedTwice(Wrapped):
-    """And with a cache above them."""
+    """The same with a cache on top."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -59,7 +59,7 @@ class WrappedTwice(Wrapped):
 def test_scenarios_hold_on_wrapped_stores(
     simulate: Callable[[int], object], wrapped: type[Wrapped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that was linearizable on a store is so on a hedged one, and on a cached one."""
+    """The simulator's scenarios also hold on a hedged store and on a cached one."""
     monkeypatch.setattr("sim.kernel.world.Recorded", wrapped)
     monkeypatch.setattr(Wrapped, "hedges", [])
     for seed in SEEDS:

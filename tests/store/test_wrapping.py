@@ -1,4 +1,4 @@
-"""What a location's store wears: how it is told, and what of a location it may ever touch."""
+"""Options of a location's store: cache and hedging, and the objects that a cache may hold."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ Change = Callable[[MemoryStore, str], None]
     ],
 )
 def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) -> None:
-    """What is compared and written is the place; another process can be told all again."""
+    """Options do not change the place, which is compared and stored.
+
+    They survive a round trip through the URL.
+    """
     assert split_wrapping(url) == (place, told)
     assert split_wrapping(with_wrapping(place, told)) == (place, told)
 
@@ -74,7 +77,7 @@ def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) 
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(url: str, sentence: str) -> None:
-    """Nothing is opened, and the sentence says what would do."""
+    """A wrong option is refused before any request, with the accepted values."""
     with pytest.raises(UsageError, match=sentence):
         open_dressed(url, clock=CLOCK)
 
@@ -82,7 +85,7 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(url: str, sentence: 
 async def test_arguments_and_the_environment_are_refused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No location was made meanwhile."""
+    """Wrong arguments and wrong environment variables are refused, and no location is created."""
     place = tmp_path / "lake"
     file = tmp_path / "file"
     file.write_bytes(b"")
@@ -98,7 +101,7 @@ async def test_arguments_and_the_environment_are_refused_too(
 
 
 def test_what_is_said_nearest_counts() -> None:
-    """An argument is of one program, a URL of a few, the environment of all."""
+    """An argument takes precedence over the URL, and the URL over the environment."""
     environment = {"TIDELOG_CACHE": "1MiB", "TIDELOG_HEDGE": "on"}
     given, around = told_wrapping(cache="off", hedge=None, environment=environment)
     in_url = Wrapping(cache="2MiB", hedge=False)
@@ -108,7 +111,10 @@ def test_what_is_said_nearest_counts() -> None:
 
 
 def test_the_order_is_cached_hedged_metered() -> None:
-    """The meter sees what is sent, and consensus sees no copies."""
+    """The cache wraps the hedging, which wraps the meter.
+
+    The meter sees the sent requests, and consensus sees no copies.
+    """
     found = dress(MemoryStore(), Wrapping(cache="1MiB", hedge=True), clock=CLOCK)
 
     assert isinstance(found.whole, Cached)
@@ -120,7 +126,10 @@ def test_the_order_is_cached_hedged_metered() -> None:
 
 
 def test_copies_are_kept_of_parts_only() -> None:
-    """Whatever may be replaced, or be made anew under the same name, is read from the store."""
+    """Only parts are cached.
+
+    Any object that may be replaced, or created again under its name, is read from the store.
+    """
     others = [
         "tidelog.json",
         "consensus/catalog",
@@ -148,7 +157,7 @@ async def opened(store: MemoryStore, cache: str, *, create: bool = False) -> Loc
 
 
 async def written(store: MemoryStore, cache: str) -> tuple[Location, ShardSnapshot]:
-    """Make a shard whose one part is an object; return a snapshot that a cache knows nothing of."""
+    """Make a shard with one stored part. Return a location with an empty cache, and a snapshot."""
     first = await opened(store, "off", create=True)
     shard = first.shard("s1", schema=SCHEMA, key=["k"])
     rows = many_rows()
@@ -159,7 +168,7 @@ async def written(store: MemoryStore, cache: str) -> tuple[Location, ShardSnapsh
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 async def test_parts_are_read_once(kind: str, tmp_path: Path) -> None:
-    """The store is asked for a part once, and of what is in a folder also by a later process."""
+    """A part is read from the store once. A copy in a folder also serves a later process."""
     store = MemoryStore()
     cache = "8MiB" if kind == "memory" else str(tmp_path / "copies")
     location, snapshot = await written(store, cache)
@@ -176,7 +185,10 @@ async def test_parts_are_read_once(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 async def test_a_copy_that_came_damaged_is_not_believed_twice(kind: str, tmp_path: Path) -> None:
-    """What the network damaged once would else be damaged for as long as it is kept."""
+    """A damaged copy is read again from the store.
+
+    Otherwise one network error would last as long as the copy.
+    """
     store = MemoryStore()
     cache = "8MiB" if kind == "memory" else str(tmp_path / "copies")
     location, snapshot = await written(store, cache)
@@ -185,7 +197,7 @@ async def test_a_copy_that_came_damaged_is_not_believed_twice(kind: str, tmp_pat
     await store.put(key, bytes(len(whole.data)))
     with pytest.raises(CorruptionError):
         await snapshot.to_arrow()
-    # A copy is kept of the damaged one, as a reader that checks nothing has it kept.
+    # A reader without checks would keep a copy of the damaged object.
     await location.store.get(key)
     await store.put(key, whole.data)
 
@@ -193,7 +205,7 @@ async def test_a_copy_that_came_damaged_is_not_believed_twice(kind: str, tmp_pat
 
 
 async def test_a_scrub_reads_what_lies_there() -> None:
-    """A copy that is whole says nothing of an object that is not."""
+    """A scrub reads the store, because a good copy proves nothing about the object."""
     store = MemoryStore()
     location, snapshot = await written(store, "8MiB")
     await snapshot.to_arrow()
@@ -219,7 +231,10 @@ async def test_consensus_is_asked_each_time() -> None:
 
 
 async def test_a_log_is_read_from_the_store_each_time() -> None:
-    """A slot that was collected may be created anew, with other records, by who slept meanwhile."""
+    """A log is read from the store each time.
+
+    A suspended writer may create a collected slot again with other records.
+    """
     store = MemoryStore()
     location = await opened(store, "8MiB", create=True)
     async with await location.create_log("l") as log:
@@ -239,7 +254,10 @@ async def bodies_of(log: Log) -> list[bytes | None]:
 
 
 async def test_the_location_is_known_by_its_place_alone() -> None:
-    """Options are this process's; who is told them knows the same place."""
+    """A location is identified by its place alone, without options.
+
+    A handle passes the options on to other processes.
+    """
     store = MemoryStore()
     location = await open_location(PLACE + "?hedge=on", create=True, store=store, cache="1MiB")
     plain = await open_location(PLACE, store=store)
@@ -253,7 +271,7 @@ async def test_the_location_is_known_by_its_place_alone() -> None:
 
 
 def test_connect_takes_both(tmp_path: Path) -> None:
-    """The face for notebooks and scripts is told as the other is."""
+    """The sync face accepts the same options."""
     copies = tmp_path / "copies"
     with tidelog.connect(tmp_path / "lake", create=True, cache=copies, hedge=True) as lake:
         shard = lake.shard("s1", schema=SCHEMA, key=["k"])
