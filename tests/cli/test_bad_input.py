@@ -63,7 +63,7 @@ def test_text_of_wide_characters_is_told_as_such(cli: Cli, encoding: str, format
     place = str(cli.folder / "raw")
     said = cli("source", "create", "s", "--files", place, "--format", format)
     assert said.status == 2
-    assert "UTF-8 is read: convert it" in said.complaint
+    assert "tidelog reads UTF-8: convert it" in said.complaint
 
 
 def test_no_location_at_all(cli: Cli) -> None:
@@ -150,7 +150,7 @@ def test_a_bad_name(cli: Cli, name: str) -> None:
     [
         (("--envelope=upsert", "--key=nokey"), ("--key", "nokey", "at, id, event, name")),
         (("--time-column=when",), ("--time-column", "when")),
-        (("--time-column=event",), ("event", "timestamps or integers")),
+        (("--time-column=event",), ("event", "timestamps, dates or integers")),
         (("--envelope=upsert",), ("--key",)),
         (("--key=id",), ("--envelope upsert",)),
         (("--delete-when=true",), ("--envelope upsert",)),

@@ -66,7 +66,7 @@ def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
         "source", "create", "p", "--files", cli.folder / "*.parquet", "--format", "parquet"
     )
 
-    assert "column 'id' has UUIDs: their 16 bytes are kept as BLOB" in said.err
+    assert "column 'id' has UUIDs: their 16 bytes are stored as BLOB" in said.err
     assert "column 'span' has INTERVALs" in said.err
 
 
@@ -103,7 +103,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("changes", "days", "--since", "2030-01-01"), "nothing after that time is complete yet"),
+        (("changes", "days", "--since", "2030-01-01"), "no time after --since is complete yet"),
         (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
@@ -170,7 +170,7 @@ def test_where_nothing_is_yet_no_columns_are_made_up(
 
     said = cli("source", "create", "s", "--files", folder, "--format", format)
     assert said.status == 2
-    assert f"there is nothing at {folder} to infer a schema from" in said.complaint
+    assert f"no data at {folder} to infer a schema from" in said.complaint
     cli.done("source", "create", "s", "--files", folder, "--format", format, "--schema", "a int")
 
 
@@ -197,4 +197,4 @@ def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
     cli.done("source", "create", "s", "--files", path, "--format", "csv")
     lines = cli.write_lines("b.jsonl", {"n": 1, "m": 2})
     said = cli("source", "create", "t", "--files", lines, "--format", "csv")
-    assert (said.status, "begins with an object of json" in said.complaint) == (2, True)
+    assert (said.status, "begins with a json object" in said.complaint) == (2, True)

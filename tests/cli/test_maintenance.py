@@ -51,7 +51,7 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
     assert cli.done("source", "describe", "s", "--json").object["retain_ms"] == 4_000
     refused = cli("read", "s", "--as-of", "1970-01-01T00:00:06Z")
     assert refused.status == 2
-    assert "can be read since 1970-01-01T00:00:07Z" in refused.complaint
+    assert "is readable since 1970-01-01T00:00:07Z" in refused.complaint
     assert "milliseconds" not in refused.complaint
     for given in (("read", "s", "--as-of", "6"), ("changes", "s", "--since", "6")):
         assert "a number counts milliseconds" in cli(*given).complaint
@@ -229,7 +229,7 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
         assert [one["role"] for one in found] == [
             "rows",
             "bad rows",
-            "what was taken of the source",
+            "source progress",
         ]
         return found[0]
 
@@ -304,9 +304,9 @@ def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
     assert not list((cli.folder / "lake" / "shard" / "user.mine").rglob("*.parquet"))
     user_shard(cli, "s", commits=1)
     roles = [one["role"] for one in cli.done("scrub", "s", "--json").objects]
-    assert roles == ["rows", "bad rows", "what was taken of the source", "shard"]
+    assert roles == ["rows", "bad rows", "source progress", "shard"]
     said = cli("scrub", "t")
-    assert (said.status, "nor is there a shard 't'" in said.complaint) == (2, True)
+    assert (said.status, "no shard named 't'" in said.complaint) == (2, True)
 
 
 def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:

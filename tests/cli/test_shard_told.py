@@ -50,7 +50,7 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
     """One can be read at any time that is kept, of the other nothing is left."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     lake.done("shard", "append", "s", "--upper", "end", given=b"")
-    assert "give the time to be read" in lake("shard", "snapshot", "s").complaint
+    assert "give the time to read" in lake("shard", "snapshot", "s").complaint
     assert "finalized" not in lake.done("shard", "list").out
     assert lake.done("shard", "list", "--json").object["finalized"] is False
 
@@ -76,7 +76,7 @@ def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None
 
 def test_what_is_not_there_is_told_with_what_there_is(lake: Cli) -> None:
     """Of shards as of collections; and transactions, which other verbs name, are no shard."""
-    assert "nor is there a shard 't': there are s" in lake("inspect", "t").complaint
+    assert "no shard named 't'; existing shards: s" in lake("inspect", "t").complaint
     with tidelog.connect(lake.location) as location:
         location.transactions("bank").register(location.shard("s"))
     for verb in ("inspect", "scrub", "compact", "collect"):

@@ -31,7 +31,7 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
     assert stopped.status == 1
     assert stopped.complaint.endswith("go on without it: tidelog source skip s b.jsonl")
     refused = cli("source", "skip", "s", "c.jsonl")
-    assert (refused.status, "does not stop the source" in refused.complaint) == (2, True)
+    assert (refused.status, "does not block the source" in refused.complaint) == (2, True)
     said = cli.done("source", "skip", "s", "b.jsonl", "--json")
     assert said.object == {"name": "s", "path": "b.jsonl", "skipped": True}
     cli.ingest("s")

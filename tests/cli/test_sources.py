@@ -44,15 +44,18 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what the source reads: --files, --log, --generator, or --kind"),
+        ((), "give the data that the source reads: --files, --log, --generator or --kind"),
         (("--files", "x", "--log", "y"), "--files and --log exclude each other"),
         (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
         (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),
-        (("--generator", "dice"), "--generator 'dice' is not known"),
-        (("--generator", "counter", "--format", "parquet"), "it is one of rows, json, csv"),
-        (("--generator", "counter", "--format", "json"), "has no texts to decode"),
-        (("--generator", "counter", "--delimiter", ";"), "go with --format csv"),
-        (("--kind", "kafka"), "no kind of source 'kafka'"),
+        (("--generator", "dice"), "--generator must be one of counter, key-value, not 'dice'"),
+        (
+            ("--generator", "counter", "--format", "parquet"),
+            "must be one of rows, json, csv, not 'parquet'",
+        ),
+        (("--generator", "counter", "--format", "json"), "has no text to decode"),
+        (("--generator", "counter", "--delimiter", ";"), "need --format csv"),
+        (("--kind", "kafka"), "no kind of source named 'kafka'"),
         (("--log", "no/../../.."), "there is no log"),
     ],
 )
@@ -77,7 +80,7 @@ def test_what_lateness_holds_back_comes_in_at_the_end(cli: Cli) -> None:
     assert cli.done("source", "describe", "g", "--json").object["lateness_ms"] == 1_000
     refused = cli("source", "create", "h", "--generator", "counter", "--lateness", "1s")
     assert refused.status == 2
-    assert "--lateness goes with --time-column" in refused.complaint
+    assert "--lateness needs --time-column" in refused.complaint
 
 
 def test_the_page_of_sources_ingests_each_row(

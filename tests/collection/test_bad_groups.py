@@ -112,7 +112,7 @@ def test_a_row_group_that_breaks_a_library_is_one_bad_row_wherever_its_range_beg
         assert done.texts(offsets) == row_texts(table.take(offsets))
 
     why = "the row group cannot be decoded: LibraryError"
-    assert bad == [(30 * at, why, "30 rows from here on")]
+    assert bad == [(30 * at, why, "30 rows from this one")]
     assert good == [n for n in range(90) if n // 30 != at]
 
 

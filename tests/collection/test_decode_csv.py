@@ -120,9 +120,9 @@ def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
         (b"a\n", "the record has 1 fields, the header 2"),
         (b"a,b,c\n", "the record has 3 fields, the header 2"),
         (b"a,\xff\n", "the record is not UTF-8"),
-        (b'a,"b\n', "a quote is opened and not closed"),
-        (b'"a"b,c\n', "text stands behind a closing quote"),
-        (b"a\rb,c\n", "a carriage return stands outside of quotes"),
+        (b'a,"b\n', "a quote is not closed"),
+        (b'"a"b,c\n', "text follows a closing quote"),
+        (b"a\rb,c\n", "a carriage return is outside quotes"),
     ],
 )
 @DIALECTS

@@ -327,10 +327,10 @@ async def test_a_first_line_beyond_the_sample_is_named(
 
 
 NO_COLUMNS = [
-    (b"3\n[1]\n", "no json objects"),
+    (b"3\n[1]\n", "not json objects"),
     (b"{}\n{}\n", "have no fields"),
-    (b'{"":3}\n', "has no name"),
-    (b'{"":3,"b":1}\n', "has no name"),
+    (b'{"":3}\n', "has an empty name"),
+    (b'{"":3,"b":1}\n', "has an empty name"),
     (b"".join(b'{"k%d":1}\n' % n for n in range(1000)), "few of the 1,000 fields"),
 ]
 

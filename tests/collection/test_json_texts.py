@@ -184,8 +184,8 @@ async def test_a_column_of_json_is_shown_and_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "asked", "said"),
     [
-        ('"a""b" json', {}, "cannot be of type JSON"),
-        ("t json", {"time_column": "t"}, "must hold timestamps or integers"),
+        ('"a""b" json', {}, "cannot have the type JSON"),
+        ("t json", {"time_column": "t"}, "must have timestamps, dates or integers"),
     ],
 )
 def test_what_cannot_be_json_is_refused(schema: str, asked: dict[str, str], said: str) -> None:

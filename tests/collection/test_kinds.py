@@ -206,16 +206,22 @@ async def test_columns_are_inferred_from_texts() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"kind": "shelves"}, "no kind of source 'shelves'; existing kinds: files, generator"),
+        (
+            {"kind": "shelves"},
+            "no kind of source named 'shelves'; existing kinds: files, generator",
+        ),
         ({"settings": {"deep": "1"}}, "--set deep: .* it has wide"),
-        ({"schema": "k bigint, x int"}, "names 'x', which is no column .* k, at, gone, body"),
-        ({"format": "parquet"}, "it is one of rows, json, csv"),
+        ({"schema": "k bigint, x int"}, "has 'x', which is not a column .* k, at, gone, body"),
+        ({"format": "parquet"}, "must be one of rows, json, csv, not 'parquet'"),
         ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),
-        ({"format": "csv"}, "give one with --schema"),
-        ({"files": "x/*.jsonl"}, "give one of both"),
-        ({"format": "json"}, "give one with --schema"),
-        ({"kind": "files"}, "say what the source reads"),
-        ({"kind": "files", "files": "x", "settings": {"a": "b"}}, "--set goes with"),
+        ({"format": "csv"}, "give --schema"),
+        ({"files": "x/*.jsonl"}, "give only one of them"),
+        ({"format": "json"}, "give --schema"),
+        ({"kind": "files"}, "give the data that the source reads"),
+        (
+            {"kind": "files", "files": "x", "settings": {"a": "b"}},
+            "--set is not an option of a source of files",
+        ),
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:

@@ -270,7 +270,7 @@ async def test_files_are_held_back_too(tmp_path: Path) -> None:
 async def test_lateness_needs_times() -> None:
     """Rows with the time of ingestion are never late, so `--lateness` needs a time column."""
     for asked, said in (
-        ({"time_column": None}, "--lateness goes with --time-column"),
+        ({"time_column": None}, "--lateness needs --time-column"),
         ({"lateness": "soon"}, "--lateness 'soon' is not a duration"),
     ):
         with pytest.raises(UsageError, match=said):

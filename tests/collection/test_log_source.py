@@ -274,7 +274,7 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
         ({"settings": {"from": "today"}}, "must be oldest, newest or a position"),
         ({"settings": {"from": "99"}}, "cannot read the log from 99"),
         ({"log": ".x"}, "cannot be the name of a log"),
-        ({"schema": "position bigint, offset bigint"}, "names 'offset', which is no column"),
+        ({"schema": "position bigint, offset bigint"}, "has 'offset', which is not a column"),
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:

@@ -100,7 +100,7 @@ async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: 
     write(b, 7, 8, 9)
     os.utime(b, (1, 1))
     summary = await ingested(tmp_path)
-    assert (summary.rows, "rows that are in both" in summary.notes[b.name]) == (3, True)
+    assert (summary.rows, "rows that both files have" in summary.notes[b.name]) == (3, True)
 
 
 async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
 
     summary = await ingested(tmp_path, versioned=True)
     assert (summary.rows, list(summary.notes)) == (rows + 1, [b.name])
-    assert "its rows are there twice" in summary.notes[b.name]
+    assert "its rows occur twice" in summary.notes[b.name]
 
 
 async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path) -> None:

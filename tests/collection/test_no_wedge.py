@@ -162,7 +162,7 @@ def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
 
     assert found.rows.column("n").to_pylist() == [*range(25), *range(50, 100)]
     (error,) = found.errors.to_pylist()
-    assert (error["offset"], error["text"]) == (25, "25 rows from here on")
+    assert (error["offset"], error["text"]) == (25, "25 rows from this one")
     assert str(error["reason"]).startswith("the row group cannot be read: ")
 
 

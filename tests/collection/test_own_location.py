@@ -19,7 +19,7 @@ def is_refused(files: Path, location: Path, *others: Path) -> bool:
     try:
         refuse_own_location(url, patterns[-1], str(location))
     except UsageError as error:
-        return "among the source's own files" in str(error)
+        return "in the source's folder" in str(error)
     return False
 
 

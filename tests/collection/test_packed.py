@@ -188,7 +188,7 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
     assert await contents(location) == [repr({"n": 1}), repr({"n": 2})]
     assert list(summary.waiting) == [f"{name}{suffix}" for name in "abc"]
     assert summary.waiting[f"a{suffix}"] == TORN_MEMBER
-    assert all("it is no whole" in summary.waiting[f"{name}{suffix}"] for name in "bc")
+    assert all("it is not a complete" in summary.waiting[f"{name}{suffix}"] for name in "bc")
     (tmp_path / f"a{suffix}").write_bytes(packed(lines([1]), suffix) + whole)
     again = await ingest_files(location)
     assert again.rows == 400
@@ -229,7 +229,7 @@ async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> 
         await ingest_files(location)
         assert (await contents(location))[0] == row
     (tmp_path / f"x.json{suffix}").write_bytes(b"no such thing at all, at all")
-    with pytest.raises(UsageError, match="cannot be decompressed: it is no whole"):
+    with pytest.raises(UsageError, match="cannot be decompressed: it is not a complete"):
         await make_source(tmp_path / "lake", spec_of(tmp_path / f"x.json{suffix}", schema=None))
 
 

@@ -136,7 +136,7 @@ async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
 
     summary = await ingested(tmp_path)
     assert sorted(summary.notes) == ["app.log.1", "app.log.gz"]
-    assert all("are there twice" in note for note in summary.notes.values())
+    assert all("occur twice" in note for note in summary.notes.values())
 
 
 async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) ->
     temporary.rename(log)
 
     summary = await ingested(tmp_path)
-    assert (summary.rows, "counts as that file" in summary.notes["app.log"]) == (1, True)
+    assert (summary.rows, "counts as the same file" in summary.notes["app.log"]) == (1, True)
     assert await numbers(tmp_path) == [1, 2, 3]
 
 
@@ -205,7 +205,7 @@ async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None
 
     summary = await ingested(tmp_path, versioned=True)
     assert (summary.rows, sorted(summary.notes)) == (5, ["app.log", "c.jsonl"])
-    assert all("are there twice" in note for note in summary.notes.values())
+    assert all("occur twice" in note for note in summary.notes.values())
     assert await numbers(tmp_path) == [1, 2, 3, 4, 5, 5, 6, 6]
 
 

@@ -265,7 +265,7 @@ async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
     ingester = await stopped_by(place, lose)
     status = await source_status(ingester)
     assert status.run is not None
-    assert "is gone" in (status.run.error or "")
+    assert "no longer exists" in (status.run.error or "")
     assert status.run.error_kind == "gone"
     assert not status.run.running
     assert (status.upper, status.files) == (4, 1)

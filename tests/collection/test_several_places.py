@@ -84,5 +84,5 @@ async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
 
 async def test_no_place_may_hold_the_location(tmp_path: Path) -> None:
     """The source would ingest the objects that its own ingester writes."""
-    with pytest.raises(UsageError, match="among the source's own files"):
+    with pytest.raises(UsageError, match="in the source's folder"):
         await source_of(tmp_path, "a", "lake")

@@ -64,7 +64,7 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
         write(tmp_path, "b c.jsonl", 4)
     with pytest.raises((GoneError, SourceRewritten), match=r"source skip c 'b c\.jsonl'$"):
         await ingested(tmp_path)
-    with pytest.raises(UsageError, match="does not stop the source"):
+    with pytest.raises(UsageError, match="does not block the source"):
         await location.skip_file("c", "a.jsonl")
 
     await location.skip_file("c", "b c.jsonl")
@@ -78,7 +78,7 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     write(tmp_path, "b c.jsonl", 5, 6)
     write(tmp_path, "d.jsonl", 7)
     assert (await ingested(tmp_path)).rows == 3
-    with pytest.raises(UsageError, match="is skipped already"):
+    with pytest.raises(UsageError, match="is already skipped"):
         await location.skip_file("c", "b c.jsonl")
     status = await source_status(await location.ingester("c"))
     assert list(status.skipped) == ["b c.jsonl"]
@@ -95,7 +95,7 @@ async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
 
     summary = await ingested(tmp_path)
     assert (summary.rows, summary.bad, summary.left_bytes) == (4, 0, 0)
-    assert "rows that are in both are there twice" in summary.notes["a.jsonl"]
+    assert "rows that both files have occur twice" in summary.notes["a.jsonl"]
     with pytest.raises(UsageError, match="cannot be skipped"):
         await location.skip_file("c", "a.jsonl")
     assert await contents(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
@@ -182,7 +182,7 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     await ingester._mint(plan, lower, lower + 1_000)
     (tmp_path / "b.jsonl").unlink()
 
-    with pytest.raises(UsageError, match="does not stop the source"):
+    with pytest.raises(UsageError, match="does not block the source"):
         await location.skip_file("c", "b.jsonl")
     await ingested(tmp_path)
     assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]

@@ -194,7 +194,7 @@ async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> N
         ("a", 0, True),
         (former_path(found), found.start, False),
     ]
-    assert "another file" in lake.source.notes()["a"]
+    assert "a different file" in lake.source.notes()["a"]
 
 
 async def test_a_listing_that_is_older_than_a_binding_takes_nothing() -> None:

@@ -141,7 +141,7 @@ FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "bzip2": (bz2.compress, "bzip2"),
     "xz": (lzma.compress, "xz"),
     "gzip under another name": (gzip.compress, r"ends in \.gz"),
-    "carriage returns": (lambda text: text.replace(b"\n", b"\r"), "carriage return alone"),
+    "carriage returns": (lambda text: text.replace(b"\n", b"\r"), "carriage return only"),
 }
 
 
@@ -236,9 +236,9 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"\n5\n6\n", r"line 2 of 'a.jsonl' is no json object, nor is any other line: '5'"),
+        (b"\n5\n6\n", r"no line of 'a.jsonl' is a json object; line 2 begins with '5'"),
         (b'[]\n{"a": 1}\n', "array that 'a.jsonl' begins with .* ends on line 1, and other text"),
-        (b"{\n}\n", r"line 1 of 'a.jsonl' is no json object, nor is any other line: '{'"),
+        (b"{\n}\n", r"no line of 'a.jsonl' is a json object; line 1 begins with '{'"),
     ],
 )
 async def test_files_without_objects_are_refused_by_line(

@@ -36,7 +36,7 @@ from tidelog.store.urls import open_store
 
 LOG = "app.log"
 FIRST_NS = 1_700_000_000_000_000_000
-KNOWN_AGAIN = "and its rows were ingested before"  # This note excuses no repeated row.
+KNOWN_AGAIN = "so its rows are already ingested"  # This note excuses no repeated row.
 MakeEngine = Callable[[Location], Engine]
 
 

@@ -68,7 +68,7 @@ def test_times_that_cannot_be_are_a_sentence(spark: SparkSession, lake: str) -> 
     """As for whoever reads a collection."""
     for options, words in (
         ({}, "option('since'"),
-        ({"since": str(LAST), "until": str(FIRST)}, "end before they begin"),
+        ({"since": str(LAST), "until": str(FIRST)}, "--until is before --since"),
         ({"since": str(FIRST), "until": str(LAST + 1)}, "is complete up to"),
     ):
         assert words in said(spark, lake, "keyed", kind="changes", **options)

@@ -177,19 +177,19 @@ class Collection:
         upper = self.upper
         if upper == Frontier.at(0):
             raise AsOfNotComplete(
-                f"nothing of {self.name!r} is complete yet: run 'tidelog ingest' first"
+                f"{self.name!r} has no complete time yet: run 'tidelog ingest' first"
             )
         if asked is None:
             if upper.is_empty:
-                raise UsageError("the collection is finished: give the time to be read")
+                raise UsageError("the collection is finished: give the time to read")
             return upper.time - 1
         if is_now(as_of) and not upper.is_empty:
             asked = min(asked, upper.time - 1)
         self._check_since(asked, as_of)
         if not upper.passed(asked):
             raise AsOfNotComplete(
-                f"{self.name!r} is complete up to {format_time(upper.time - 1)}: ask for a time "
-                f"up to then, or ingest more{_unit_of(as_of)}",
+                f"{self.name!r} is complete up to {format_time(upper.time - 1)}: read at that "
+                f"time or earlier, or ingest more{_unit_of(as_of)}",
                 asked=format_time(asked),
             )
         self._report_time_before_data(asked, as_of)
@@ -345,13 +345,13 @@ class Collection:
         self._check_since(first, since)
         if last < first and until is None:
             raise UsageError(
-                "nothing after that time is complete yet: give an earlier --since, or ingest more",
+                "no time after --since is complete yet: give an earlier --since, or ingest more",
                 since=format_time(first),
                 complete_to=format_time(last),
             )
         if last < first:
             raise UsageError(
-                "the changes end before they begin: give --until a later time than --since",
+                "--until is before --since: give a later --until",
                 since=format_time(first),
                 until=format_time(last),
             )
@@ -388,7 +388,7 @@ class Collection:
         if self.since.is_empty:
             raise NoSuchCollection(
                 f"the collection {self.name!r} was dropped after this process opened it: open it "
-                "again if a new one has its name"
+                "again if a new collection has its name"
             )
 
     def _check_since(self, as_of: int, given: When | None = None) -> None:
@@ -396,8 +396,8 @@ class Collection:
         self._check_there()
         if as_of < since.time:
             raise AsOfBeforeSince(
-                f"{self.name!r} can be read since {format_time(since.time)}: read a later time"
-                f"{_unit_of(given)}",
+                f"{self.name!r} is readable since {format_time(since.time)}: read at a later "
+                f"time{_unit_of(given)}",
                 asked=format_time(as_of),
             )
 
@@ -416,7 +416,7 @@ def find_collection(
         NoSuchCollection: no collection has the name; the message lists the existing ones.
         UsageError: the name is not a text.
     """
-    check_kind(name, str, "a collection is named by a text")
+    check_kind(name, str, "the name of a collection must be a str")
     rendition = catalog.errors_of(name)
     is_errors = rendition is not None
     if rendition is None:

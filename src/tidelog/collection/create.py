@@ -113,7 +113,7 @@ class SourceSpec:
         """
         found = parse_duration_ms(self.lateness, what="--lateness")
         if found and self.time_column is None:
-            raise UsageError("--lateness goes with --time-column: rows without times are not late")
+            raise UsageError("--lateness needs --time-column: rows without times are never late")
         return found
 
     @property
@@ -139,20 +139,20 @@ class SourceSpec:
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
         _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
         if self.envelope == "upsert" and not self.key:
-            raise UsageError("--envelope upsert needs --key: the columns that name a row")
+            raise UsageError("--envelope upsert needs --key: the columns that identify a row")
         if self.envelope == "none" and self.key:
-            raise UsageError("--key goes with --envelope upsert: add that, or leave --key out")
+            raise UsageError("--key needs --envelope upsert: add it, or remove --key")
         if self.envelope == "none" and self.delete_when is not None:
-            raise UsageError("--delete-when goes with --envelope upsert, which has rows to delete")
+            raise UsageError("--delete-when needs --envelope upsert, which can delete rows")
         if self.read_as == "csv":
             check_csv(self.csv)
         elif self.csv != _GUESSED:
             raise UsageError(
-                "--delimiter, --quote, --null, --date-format, --timestamp-format, --no-header and "
-                "--multiline go with --format csv: add that, or leave them out"
+                "--delimiter, --quote, --null, --date-format, --timestamp-format, --no-header "
+                "and --multiline need --format csv: add it, or remove them"
             )
         if not 1 <= self.shards <= SHARDS_MAX:
-            raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
+            raise UsageError(f"--shards must be from 1 to {SHARDS_MAX}", given=self.shards)
 
     def _check_secrets(self) -> None:
         """Check that no URL has credentials: the catalog stores it, and readers would see them."""
@@ -160,35 +160,37 @@ class SourceSpec:
             found = secrets_in(place)
             if found:
                 raise UsageError(
-                    f"a source's URL is stored, so it must hold no credentials: leave out "
-                    f"{' and '.join(found)}, and give them in the environment "
-                    "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), as a profile (?profile=NAME in "
-                    "the URL), or by the machine's role"
+                    "a source's URL is stored, so it must not have credentials: remove "
+                    f"{' and '.join(found)}, and give them in the environment (AWS_ACCESS_KEY_ID, "
+                    "AWS_SECRET_ACCESS_KEY), as a profile (?profile=NAME in the URL), or by the "
+                    "machine's role"
                 )
 
     def _check_kind(self) -> None:
         if self.kind != FILES:
             _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
             if self.places:
-                raise UsageError("a source reads files or something else: give one of both")
+                raise UsageError(
+                    "a source reads files or another kind of data: give only one of them"
+                )
             if self.csv.header or self.csv.multiline:
                 raise UsageError(
-                    "records of csv have no header, and are of one line: leave --header and "
-                    "--multiline out"
+                    "csv records of such a source have no header and one line each: remove "
+                    "--header and --multiline"
                 )
             return
         _one_of("--format", self.read_as, FORMATS)
         if not self.places:
             raise UsageError(
-                "say what the source reads: --files, --log, --generator, or --kind of another"
+                "give the data that the source reads: --files, --log, --generator or --kind"
             )
         if self.settings:
-            raise UsageError("--set goes with a source that reads no files: leave it out")
+            raise UsageError("--set is not an option of a source of files: remove it")
 
 
 def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        raise UsageError(f"{option} {given!r} is not known: it is one of {', '.join(known)}")
+        raise UsageError(f"{option} must be one of {', '.join(known)}, not {given!r}")
 
 
 async def resolve_spec(
@@ -280,13 +282,13 @@ async def _columns_of(
         unknown = [] if given is None else [n for n in given.names if n not in own.names]
         if unknown:
             raise UsageError(
-                f"--schema names {unknown[0]!r}, which is no column of such a source: its columns "
+                f"--schema has {unknown[0]!r}, which is not a column of this source: its columns "
                 f"are {', '.join(own.names)}"
             )
         return CsvDialect(), own if given is None else given
     if BODY not in own.names:
         raise UsageError(
-            f"a source of the kind {kind.name!r} has no texts to decode: leave --format out"
+            f"a source of the kind {kind.name!r} has no text to decode: remove --format"
         )
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
@@ -302,7 +304,7 @@ async def _columns_of(
         return dialect, found if given is None else given
     if given is None and not sample:
         raise UsageError(
-            "there is nothing yet to infer a schema from: give one with --schema 'name type, ...'"
+            "the source has no data yet to infer a schema from: give --schema 'name type, ...'"
         )
     if given is None:
         return CsvDialect(), sample_schema(sample)
@@ -352,7 +354,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
         for column in columns:
             if column is not None and column not in given.names:
                 raise UsageError(
-                    f"{option} names {column!r}, which is no column: the columns are {known}"
+                    f"{option} names {column!r}, which is not a column: the columns are {known}"
                 )
     folded: dict[str, str] = {}
     for name in given.names:
@@ -381,6 +383,6 @@ def _check_json_name(field: pa.Field[Any]) -> None:
     """
     if is_json(field) and UNNAMEABLE.search(field.name):
         raise UsageError(
-            f"the column {field.name!r} cannot be of type JSON, for its name has a quote, a "
-            "backslash or a control character: give it another type with --schema"
+            f"the column {field.name!r} cannot have the type JSON, because its name has a quote, "
+            "a backslash or a control character: give it another type with --schema"
         )

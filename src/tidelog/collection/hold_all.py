@@ -25,8 +25,8 @@ def check_not_own(name: str) -> None:
     """
     if name == INGEST_HOLD:
         raise UsageError(
-            f"the hold {name!r} of a collection is its ingester's own, which moves it with each "
-            "tick: choose another name"
+            f"the ingester owns the hold {name!r} of a collection, and moves it with each tick: "
+            "choose another name"
         )
 
 
@@ -39,7 +39,7 @@ def check_newest_stays(shards: Sequence[Shard], since: Frontier) -> None:
     newest = max(0, min(upper_time(shard) for shard in shards) - 1)
     if since.is_empty or since.time > newest:
         raise UsageError(
-            "the newest contents of a collection stay readable: give a time up to "
+            "the newest contents of a collection must stay readable: give a time up to "
             f"{format_time(newest)}"
         )
 
@@ -128,7 +128,7 @@ def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:
     if not found:
         known = sorted({one for shard in shards for one in shard.state.holds})
         raise NoSuchHold(
-            f"there is no hold {name!r}: "
-            + (f"there are {', '.join(known)}" if known else "place it first")
+            f"no hold named {name!r}: "
+            + (f"existing holds: {', '.join(known)}" if known else "place it first")
         )
     return found

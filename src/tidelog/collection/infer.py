@@ -101,7 +101,7 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
     if end is not None and sample.text[end:].strip():
         line = sample.text.count(b"\n", 0, end) + 1
         return (
-            f"the array that {name!r} begins with has no objects and ends on line {line}, and "
+            f"the array at the start of {name!r} has no objects and ends on line {line}, but "
             "other text follows it: correct the file, or give --schema to read it by lines"
         )
     if len(sample.text) >= FILE_BYTES_MAX and not len(record_ends(sample.lines(format))):
@@ -109,10 +109,10 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
     lines = sample.text.removeprefix(codecs.BOM_UTF8).split(b"\n")
     place = next(n for n, line in enumerate(lines) if line.strip())
     begin = lines[place].strip()[:40].decode("utf-8", errors="replace")
-    why = f"line {place + 1} of {name!r} is no json object, nor is any other line: {begin!r}"
+    why = f"no line of {name!r} is a json object; line {place + 1} begins with {begin!r}"
     told = _format_told(name)
     if told is not None:
-        return f"{why}; the file's name says {told}: add --format {told}"
+        return f"{why}; the file's name suggests {told}: add --format {told}"
     return f"{why}; correct the file or --format, or give --schema"
 
 
@@ -134,8 +134,8 @@ async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
 
 def no_files(places: Sequence[str]) -> UsageError:
     return UsageError(
-        f"there is nothing at {' and '.join(map(without_secrets, places))} to infer a schema from, "
-        "no file or only empty ones: correct --files, or give --schema 'name type, ...'"
+        f"no data at {' and '.join(map(without_secrets, places))} to infer a schema from: no "
+        "files, or only empty ones; correct --files, or give --schema 'name type, ...'"
     )
 
 
@@ -166,9 +166,7 @@ async def infer_csv(
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
     if columns is None and _names_in(readable[0].text.lstrip().split(b"\n", 1)[0]) is not None:
-        raise UsageError(
-            f"{entries[0].key!r} begins with an object of json: leave --format csv out"
-        )
+        raise UsageError(f"{entries[0].key!r} begins with a json object: remove --format csv")
     if (
         columns is None
         and len(readable[0].text) >= FILE_BYTES_MAX
@@ -182,9 +180,9 @@ async def infer_csv(
             return guess_csv(text, options, columns, cut=is_cut, others=found[place + 1 :])
         except ValueError as error:
             why = why or error
-    said = "something is not UTF-8" if isinstance(why, UnicodeDecodeError) else why
+    said = "some bytes are not UTF-8" if isinstance(why, UnicodeDecodeError) else why
     raise UsageError(
-        f"{entries[0].key!r} cannot be read as csv: in its first line {said}; correct --format, "
+        f"{entries[0].key!r} cannot be read as csv: in its first line, {said}; correct --format, "
         "--delimiter or --quote"
     ) from why
 
@@ -205,7 +203,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     if not plain:
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
         if found[0].text.startswith(MAGIC):
-            raise UsageError(f"{first.key!r} is a file of parquet: add --format parquet")
+            raise UsageError(f"{first.key!r} is a parquet file: add --format parquet")
         raise UsageError(f"{first.key!r} cannot be read: {_why_no_text(found[0].text)}")
     return plain
 
@@ -287,7 +285,9 @@ def _check_names(columns: Sequence[tuple[Any, ...]], names: frozenset[str] | Non
         UsageError: a column is not a field of the lines, or there are no columns.
     """
     if names is None:
-        raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
+        raise UsageError(
+            "the files' lines are not json objects: correct --format, or give --schema"
+        )
     if [name for name, *_ in columns] == ["json"] and "json" not in names:
         raise UsageError(_why_no_columns(names))
     for name, kind, *_ in columns:
@@ -311,10 +311,10 @@ def _why_no_columns(names: frozenset[str]) -> str:
             "the objects in the files have no fields, so no schema can be inferred: give --schema"
         )
     if "" in names:
-        return "a field in the files has no name, which no column can be: give --schema without it"
+        return "a field in the files has an empty name: give --schema without it"
     return (
-        f"each line has few of the {len(names):,} fields in the files, so they look like data and "
-        "not like columns: give --schema with those that matter"
+        f"each line has few of the {len(names):,} fields in the files, so the names look like "
+        "data, not like columns: give --schema with the columns that matter"
     )
 
 

@@ -50,8 +50,8 @@ SHARDS_SHOWN: Final = 20
 
 def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuchCollection:
     """Return the error for a name that neither a collection nor a shard has."""
-    known = f": there are {', '.join(shards[:SHARDS_SHOWN])}" if shards else ""
-    return NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}{known}")
+    known = f"; existing shards: {', '.join(shards[:SHARDS_SHOWN])}" if shards else ""
+    return NoSuchCollection(f"{error.sentence}; no shard named {name!r}{known}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,20 +37,21 @@ def check_types(spec: SourceSpec) -> None:
     for name, such in _TEXTS.items():
         value = getattr(spec, name)
         if value is not None:
-            check_kind(value, str, f"{name} is a text, such as {such!r}")
+            check_kind(value, str, f"{name} must be a str, such as {such!r}")
     _check_several("key", spec.key, ("id",), str)
     if spec.files is not None and not isinstance(spec.files, str | os.PathLike):
         _check_several("files", spec.files, ("./2025", "./inbox"), str | os.PathLike)
     if not all(isinstance(text, str) for one in spec.settings.items() for text in one):
         raise UsageError(
-            "settings are texts by name, such as {'rate': '100'}", found=quoted(spec.settings)
+            "settings must be a mapping of names to str, such as {'rate': '100'}",
+            found=quoted(spec.settings),
         )
     check_whole(spec.shards, "shards")
-    check_kind(spec.csv, CsvOptions, "csv is a CsvOptions(...) of tidelog")
+    check_kind(spec.csv, CsvOptions, "csv must be a tidelog.CsvOptions")
 
 
 def _check_several(name: str, value: object, such: tuple[str, ...], of: object) -> None:
     # A single text is a sequence too, and its letters would count as names.
     several = isinstance(value, tuple | list)
     if not several or not all(isinstance(one, of) for one in value):  # type: ignore[arg-type,attr-defined]
-        raise UsageError(f"{name} is a tuple of texts, such as {such!r}", found=quoted(value))
+        raise UsageError(f"{name} must be a tuple of str, such as {such!r}", found=quoted(value))

@@ -75,7 +75,7 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
         if self.errors is not None:
             found[self.errors] = "bad rows"
         if self.remap is not None:
-            found[self.remap] = "what was taken of the source"
+            found[self.remap] = "source progress"
         return found
 
 
@@ -243,8 +243,8 @@ def plan_create(
                     "bad rows of NAME; choose another name"
                 )
             raise NameTaken(
-                f"{taken!r} exists already: choose another name, or drop it with "
-                f"'tidelog source drop {taken}'"
+                f"{taken!r} already exists: choose another name, or drop it with 'tidelog source "
+                f"drop {taken}'"
             )
     return [(row_of(item), +1) for item in (collection, rendition, source)]
 

@@ -136,7 +136,8 @@ class Controller:
                 return
             await self.clock.sleep(backoff_us(attempt, self.clock))
         raise ContentionError(
-            "gave up, since other processes changed the catalog at every try: try again"
+            f"gave up after {self.attempts} tries: other processes kept changing the catalog; try "
+            "again"
         )
 
     async def _contents(self) -> Catalog:

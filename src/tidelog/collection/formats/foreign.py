@@ -29,17 +29,17 @@ def why_foreign(begin: bytes) -> str | None:
     """Return the reason why a file with this beginning is not UTF-8 text; None if it may be."""
     for magic, name in _COMPRESSED:
         if begin.startswith(magic) and (name != "bzip2" or begin[4:10] in _BZIP2_BLOCKS):
-            return f"it is compressed by {name}, which is not read: compress it by gzip or zstd"
+            return f"it is compressed with {name}, which is not supported: use gzip or zstd"
     for magic, name, ending in _RENAMED:
         if begin.startswith(magic):
-            return f"it is compressed by {name}: give it a name that ends in {ending}"
+            return f"it is compressed with {name}: give it a name that ends in {ending}"
     for magic, name in _FORMATS:
         if begin.startswith(magic):
-            return f"it is a file of {name}, and the source reads text: move it away"
+            return f"it is a {name} file, but the source reads text: move it away"
     if is_wide(begin):
         return (
-            "it is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
-            "iconv -f UTF-16 -t UTF-8 does"
+            "it is text in UTF-16 or UTF-32, but tidelog reads UTF-8: convert it, as iconv -f "
+            "UTF-16 -t UTF-8 does"
         )
     return None
 
@@ -65,5 +65,5 @@ def has_old_line_ends(data: bytes, quote: bytes) -> bool:
 
 
 OLD_LINE_ENDS: Final = (
-    "its lines end with a carriage return alone: write line feeds, as tr '\\r' '\\n' does"
+    "its lines end with a carriage return only: write line feeds, as tr '\\r' '\\n' does"
 )

@@ -29,7 +29,9 @@ from tidelog.errors import CorruptionError
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC: Final = b"PARE"
 _SIGNATURE_BYTES: Final = 28  # A nonce and a tag after a footer that is signed, not encrypted.
-_ENCRYPTED: Final = "the parquet file is encrypted, and no key can be given: write it in plain"
+_ENCRYPTED: Final = (
+    "the parquet file is encrypted, which tidelog does not read: write it without encryption"
+)
 _NO_GROUPS: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -42,7 +44,7 @@ def footer_bytes(tail: bytes) -> int:
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise CorruptionError(_ENCRYPTED)
     if len(tail) < 8 or tail[-4:] != MAGIC:
-        raise CorruptionError("the file is not parquet, or not written to its end")
+        raise CorruptionError("the file is not parquet, or is incomplete")
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
@@ -68,8 +70,8 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
 
 _OF_NANOSECONDS: Final = "nanoseconds: a value with digits past the microsecond is a bad row"
 _CHANGED: Final = {
-    "UUID": "UUIDs: their 16 bytes are kept as BLOB",
-    "INTERVAL": "INTERVALs: their 12 bytes (months, days, milliseconds) are kept as BLOB",
+    "UUID": "UUIDs: their 16 bytes are stored as BLOB",
+    "INTERVAL": "INTERVALs: their 12 bytes (months, days, milliseconds) are stored as BLOB",
     "INT96": _OF_NANOSECONDS,
 }
 
@@ -97,9 +99,11 @@ def changed_types(metadata: pq.FileMetaData) -> list[str]:
     for field in metadata.schema.to_arrow_schema():
         zone = getattr(field.type, "tz", None)
         if zone not in (None, "UTC"):
-            found.append(f"column {field.name!r} has the zone {zone}: its moments are kept in UTC")
+            found.append(
+                f"column {field.name!r} has the time zone {zone}: its times are stored in UTC"
+            )
         if pa.types.is_map(field.type):
-            found.append(f"column {field.name!r} has maps: they are kept as lists of entries")
+            found.append(f"column {field.name!r} has maps: they are stored as lists of entries")
     return found
 
 
@@ -248,7 +252,7 @@ def decode_parquet(
 
 
 def _unread_group(first: int, rows: int, why: str) -> Misfit:
-    return Misfit(first, f"the row group cannot be read: {why}", f"{rows} rows from here on")
+    return Misfit(first, f"the row group cannot be read: {why}", f"{rows} rows from this one")
 
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -383,4 +387,4 @@ class SparseFile(io.RawIOBase):
                 return found
         if wanted == 0 or self._at >= self._size:
             return b""
-        raise OSError(f"bytes {self._at} to {self._at + wanted} were not fetched")
+        raise OSError(f"bytes {self._at} to {self._at + wanted} were not read")

@@ -44,8 +44,8 @@ def parse_time(when: When, *, what: str = "--as-of", now_us: int | None = None) 
     time = _time_of(when, what, now_us)
     if not 0 <= time <= TIME_MAX:
         raise UsageError(
-            f"{what} {quoted(when)} is no time that a collection can have: those are from "
-            "1970-01-01T00:00:00Z on, and as milliseconds below 2^63"
+            f"{what} {quoted(when)} is out of range: a time must be from 1970-01-01T00:00:00Z to "
+            "2^63-1 milliseconds after it"
         )
     return time
 
@@ -89,7 +89,7 @@ def _time_of_scalar(when: pa.Scalar[Any], what: str, now_us: int | None) -> int:
     found = when.as_py()
     if isinstance(found, str):
         return _time_of(found, what, now_us)
-    raise UsageError(f"{what} is a value of type {dtype}, which is no time: give a timestamp")
+    raise UsageError(f"{what} has the type {dtype}, which is not a time: give a timestamp")
 
 
 def parse_time_us(text: str, *, what: str, now_us: int | None = None) -> int:
@@ -169,8 +169,8 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
     """
     if not (pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)):
         raise UsageError(
-            f"the time column {name!r} is of type {dtype}: it must hold timestamps or integers; "
-            "give its type with --schema"
+            f"the time column {name!r} has the type {dtype}, but must have timestamps, dates or "
+            "integers: give its type with --schema"
         )
 
 

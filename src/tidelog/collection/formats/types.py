@@ -70,7 +70,7 @@ def sql_type(dtype: pa.DataType) -> str:
         return f"{sql_type(dtype.value_type)}[]"
     if pa.types.is_struct(dtype):
         return f"STRUCT({', '.join(f'{quoted(f.name)} {sql_type(f.type)}' for f in dtype)})"
-    raise UsageError(f"a column cannot be of type {dtype} here")
+    raise UsageError(f"a column cannot have the type {dtype} here")
 
 
 def parse_schema(text: str) -> pa.Schema:

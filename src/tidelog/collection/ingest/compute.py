@@ -119,7 +119,7 @@ def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> 
     except (TidelogError, TextsNotKept, MemoryError):
         raise
     except Exception as error:
-        raise unforeseen(error, f"the file {found.path!r} from {found.start} on") from error
+        raise unforeseen(error, f"the file {found.path!r} from offset {found.start}") from error
 
 
 def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
@@ -186,7 +186,7 @@ def _stamped(
     time = f"column {source.time_column!r}"
     late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
     reasons = (
-        (f"{time} is no time that can be kept", stamps.timeless),
+        (f"{time} is missing or out of range", stamps.timeless),
         (f"{late} --max-ahead allows", stamps.ahead),
         ("--delete-when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
     )

@@ -138,7 +138,7 @@ async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Comp
     except (TidelogError, MemoryError):
         raise
     except Exception as error:
-        what = f"the files {first.path!r}, from {first.start} on, to {last.path!r}"
+        what = f"the files from {first.path!r}, offset {first.start}, to {last.path!r}"
         raise unforeseen(error, what) from error
 
 
@@ -156,7 +156,7 @@ def rows_refused(computed: Computed) -> SourceRowsRefused:
         )
     names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
     return SourceRowsRefused(
-        f"the data has fields outside of the schema: {names}; name them in --schema, or ingest "
+        f"the data has fields outside the schema: {names}; name them in --schema, or ingest "
         "without --strict to drop them"
     )
 

@@ -94,7 +94,7 @@ async def _change(store: Store, source_id: str, decide: Callable[[_Notes], _Note
             continue
         return
     raise ContentionError(
-        "gave up, since other ingesters replaced the reports at every try: try again",
+        f"gave up after {_TRIES} tries: other ingesters kept replacing the reports; try again",
         source=source_id,
     )
 
@@ -112,7 +112,7 @@ async def _load(store: Store, source_id: str) -> tuple[_Notes, str | None]:
 
 def _damage(error: Exception) -> str:
     return (
-        f"the stored reports about files are damaged ({error}), and they may have named lost rows: "
-        "compare the source with the collection, then 'tidelog source acknowledge' removes this "
-        "report"
+        f"the stored reports about files are damaged ({error}), and may have named lost rows: "
+        "compare the source with the collection, then remove this report with 'tidelog source "
+        "acknowledge'"
     )

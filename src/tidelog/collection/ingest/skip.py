@@ -43,11 +43,13 @@ async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
         raise UsageError(f"the source {name!r} reads no files, so none can be skipped")
     lost = await lost_ranges(ingester, path)
     if not lost and path in map(shown_path, known.skipped):
-        raise UsageError(f"the file {path!r} is skipped already: 'tidelog source status {name}'")
+        raise UsageError(
+            f"the file {path!r} is already skipped: see 'tidelog source status {name}'"
+        )
     if not lost:
         raise UsageError(
-            f"the file {path!r} does not stop the source {name!r}, so it cannot be skipped: "
-            f"'tidelog source status {name}' names the file that does"
+            f"the file {path!r} does not block the source {name!r}, so it cannot be skipped: "
+            f"'tidelog source status {name}' names the blocking file"
         )
     return await ingester.controller.skip_files(name, [former_path(found) for found in lost])
 
@@ -108,4 +110,4 @@ async def write_skipped(
 
 
 def _reason(found: AddressRange) -> str:
-    return f"what stood up to {found.limit} was skipped by 'tidelog source skip'"
+    return f"'tidelog source skip' skipped the rows up to {found.limit}"

@@ -72,7 +72,8 @@ class SourceShards:
             kept = deletions_schema(self.schema, column)
             self.deletions = [self._shard(s, kept, {}) for s in self.rendition.deletions]
         require(
-            self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
+            self.rendition.errors and self.rendition.remap,
+            "a source's rendition must have shards for bad rows and progress",
         )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
         self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
@@ -218,7 +219,12 @@ class SourceShards:
     async def _binding(self, lower: int) -> Binding:
         state = self.remap.state
         reached = state.upper_frontier.time
-        require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
+        require(
+            reached > lower,
+            "the source's progress must be past its output",
+            remap=reached,
+            lower=lower,
+        )
         check_readable(state, max(lower - 1, 0))
         parts = parts_between(state, lower - 1, reached - 1)
         schema = self._remap_schema

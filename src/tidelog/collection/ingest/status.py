@@ -116,7 +116,8 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
             # Another ingester ticked between our reads of the outputs and of the bindings.
             await ingester.refresh()
     raise ContentionError(
-        "gave up, since ingesters changed the source during every read: try again",
+        f"gave up after {_TRIES} tries: ingesters kept changing the source during the read; try "
+        "again",
         source=ingester.info.name,
     )
 

@@ -94,10 +94,10 @@ def new_column(name: str, columns: Sequence[str]) -> str:
     twin = twin_of(name, columns)
     if twin is not None:
         return (
-            f"files have a column {name!r}, and the source has {twin!r}, which differs by case "
-            "alone: its values are left out; to take them, create the source with --ignore-case"
+            f"files have a column {name!r}, but the source has {twin!r}, which differs only in "
+            "case: its values are dropped; to ingest them, create the source with --ignore-case"
         )
     return (
-        f"files have a column {name!r} that the source lacks: its values are left out; to take "
-        "them, create another source whose --schema has it; to stop at them, pass --strict"
+        f"files have a column {name!r} that the source lacks: its values are dropped; to ingest "
+        "them, create another source with the column in --schema; to stop at them, pass --strict"
     )

@@ -37,7 +37,7 @@ from tidelog.persist.format.part import large_rows
 
 # Less than the maximum of a shard, which also stores a row's time and a null bit for each value.
 ROW_BYTES_MAX: Final = 8_000_000
-_LARGE: Final = "the row is over 8 MB: keep large values elsewhere, and name them"
+_LARGE: Final = "the row has over 8 MB: store large values elsewhere, and ingest references to them"
 _COMMAS: Final = CsvDialect()
 _ISO: Final = Formats()
 
@@ -150,7 +150,7 @@ def _decode_groups_apart(
         Misfit(
             groups[at].row,
             f"the row group cannot be decoded: {name}",
-            f"{groups[at].rows} rows from here on",
+            f"{groups[at].rows} rows from this one",
         )
         for at, name in failed.items()
     ]

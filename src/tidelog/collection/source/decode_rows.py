@@ -75,7 +75,7 @@ def decode_rows(
 def _no_record(body: bytes | None, format: str) -> str:
     if not (body or b"").strip():
         return "the record is empty"
-    return "it is not one json value" if format == "json" else "it is not one line"
+    return "the record is not one json value" if format == "json" else "the record is not one line"
 
 
 def _decode_records(

@@ -86,7 +86,7 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 ROUNDS_MAX: Final = 3
 PLACES_MAX: Final = 1_000  # The most files that are searched for the bytes of a moved one.
 ODD_KEY: Final = (
-    "no request can name its key, which has an empty part, '.', '..' or a control character: "
+    "its key has an empty part, '.', '..' or a control character, so requests cannot name it: "
     "rename or delete the object"
 )
 SEARCHES_MAX: Final = 3  # Each search costs a listing, also for a file that was deleted.

@@ -42,12 +42,12 @@ class Generator(SourceKind):
     name = "generator"
     knows = {  # noqa: RUF012 - a class variable of the port, and no field
         "shape": "counter or key-value",
-        "rows": "how many there are in all; a million, or without end where there is a rate",
-        "rate": "how many come each second, from the creation of the source on; else all are there",
-        "start": "the time of the first row; its creation where there is a rate, else 2000-01-01",
-        "seed": "a number: another one makes other keys and values",
-        "keys": "of key-value: how many keys there are; 1,000 unless told",
-        "skew": "of key-value: 0 makes all keys as frequent, up to 8 some more and more so",
+        "rows": "the total number of rows; default a million, or unlimited with a rate",
+        "rate": "the rows per second after the source's creation; default: all rows exist",
+        "start": "the time of the first row; default 2000-01-01, or the creation with a rate",
+        "seed": "a number that selects the keys and values",
+        "keys": "of key-value: the number of keys; default 1,000",
+        "skew": "of key-value: 0 for equally frequent keys, up to 8 for a few very frequent ones",
     }
     row_bytes = 32
 
@@ -57,9 +57,9 @@ class Generator(SourceKind):
         self.shape = settings.get("shape", SHAPES[0])
         if self.shape not in SHAPES:
             known = ", ".join(SHAPES)
-            raise UsageError(f"--generator {self.shape!r} is not known: it is one of {known}")
+            raise UsageError(f"--generator must be one of {known}, not {self.shape!r}")
         if self.shape == "counter" and (wrong := {"keys", "skew", "seed"} & set(settings)):
-            raise UsageError(f"--set {min(wrong)} goes with --generator key-value")
+            raise UsageError(f"--set {min(wrong)} needs --generator key-value")
         self.paced = "rate" in settings
         self.rate = whole("rate", RATE, least=1, most=1_000_000_000)
         self.rows = whole("rows", ROWS_MAX if self.paced else ROWS_ALONE, most=ROWS_MAX)
@@ -69,7 +69,7 @@ class Generator(SourceKind):
         begin = settings.get("start", START)
         self.start_us = parse_time_us(begin, what="--set start=")
         if not 0 <= self.start_us <= START_MAX_US:
-            raise UsageError("--set start: rows begin after 1970, and before the year 9000")
+            raise UsageError("--set start must be from 1970 to the year 9000")
 
     async def columns(self) -> pa.Schema:
         return self._table(np.zeros(0, np.int64)).drop_columns([ADDRESS]).schema

@@ -87,7 +87,7 @@ class OpenedWith:
         digits = text.replace("_", "")
         if not (digits.isascii() and digits.isdigit()) or not least <= int(digits) <= most:
             raise UsageError(
-                f"--set {name}={quoted(text)} is no whole number from {least} to {most}"
+                f"--set {name}={quoted(text)} must be a whole number from {least} to {most}"
             )
         return int(digits)
 

@@ -53,8 +53,8 @@ def find_kind(name: str) -> type[SourceKind]:
     if found is None:
         known = ", ".join(sorted({FILES, *OWN, *_registered}))
         raise UsageError(
-            f"no kind of source {quoted(name)}; existing kinds: {known}. Install the package that "
-            "has it, or register it in this process with register_kind"
+            f"no kind of source named {quoted(name)}; existing kinds: {known}. Install the "
+            "package that has it, or register it in this process with register_kind"
         )
     return found
 
@@ -95,8 +95,8 @@ def open_kind(
     if unknown:
         known = ", ".join(kind.knows) or "none"
         raise UsageError(
-            f"--set {unknown[0]}: a source of the kind {info.kind!r} has no such setting; "
-            f"it has {known}"
+            f"--set {unknown[0]} is not a setting of a source of the kind {info.kind!r}; its "
+            f"settings: {known}"
         )
     stores = {} if opened is None else opened
     opening = partial(_open_once, stores, clock)

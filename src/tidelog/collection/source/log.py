@@ -53,7 +53,7 @@ class LogRecords(SourceKind):
     name = "log"
     knows = {  # noqa: RUF012 - a class variable of the port, and no field
         "log": "the log's name in this location, or the URL of its folder elsewhere",
-        "from": "oldest, newest (only what is appended from now on), or a position",
+        "from": "oldest, newest (only records appended from now), or a position",
     }
     row_bytes = 256
 
@@ -86,8 +86,8 @@ class LogRecords(SourceKind):
         begin = {OLDEST: bounds.oldest, NEWEST: bounds.next}.get(self.begin) or int(self.begin)
         if not bounds.oldest <= begin <= bounds.next:
             raise UsageError(
-                f"a source cannot read the log from {begin}: its oldest position is "
-                f"{bounds.oldest}, and the next is {bounds.next}"
+                f"--set from={begin} is not a position of the log: its oldest position is "
+                f"{bounds.oldest}, and its next is {bounds.next}"
             )
         where = log.store.url if log.store.url.startswith("file:") and self.is_url else self.where
         return {"log": where, "from": str(begin)}
@@ -191,9 +191,9 @@ class LogRecords(SourceKind):
         where = shlex.quote(self.where)
         raise PositionCollected(
             f"records {start} to {bounds.oldest - 1} of the log {self.path!r} were collected "
-            f"before the source {self.opening.info.name!r} took them, and are lost. Its rows stay. "
-            "Take the later records into another source, and keep its cursor: "
-            f"'tidelog source create NAME --log {where} --set from={bounds.oldest}'",
+            f"before the source {self.opening.info.name!r} ingested them, and are lost. Its rows "
+            "stay. Ingest the later records with another source, and keep its cursor: 'tidelog "
+            f"source create NAME --log {where} --set from={bounds.oldest}'",
             oldest=bounds.oldest,
         )
 

@@ -493,7 +493,7 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
 
 def _remedy(names: Sequence[str], missing: Sequence[str], other: str) -> str:
     if any(twin_of(name, missing) for name in names):
-        return "its names differ by case alone, which the option --ignore-case of a source ignores"
+        return "its names differ only in case, which a source with the option --ignore-case ignores"
     return other
 
 

@@ -54,7 +54,7 @@ def decode_messages(
             counted=counted and not (source.kind in OWN and source.format == ROWS),
         )
     if not isinstance(found, FileRange):
-        raise InvariantError("bytes were read of what is no file", path=found.path)
+        raise InvariantError("bytes were read for a range that is not of a file", path=found.path)
     return decode_range(
         data,
         found,

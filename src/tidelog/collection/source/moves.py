@@ -30,8 +30,8 @@ from tidelog.collection.source.generations import (
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 
 OTHER: Final = (
-    "it is another file than the one that was taken under this name, or was rewritten: it is taken "
-    "from its start; rows that are in both are there twice"
+    "it is a different file from the one ingested under this name, or was rewritten: it is "
+    "ingested from its start, so rows that both files have occur twice"
 )
 Beginning = tuple[int, bytes]  # How many bytes a file's beginning has, and their sum.
 
@@ -113,8 +113,8 @@ class Moves:
     def count_as_grown(self, path: str) -> None:
         """Note that a file has the path and all bound bytes of another one, and counts as that."""
         self.notes[path] = (
-            "it was replaced by a file that begins with all that was taken of it, and counts as "
-            "that file: if it is another one, its first rows are missing"
+            "it was replaced by a file that begins with all its ingested bytes, and counts as "
+            "the same file: if it is a different file, its first rows are missing"
         )
 
     def learn(
@@ -164,7 +164,7 @@ class Moves:
             )
             shown = shown_path(moved)
             self.notes[asked.path] = (
-                f"it is {shown!r} under another name, and its rows were ingested before"
+                f"it is {shown!r} under another name, so its rows are already ingested"
             )
             # The former file of the path is found here, so the file now there shares no rows.
             self._shares_none(shown)
@@ -192,10 +192,10 @@ class Moves:
 
     def doubt(self, asked: FileCandidate, before: FileRange, *, is_gone: bool = True) -> None:
         """Note that a file may have the rows of another file that was ingested."""
-        gone = "was taken and is gone" if is_gone else "was taken"
+        gone = "was ingested and no longer exists" if is_gone else "was ingested"
         self.notes[asked.path] = (
-            f"it is taken, though it may be {shown_path(before.path)!r}, which {gone}: then its "
-            "rows are there twice"
+            f"it is ingested, but may be the file {shown_path(before.path)!r}, which {gone}: then "
+            "its rows occur twice"
         )
 
 

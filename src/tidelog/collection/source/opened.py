@@ -48,15 +48,15 @@ class OpenedFile:
     def rewritten(self) -> SourceRewritten:
         """Return the error for a file whose ingested bytes have changed."""
         return SourceRewritten(
-            f"the file {self.path!r} was rewritten after some of it was taken: put it back as it "
-            f"was, or go on without it: {self._skip}"
+            f"the file {self.path!r} was rewritten after some of its rows were ingested: restore "
+            f"it, or continue without it: {self._skip}"
         )
 
     def gone(self) -> GoneError:
         """Return the error for a bound file that no longer exists."""
         return GoneError(
-            f"the file {self.path!r} is gone, though its messages are bound to times: put it back, "
-            f"or go on without it: {self._skip}"
+            f"the file {self.path!r} no longer exists, but a tick needs its rows: restore it, or "
+            f"continue without it: {self._skip}"
         )
 
     @property

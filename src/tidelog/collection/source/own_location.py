@@ -35,8 +35,8 @@ def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
         inner = _inner(within, around)
         if inner is not None and any(matches(pattern, f"{inner}{name}") for name in WRITTEN):
             raise UsageError(
-                "the location is among the source's own files, so the source would read its own "
-                "output: move the location, or name the files with a pattern, such as '*.jsonl'"
+                "the location is in the source's folder, so the source would read its own "
+                "output: move the location, or give the files with a pattern, such as '*.jsonl'"
             )
 
 

@@ -62,5 +62,5 @@ async def read_sample(entry: Entry, store: Store) -> FileSample:
     except CorruptionError as error:
         why = error.sentence
     is_cut = why is not None or inflater.torn or len(text) >= FILE_BYTES_MAX
-    why = None if text else why or "nothing of it is whole"
+    why = None if text else why or "it has no complete part"
     return FileSample(text, is_cut or len(data) < entry.size_bytes, why)

@@ -19,20 +19,23 @@ from tidelog.collection.formats.packed.packed import PACKED_RATIO, Packed, codec
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
 
-SHORTER: Final = "it became shorter while it was read"
-WENT: Final = "it went away before what is new of it was taken"
+SHORTER: Final = "it became shorter during the read"
+WENT: Final = "it disappeared before its new rows were ingested"
 CHANGED: Final = "it is not the file whose first rows were ingested"
-TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
+TORN: Final = (
+    "its last line has no line end yet; 'tidelog ingest --final' ingests the line without one"
+)
 TORN_ARRAY: Final = (
-    "its array is not closed yet; 'tidelog ingest --final' takes what is behind its last comma, too"
+    "its array is not closed yet; 'tidelog ingest --final' also ingests the text after its last "
+    "comma"
 )
 
 
 def array_and_more(end: int) -> str:
     """Return why the text behind the end of an array waits."""
     return (
-        f"its array ends at byte {end:,}, and other text follows, which a file of one array "
-        "cannot have; 'tidelog ingest --final' takes that text as it is"
+        f"its array ends at byte {end:,}, but other text follows, which is not valid in a file of "
+        "one array; 'tidelog ingest --final' ingests that text as it is"
     )
 
 

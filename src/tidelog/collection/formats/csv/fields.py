@@ -18,9 +18,9 @@ from tidelog.collection.formats.places import Bools, Bytes, Int64s, places_of
 
 _NEWLINE: Final = 10
 _RETURN: Final = 13
-OPEN: Final = "a quote is opened and not closed"
-BEHIND: Final = "text stands behind a closing quote"
-RETURN: Final = "a carriage return stands outside of quotes"
+OPEN: Final = "a quote is not closed"
+BEHIND: Final = "text follows a closing quote"
+RETURN: Final = "a carriage return is outside quotes"
 
 
 @dataclass(frozen=True, slots=True)

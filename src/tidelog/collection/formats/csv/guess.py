@@ -63,11 +63,11 @@ def check_csv(options: CsvOptions) -> None:
     for option, mark in (("--delimiter", options.delimiter), ("--quote", options.quote)):
         empty = mark == "" and option == "--quote"
         if mark is not None and not empty and (len(mark) != 1 or not 9 <= ord(mark) < 127):
-            raise UsageError(f"{option} is one ASCII character", given=repr(mark))
+            raise UsageError(f"{option} must be one ASCII character", given=repr(mark))
         if mark in ("\n", "\r"):
-            raise UsageError(f"{option} cannot be a line end", given=repr(mark))
+            raise UsageError(f"{option} must not be a line end", given=repr(mark))
     if (options.delimiter or ",") == (options.quote if options.quote is not None else '"'):
-        raise UsageError("--delimiter and --quote are two characters: change one of them")
+        raise UsageError("--delimiter and --quote must differ: change one of them")
     for option, form in (
         ("--date-format", options.date_format),
         ("--timestamp-format", options.timestamp_format),
@@ -81,12 +81,13 @@ def _check_format(option: str, form: str) -> None:
 
     try:
         if "%" not in form:
-            raise UsageError(f"{option} names no part of a date, such as %Y")
+            raise UsageError(f"{option} has no part of a date, such as %Y")
         cast_values(pa.array(["x"]), pa.date32(), Formats(date=form))
     except (duckdb.Error, UsageError) as error:
         why = str(error).splitlines()[0]
         raise UsageError(
-            f"{option} cannot be read: {why}; write it as strptime does: %d.%m.%Y %H:%M:%S",
+            f"{option} cannot be read: {why}; write a format of strptime, such as %d.%m.%Y "
+            "%H:%M:%S",
             given=repr(form),
         ) from error
 

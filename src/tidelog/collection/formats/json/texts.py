@@ -47,7 +47,7 @@ class FieldTexts:
     def check(self, line: bytes) -> None:
         """Raise an error if a line's fields cannot be read as text."""
         if self.read(line, 1) is None:
-            raise ValueError("the line has no text of json values")
+            raise ValueError("the line has no json values")
 
     def refuses(self, line: bytes) -> bool:
         """Return True if a line is not strict json. `read` may refuse other lines too."""

@@ -80,7 +80,7 @@ class GzipInflater:
         try:
             found = inflate.decompress(self._data, size)
         except zlib.error as error:
-            raise CorruptionError(f"it is no whole gzip: {_said(error)}") from error
+            raise CorruptionError(f"it is not a complete gzip file: {_said(error)}") from error
         self._text_at += len(found)
         self._data = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
         if inflate.eof:
@@ -136,7 +136,7 @@ class ZstdInflater:
             if self._window.at == self._window.limit and self._window.torn:
                 self.torn = True
                 return b""
-            raise CorruptionError(f"it is no whole zstd: {_said(error)}") from error
+            raise CorruptionError(f"it is not a complete zstd file: {_said(error)}") from error
         finally:
             self.raw_at = max(self.raw_at, self._base + self._window.at)
         self._text_at += len(found)
@@ -188,7 +188,7 @@ def frame_end(raw: BinaryIO, at: int, size: int) -> int | None:
         end = at + 8 + int.from_bytes(head[4:8], "little")
         return end if end <= size else None
     if magic != _FRAME:
-        raise CorruptionError("it is no whole zstd: no frame begins where one should")
+        raise CorruptionError("it is not a complete zstd file: a frame is missing")
     told = head[4]
     is_single, is_summed = bool(told >> 5 & 1), bool(told >> 2 & 1)
     at += 5 + (not is_single) + (0, 1, 2, 4)[told & 3] + (int(is_single), 2, 4, 8)[told >> 6]
@@ -201,7 +201,7 @@ def frame_end(raw: BinaryIO, at: int, size: int) -> int | None:
         told = int.from_bytes(block, "little")
         is_last, kind = bool(told & 1), told >> 1 & 3
         if kind == _RESERVED:
-            raise CorruptionError("it is no whole zstd: a block is of no known kind")
+            raise CorruptionError("it is not a complete zstd file: a block has an unknown type")
         at += 3 + (1 if kind == 1 else told >> 3)
     end = at + 4 * is_summed
     return end if end <= size else None

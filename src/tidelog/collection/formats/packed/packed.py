@@ -70,4 +70,4 @@ def decode_packed(data: bytes) -> Packed | None:
     try:
         return msgspec.msgpack.decode(data, type=Packed) if data else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("where a compressed file was read to cannot be read") from error
+        raise CorruptionError("the stored position in a compressed file cannot be read") from error

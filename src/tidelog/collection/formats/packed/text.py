@@ -21,7 +21,7 @@ RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 FREE_TEXT_BYTES: Final = 1024 * 1024 * 1024
 RATIO_MAX: Final = 2_000  # The limit of gzip is 1032, and ordinary text seldom reaches 100.
 TORN_MEMBER: Final = (
-    "it ends in the middle of what was compressed: it is being written, or was cut off"
+    "its compressed data is incomplete: another process is writing it, or it was truncated"
 )
 
 HasEnd = Callable[[bytes], bool]  # Returns True if a record ends in a text, at or after its limit.
@@ -107,11 +107,13 @@ class PackedText:
             record = record + len(piece) if line < 0 else len(piece) - line - 1
             if by_lines and record > RECORD_BYTES_MAX:
                 raise CorruptionError(
-                    f"it is not decompressed: a line of it has over {RECORD_BYTES_MAX >> 20} MiB"
+                    f"it is not decompressed: one of its lines has over {RECORD_BYTES_MAX >> 20} "
+                    "MiB"
                 )
             if end > max(FREE_TEXT_BYTES, inflater.raw_at * RATIO_MAX):
                 raise CorruptionError(
-                    f"it is not decompressed: it holds over {RATIO_MAX:,} times as much as it takes"
+                    f"it is not decompressed: its text is over {RATIO_MAX:,} times as large as "
+                    "the file"
                 )
         whole, text = inflater.member if inflater.torn else (inflater.raw_at, end)
         return Extent(whole, text, inflater.torn)
