@@ -1,7 +1,7 @@
 """Azurite, Azure's emulator, for tests: installed by npm once, in memory, on loopback.
 
-It shows what requests mean, and no more: it loses puts that it has acknowledged when it is killed.
-Only its code is kept from run to run, in the system's folder for temporary files.
+It tests only the meaning of requests: it loses acknowledged puts when it is killed. Later runs use
+its code again, from the system's folder for temporary files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kit.s3_servers import free_ports
 VERSION: Final = "3.35.0"
 CONTAINER: Final = "tide"
 ACCOUNT: Final = "devstoreaccount1"
-# The emulator's own, the same everywhere: it is in its manual, and opens nothing else.
+# The emulator's public key, from its manual. It gives access to no other account.
 KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -38,21 +38,21 @@ _READY_S: Final = 20.0
 
 
 class CannotInstall(Exception):
-    """Azurite cannot be had here; the sentence says why."""
+    """Azurite cannot be installed; the message has the reason."""
 
 
 def installed_azurite() -> Path:
-    """Return Azurite's program, installed by npm unless it was before.
+    """Return Azurite's program; npm installs it the first time.
 
     Raises:
-        CannotInstall: there is no node or npm, or npm fails.
+        CannotInstall: node or npm is missing, or npm fails.
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise CannotInstall("az:// is not tested: node and npm are not there to run Azurite")
     folder = Path(tempfile.gettempdir()) / f"tidelog-azurite-{VERSION}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     program, whole = folder / _PROGRAM, folder / "installed"
-    with (folder / "lock").open("w") as lock:  # Several workers of pytest may come at once.
+    with (folder / "lock").open("w") as lock:  # Workers of pytest may install it at the same time.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not whole.exists():
             _install(folder)
@@ -76,7 +76,7 @@ def _install(folder: Path) -> None:
 
 
 class Azurite:
-    """Azurite in a process of its own, while in ``with``; ``environment`` is how it is found."""
+    """Azurite in a process of its own inside ``with``; clients find it by ``environment``."""
 
     def __init__(self, directory: Path, program: Path) -> None:
         self.port = free_ports(1)[0]
@@ -94,7 +94,7 @@ class Azurite:
                 stdout=log,
                 stderr=log,
                 cwd=self._directory,
-                # One call of the kernel, and no lock: safe beside threads.
+                # One system call without a lock, so it is safe with other threads.
                 preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
             )
         try:
@@ -126,7 +126,7 @@ class Azurite:
         return f"az://{CONTAINER}/{prefix}"
 
     def _make_container(self) -> None:
-        """Make the container, once the server answers."""
+        """Create the container once the server answers."""
         deadline = time.monotonic() + _READY_S
         while True:
             try:
@@ -143,7 +143,7 @@ class Azurite:
             time.sleep(0.05)
 
     def _request(self) -> urllib.request.Request:
-        """Return the request that makes the container, signed as Azure wants it."""
+        """Return the request that creates the container, signed as Azure requires."""
         version = "2021-08-06"
         told = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": version}
         heads = "".join(f"{name}:{value}\n" for name, value in sorted(told.items()))

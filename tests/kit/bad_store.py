@@ -1,7 +1,7 @@
-"""What stateful tests share: a loop of their own, and a store that fails as it is told.
+"""Shared parts of stateful tests: an event loop of their own, and a store with chosen faults.
 
-A request may fail, or its answer be lost; a change may be late, and land long after its sender was
-told that nothing is known of it; or doubled on the way, and be answered as the second of it is.
+A request may fail, or lose its answer. A change may be late: it takes effect long after its sender
+got an unknown outcome. A change may also arrive twice, and get the answer of the second arrival.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAYS = st.sampled_from([WELL, WELL, LATE, DOUBLED])
 
 
 class Unruly:
-    """A store whose changes go the way that ``way`` says; those that are late wait in ``late``."""
+    """A store in which ``way`` chooses the fate of each change; late changes wait in ``late``."""
 
     def __init__(self, store: MemoryStore, *, way: Callable[[], str], late: list[Change]) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class Unruly:
 
 
 async def end_tasks() -> None:
-    """End what is still under way of this loop, as the end of its process would."""
+    """Cancel all other tasks of this loop, as the end of its process would."""
     pending = asyncio.all_tasks() - {asyncio.current_task()}
     for task in pending:
         task.cancel()
@@ -76,10 +76,10 @@ async def end_tasks() -> None:
 
 
 def must_fail(machine: type[RuleBasedStateMachine], *, examples: int = 60) -> None:
-    """Run a machine, which has to find fault; how it would shrink what it found is of no use.
+    """Run a machine that must find a fault, without shrinking it.
 
     Raises:
-        AssertionError: it found none.
+        AssertionError: the machine found no fault.
     """
     some = settings(
         max_examples=examples,
@@ -90,7 +90,7 @@ def must_fail(machine: type[RuleBasedStateMachine], *, examples: int = 60) -> No
     )
     try:
         run_state_machine_as_test(machine, settings=some)
-    except (AssertionError, TidelogError):  # By anything else it has failed itself.
+    except (AssertionError, TidelogError):  # Any other error is a fault of the test.
         return
     raise AssertionError("a broken build passed")
 
@@ -113,17 +113,17 @@ class OnBadStore(RuleBasedStateMachine):
 
     @rule(faults=st.lists(FAULTS, min_size=2, max_size=FAULTS_MAX))
     def weather(self, faults: list[Fault]) -> None:
-        """What becomes of the next requests, of whoever sends them."""
+        """Set the faults of the next requests, whichever handle sends them."""
         self.faults = list(faults)
 
     @rule(ways=st.lists(WAYS, min_size=1, max_size=FAULTS_MAX))
     def detours(self, ways: list[str]) -> None:
-        """What becomes of the next changes, on their way."""
+        """Set the fates of the next changes: normal, late or doubled."""
         self.ways = list(ways)
 
     @rule()
     def what_is_late_arrives(self) -> None:
-        """Whoever sent it knows better by now; at what it was to replace stands something else."""
+        """Late changes arrive; their senders have retried, and other objects are in place."""
         self.arrive_all()
 
     def arrive_all(self) -> None:
@@ -150,7 +150,7 @@ class OnBadStore(RuleBasedStateMachine):
         return self.loop.run_until_complete(done())
 
     def calmly(self, work: Awaitable[Any]) -> Any:
-        """Await while nothing fails; the weather goes on after."""
+        """Await work without faults; the chosen faults apply again afterwards."""
         faults, self.faults = self.faults, []
         ways, self.ways = self.ways, []
         try:
@@ -159,7 +159,7 @@ class OnBadStore(RuleBasedStateMachine):
             self.faults, self.ways = faults, ways
 
     def tried(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Call, and again while the store fails; what repeats must be safe to repeat."""
+        """Call until the store does not fail; the call must be safe to repeat."""
         for _ in range(2 * FAULTS_MAX + 2):
             try:
                 return self.run(call())

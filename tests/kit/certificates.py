@@ -1,4 +1,4 @@
-"""Certificates of an authority that lives for one test."""
+"""Certificates of an authority for one test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROM = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority, and the folder that has its certificate and those that it issues."""
+    """An authority, and the folder with its own certificate and those that it issues."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -24,7 +24,7 @@ class Authority:
 
     @classmethod
     def make(cls, folder: Path, name: str = "authority") -> Authority:
-        """Make an authority, whose certificate is ``NAME.pem``."""
+        """Return a new authority, with its certificate in ``NAME.pem``."""
         made = cls(folder, ec.generate_private_key(ec.SECP256R1()), _named(name))
         made._write(name, made.key, made.name, is_authority=True)
         return made

@@ -14,10 +14,10 @@ MOMENT_S = 0.000_5
 
 
 class SwiftClock(SystemClock):
-    """The machine's clock, but a sleep takes no time: only this clock's own time goes on.
+    """The machine's clock, except that a sleep only advances this clock's own time.
 
-    While a thread is at work, whichever clock sent it there, a sleep takes a moment: a loop that
-    does nothing but look again would else keep the thread from the interpreter.
+    While any thread works, a sleep takes a real moment. Otherwise a loop that polls would keep the
+    interpreter from the thread.
     """
 
     _threads = 0
@@ -44,7 +44,7 @@ class SwiftClock(SystemClock):
 
 
 class StuckClock(SystemClock):
-    """A clock whose wall time stands still, as a coarse one does, and can be set back."""
+    """A clock whose wall time changes only by hand, also backwards."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self.wall_us = now_us
@@ -54,16 +54,16 @@ class StuckClock(SystemClock):
 
 
 class OneThread(SwiftClock):
-    """A clock that does all work where it is asked to, since to change threads takes longer."""
+    """A clock that runs offloaded work at once in the caller's thread, which is faster in tests."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
 
 
 class LateClock(SimClock):
-    """A clock whose offloaded work takes time before and after, and is done in any case.
+    """A clock that delays offloaded work before and after, and always completes it.
 
-    Units: ``delay_us()`` gives microseconds.
+    Units: ``delay_us()`` returns microseconds.
     """
 
     def __init__(self, seed: int, *, delay_us: Callable[[], int]) -> None:
@@ -88,7 +88,7 @@ class LateClock(SimClock):
 
 
 class HandClock(SystemClock):
-    """A clock that stands still until it is put forward by hand."""
+    """A clock that advances only by hand."""
 
     def __init__(self) -> None:
         self._now_us = 1_700_000_000_000_000
@@ -106,12 +106,12 @@ class HandClock(SystemClock):
         await waker
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Do work at once: how far a thread gets meanwhile depends on the machine."""
+        """Do the work at once, because the progress of a thread depends on the machine."""
         return work()
 
     async def pass_us(self, duration_us: int) -> None:
-        """Put it forward, and let whoever slept so long do what they would."""
-        await asyncio.sleep(0)  # Who was begun just now is to sleep from now on.
+        """Advance the clock, and let the tasks run whose sleep has ended."""
+        await asyncio.sleep(0)  # A task that was just created begins its sleep before the advance.
         self._now_us += duration_us
         due = [waker for until, waker in self._sleepers if until <= self._now_us]
         self._sleepers = [one for one in self._sleepers if one[0] > self._now_us]

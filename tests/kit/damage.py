@@ -1,4 +1,4 @@
-"""Damage to logs of either protocol: what scrub says of it, and what reads make of it."""
+"""Damage to logs of both protocols, and the results of scrubs and reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Bytes = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What scrub and a read make of a log; ``rows`` is None where the read ended in an error."""
+    """The results of a scrub and a read of a log; ``rows`` is None if the read raised an error."""
 
     problems: list[Problem]
     unnamed: list[str]
@@ -33,12 +33,12 @@ class Seen:
 
 
 def look(log: Bytes) -> Seen:
-    """Scrub and read a log, as whoever opens it without knowing its protocol does."""
+    """Scrub and read a log without knowledge of its protocol."""
     return asyncio.run(look_at(log))
 
 
 async def look_at(log: Bytes) -> Seen:
-    """See `look`, for who looks a thousand times."""
+    """Do the work of `look` in a running loop, for tests that repeat it often."""
     objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
     store = MemoryStore(objects=objects, puts_count=len(objects))
     try:
@@ -57,7 +57,7 @@ async def _rows(log: Log) -> list[dict[str, Any]] | None:
 
 
 def flip(data: bytes, place: int) -> bytes:
-    """Change one bit."""
+    """Return the data with one bit flipped."""
     changed = bytearray(data)
     changed[place] ^= 1 << (place % 8)
     return bytes(changed)

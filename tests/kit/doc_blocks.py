@@ -22,7 +22,7 @@ _FENCED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _HEREDOC = re.compile(r"<<END\n.*?^END$", re.MULTILINE | re.DOTALL)
-# The tests run in an environment that is installed, and Spark's tests run Spark.
+# The environment of the tests is installed already, and other tests run Spark.
 _ELSEWHERE = re.compile(r"^(pip|make|python3 -m venv) |--engine spark|--master")
 
 

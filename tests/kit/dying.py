@@ -1,4 +1,4 @@
-"""A process that dies at a write, as a store sees it."""
+"""The requests of a process that dies at a write."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidelog.testing.faulty import NO_FAULT, Fault, Request
 
 @dataclass
 class DiesWriting:
-    """Fails the write of that number, and all requests from there on.
+    """The faults of a process that dies at its write ``number``: all later requests fail.
 
-    ``landed`` says whether the write that was under way is there all the same.
+    With ``landed``, that write takes effect, although its answer is lost.
     """
 
     number: int

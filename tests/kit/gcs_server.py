@@ -1,12 +1,13 @@
-"""A server that speaks as much of Google Cloud Storage's XML API as obstore sends. Ours.
+"""A server for tests with the part of Google Cloud Storage's XML API that obstore uses.
 
-It was written after what obstore was seen to send and object_store expects; it is not Google's, and
-proves nothing of Google: how fast it lets an object be replaced, what it does under load, how its
-errors read. What it keeps to: generations that rise, puts on condition of a generation
-(``x-goog-if-generation-match``, 0: there is none), ranges, If-None-Match, listings in pages with
-``start-after`` and tokens of continuation, deletions one by one, where what is missing is a 404
-(obstore sends no batches here), and the metadata server's OAuth tokens, without which nothing is
-answered.
+It follows the requests that obstore sends and the answers that object_store expects. It proves
+nothing about Google's own server: its limits of replacements, its load, or its error texts. It has:
+
+- rising generations, and puts with ``x-goog-if-generation-match`` (0: the object must not exist);
+- ranges, and If-None-Match;
+- listings in pages, with ``start-after`` and continuation tokens;
+- single deletions, with 404 for a missing object (obstore sends no batches here);
+- OAuth tokens of the metadata server, which every request needs.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "tide"
-PAGE_ENTRIES = 7  # So few that every listing of a test has pages.
+PAGE_ENTRIES = 7  # Few, so that each listing of a test has several pages.
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object as it stands: its bytes, and the generation that it was put as."""
+    """An object: its bytes and its generation."""
 
     data: bytes
     generation: int
@@ -42,9 +43,9 @@ class Stored:
 
 @dataclass(slots=True)
 class GcsServer:
-    """The server, while in ``with``; ``environment`` is how a client finds it.
+    """The server, inside ``with``; clients find it by ``environment``.
 
-    ``told`` are the requests that were answered: verb, path and query.
+    ``told`` has the answered requests: verb, path and query.
     """
 
     objects: dict[str, Stored] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class GcsServer:
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"gcs": self})
         self._http = _Listening(("127.0.0.1", 0), handler)
-        # It looks for its end this often, and each test that has a server waits for that.
+        # Each test with a server waits for one such interval at its end.
         serve = self._http.serve_forever
         threading.Thread(target=serve, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
@@ -87,7 +88,7 @@ class GcsServer:
             return self.objects[key]
 
     def page(self, prefix: str, after: str) -> tuple[list[tuple[str, Stored]], bool]:
-        """Return some objects after a key, and whether there are more."""
+        """Return a page of objects after a key, and True if more follow."""
         with self.lock:
             found = sorted(
                 (k, v) for k, v in self.objects.items() if k.startswith(prefix) and k > after
@@ -97,7 +98,7 @@ class GcsServer:
 
 class _Listening(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # Many clients come at once.
+    request_queue_size = 128  # Many clients connect at the same time.
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -151,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, json.dumps(token | {"token_type": "Bearer"}).encode())
 
     def _key(self) -> str | None:
-        """Return the key of a request, "" of the bucket itself; None once it was refused."""
+        """Return the key of a request, "" for the bucket itself; None if it was refused."""
         place = urlsplit(self.path)
         bucket, _, key = place.path.lstrip("/").partition("/")
         self.gcs.told.append((self.command, unquote(key), place.query))

@@ -1,8 +1,7 @@
-"""A small location with all that is stored of keyed logs, made the same each time.
+"""A small location with every stored form of keyed logs, with the same bytes each time.
 
-What lies in tests/golden/keyed_location.zip was made by this, and is never made again: a later
-tidelog reads it. Where a stored form changes before the first release, or comes to be beside
-another:
+This program made tests/golden/keyed_location.zip, which later versions of tidelog must read. Make
+it again only if a stored form changes before the first release, or a new form is added:
 
     python -m kit.golden_keyed tests/golden/keyed_location.zip
 """
@@ -33,18 +32,18 @@ KEYS: Final = (b"", b"a", b"a\x00\xff", b"b")
 
 
 class _Clock(GoldenClock):
-    """One whose ids differ in their first digits, too: those are what some things are called by."""
+    """A clock whose ids differ in their first digits, because some names use only those."""
 
     def unique(self) -> str:
         return 2 * super().unique()[16:]
 
 
 class _Died(Exception):
-    """A process that ended in the middle."""
+    """The end of a killed process."""
 
 
 async def append(log: KeyedLog, *values: bytes) -> None:
-    """Append a record of each key for each value, and wait for it."""
+    """Append a record of each key for each value, and wait until they are durable."""
     for number, value in enumerate(values):
         at_us = MOMENT_US + number
         await log.append([(key, value + key) for key in KEYS], timestamp_us=at_us)

@@ -1,7 +1,7 @@
-"""A small location with everything in it that is stored of shards, made the same each time.
+"""A small location with every stored form of shards, with the same bytes each time.
 
-What lies in tests/golden/location.zip was made by this, and is never made again: a later tidelog
-reads it. Where a stored form changes before the first release, or comes to be beside another:
+This program made tests/golden/location.zip, which later versions of tidelog must read. Make it
+again only if a stored form changes before the first release, or a new form is added:
 
     python -m kit.golden_location tests/golden/location.zip
 """
@@ -38,7 +38,7 @@ EVOLVED: Final = pa.schema({**COLUMNS, "note": pa.string()})
 
 
 class GoldenClock(SystemClock):
-    """A clock that gives the same each time: a second more at each look, and counted ids."""
+    """A deterministic clock: each read advances it by a second, and ids are counted."""
 
     def __init__(self) -> None:
         self._now_us = MOMENT_US
@@ -66,7 +66,7 @@ class GoldenClock(SystemClock):
 
 
 def rows(schema: pa.Schema, *found: tuple[Any, ...]) -> pa.Table:
-    """Return updates, of the columns of a schema, time and diff."""
+    """Return updates with a schema's columns, time and diff."""
     names = [*schema.names, "_time", "_diff"]
     whole = shard_schema(schema, key=["k"]).updates
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in found], whole)
@@ -139,7 +139,7 @@ async def _make_collection(location: Location) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Put all files of a folder into an archive, each of one time."""
+    """Put all files of a folder into an archive, with one modification time for all."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and ".tidelog" not in path.parts:
@@ -148,7 +148,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def write(archive: Path, make: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
-    """Make a location, and put it into an archive."""
+    """Make a location, and write it to an archive."""
     folder = Path(tempfile.mkdtemp(prefix="tidelog-golden-"))
     try:
         asyncio.run(make(folder))
@@ -158,7 +158,7 @@ def write(archive: Path, make: Callable[[Path], Coroutine[Any, Any, None]]) -> N
 
 
 def stored_in(folder: Path) -> dict[str, bytes]:
-    """Return what a location's objects are, by key."""
+    """Return the bytes of a location's objects by key."""
     files = (path for path in folder.rglob("*") if path.is_file() and ".tidelog" not in path.parts)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
@@ -166,14 +166,17 @@ def stored_in(folder: Path) -> dict[str, bytes]:
 async def check_stored_as_then(
     folder: Path, archive: Path, make: Callable[[Path], Coroutine[Any, Any, None]]
 ) -> None:
-    """Make a location, and demand that it is what is in an archive, byte for byte."""
+    """Check that a new location has the keys of an archive, and the same bytes.
+
+    If a library of another version writes other Parquet, only the keys are compared.
+    """
     await make(folder)
     with zipfile.ZipFile(archive) as packed:
         then = {name: packed.read(name) for name in packed.namelist()}
     now = stored_in(folder)
     assert sorted(set(now) - set(then)) == []
     assert sorted(set(then) - set(now)) == []
-    # A library of another version writes other Parquet, whose checksum is in the states, too.
+    # The states contain checksums of the Parquet files, so they would differ as well.
     parts = [name for name in now if name.endswith(".parquet")]
     if all(now[name] == then[name] for name in parts):
         assert [name for name in now if now[name] != then[name]] == []

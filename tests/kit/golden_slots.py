@@ -1,7 +1,7 @@
-"""Slot objects as they were written once, to hold what is read and written now against.
+"""Slot objects of an earlier version, for comparison with those of the present version.
 
-What lies in tests/golden/slots was made by this, and is never made again: a later tidelog has to
-read it as it is. From the root of the repository:
+This program made tests/golden/slots, which later versions of tidelog must read unchanged. From the
+root of the repository:
 
     python -m kit.golden_slots tests/golden/slots
 """
@@ -59,7 +59,7 @@ def encoded(name: str) -> tuple[DataLink, bytes]:
 
 
 def main(folder: Path) -> None:
-    """Write all that are not there."""
+    """Write the objects that do not exist yet."""
     for name in KEYS:
         path = folder / f"{name}.parquet"
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Logs that Chroma's own wal3 wrote, and what its own reader saw in them."""
+"""Logs that Chroma's own wal3 wrote, and the results of its own reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
 def expected(name: str) -> Any:
-    """Return what Chroma's reader saw."""
+    """Return the results of Chroma's reader for a log."""
     return json.loads((FOLDER / f"{name}.expected.json").read_text())
 
 

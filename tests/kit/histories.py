@@ -1,7 +1,7 @@
-"""Histories of slot logs: what processes leave that die, sleep, come late, collect by halves.
+"""Histories of slot logs, with processes that die, are suspended, or collect only in part.
 
-Each step is done by the project's own code over a store in which a process can be held up or killed
-at its puts; what a dead process had sent may still land later.
+The project's own code runs each step over a store that can suspend or kill a process at its puts.
+Puts of a dead process may still arrive later.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tidelog.wal.slot_protocol.shape import Shape
 T = TypeVar("T")
 ALL = Keep(share_max=1)
 NAME = "x"
-TURNS_MAX = 400  # Of the loop, until whoever can go on has come to where he cannot.
+TURNS_MAX = 400  # Turns of the loop that suffice for each task to reach its next wait.
 
 
 class InlineClock(SwiftClock):
-    """A clock that waits for nothing, works where it is asked to, and gives the same ids again."""
+    """A deterministic clock that never waits, and runs offloaded work in the caller's thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,9 +55,10 @@ class InlineClock(SwiftClock):
 
 @dataclass(slots=True)
 class Link:
-    """A process's way to the store. Of its puts of a ``kind`` those in ``holes`` do not arrive.
+    """A process's connection to the store, which loses some of its puts of one ``kind``.
 
-    What did not arrive is kept in ``late``. While ``gate`` is closed, no such put goes out.
+    ``holes`` has the numbers of the lost puts, which wait in ``late``. While ``gate`` is closed, no
+    put of that kind is sent.
     """
 
     store: Store
@@ -65,7 +66,7 @@ class Link:
     kind: type[DataLink | FenceLink]
     holes: frozenset[int] = frozenset()
     gate: asyncio.Event | None = None
-    doomed: Callable[[str], bool] | None = None  # Which keys a broken off deletion gets to.
+    doomed: Callable[[str], bool] | None = None  # The keys of an aborted deletion.
     puts: int = 0
 
     @property
@@ -106,7 +107,7 @@ class Link:
 
 @dataclass(slots=True)
 class History:
-    """A log, and all who have come by."""
+    """A log, and the processes that have used it."""
 
     store: MemoryStore = field(default_factory=MemoryStore)
     late: list[tuple[str, bytes]] = field(default_factory=list)
@@ -123,17 +124,17 @@ class History:
         return Logs(store=store or self.store, clock=self.clock, writer="me")
 
     async def begin(self) -> None:
-        """Make the log."""
+        """Create the log."""
         await self.logs().create(NAME)
 
     async def write(self, count: int, *, alpha: int = 4, lanes: int = 1) -> None:
-        """Have a new writer append batches, each of one or two records, and close."""
+        """Let a new writer append batches of one or two records each, and close."""
         async with await self._open(self.store, alpha=alpha, lanes=lanes) as log:
             for _ in range(count):
                 await log.append(self._bodies())
 
     async def go_on(self, count: int) -> None:
-        """Have one writer append, who stays; if he was fenced, another comes in his place."""
+        """Let the writer of the last call append; a new writer replaces it if it is fenced."""
         for _ in range(count):
             self.writer = self.writer or await self._open(self.store)
             try:
@@ -142,7 +143,7 @@ class History:
                 self.writer = None
 
     async def die_writing(self, landed: Sequence[bool], *, alpha: int = 4) -> None:
-        """Have a new writer send batches at once, of which some land, and die."""
+        """Let a new writer send batches concurrently and die; only some of them arrive."""
         holes = frozenset(n for n, lands in enumerate(landed) if not lands)
         link = Link(self.store, self.late, DataLink, holes=holes)
         log = await self._open(link, alpha=alpha)
@@ -157,14 +158,14 @@ class History:
         await killed(live(), partial(link.has_sent, count))
 
     async def die_opening(self, landed: Sequence[bool]) -> None:
-        """Have an opener send fences, of which some land, and die."""
+        """Let an opener send fences and die; only some of them arrive."""
         holes = frozenset(n for n in range(64) if not landed[n % len(landed)])
         link = Link(self.store, self.late, FenceLink, holes=holes)
         log = await self._open(link)
         await killed(log.append(self._bodies()), lambda: False)
 
     async def sleep_opening(self) -> None:
-        """Have an opener come to where he would send fences, and sleep there."""
+        """Let an opener run up to its first fence, and suspend it there."""
         gate = asyncio.Event()
         link = Link(self.store, self.late, FenceLink, gate=gate)
         log = await self._open(link)
@@ -178,33 +179,33 @@ class History:
         self.sleepers.append((gate, task))
 
     async def wake(self) -> None:
-        """Have the first sleeper go on to his end."""
+        """Resume the opener that was suspended first, and wait for its end."""
         if self.sleepers:
             gate, task = self.sleepers.pop(0)
             gate.set()
             await task
 
     async def bury(self) -> None:
-        """Kill all who sleep."""
+        """Kill all suspended openers."""
         self.sleepers.clear()
         await kill(asyncio.all_tasks() - {asyncio.current_task()})
 
     async def land(self, number: int) -> None:
-        """Have something arrive that a process had sent which is dead by now."""
+        """Let one lost put of a dead process arrive."""
         if self.late:
             key, data = self.late.pop(number % len(self.late))
             with suppress(ObjectExists):
                 await self.store.put(key, data, if_absent=True)
 
     async def pin(self, name: str, share: float) -> None:
-        """Pin what lies about a place of the log."""
+        """Pin up to three records at a share of the log's length."""
         log = await self.logs().open(NAME)
         bounds = await log.bounds()
         start = bounds.oldest + int(share * (bounds.next - bounds.oldest))
         await survive(log.create_pin(name, start=start, limit=min(start + 3, bounds.next)))
 
     async def release(self, name: str) -> None:
-        """Let go of a pin."""
+        """Release a pin."""
         await survive((await self.logs().open(NAME)).release_pin(name))
 
     async def fork(self, name: str) -> None:
@@ -212,7 +213,7 @@ class History:
         await survive(self.logs().fork(NAME, name))
 
     async def collect(self, share: float, *, cut: int | None = None) -> None:
-        """Collect up to a place of the log; with ``cut`` die in the midst of the deletion."""
+        """Collect up to a share of the log; with ``cut``, die during the deletion."""
         log = await self.logs().open(NAME)
         bounds = await log.bounds()
         position = bounds.oldest + int(share * (bounds.next - bounds.oldest))
@@ -228,7 +229,7 @@ class History:
         await killed(survive(collector.collect(keep=ALL, grace_us=0)), lambda: False)
 
     async def sweep(self) -> None:
-        """Delete what nothing names."""
+        """Delete the objects that no manifest names."""
         await survive((await self.logs().open(NAME)).sweep(grace_us=0))
 
     async def _open(self, store: Store, *, alpha: int = 4, lanes: int = 1) -> Log:
@@ -250,7 +251,7 @@ def _inside(key: str) -> str:
 
 
 async def turns(is_there: Callable[[], bool]) -> None:
-    """Let everybody go on until something is so, or nobody can."""
+    """Let all tasks run until a condition holds, or all of them wait."""
     for _ in range(TURNS_MAX):
         if is_there():
             return
@@ -258,7 +259,7 @@ async def turns(is_there: Callable[[], bool]) -> None:
 
 
 async def killed(work: Coroutine[Any, Any, object], is_time: Callable[[], bool]) -> None:
-    """Do work in a process that is killed: when it is time, or when it gets no further."""
+    """Do work in a process that is killed at a condition, or once it makes no progress."""
     before = asyncio.all_tasks()
     task = asyncio.create_task(work)
     await turns(lambda: task.done() or is_time())
@@ -267,7 +268,7 @@ async def killed(work: Coroutine[Any, Any, object], is_time: Callable[[], bool])
 
 
 async def kill(tasks: Collection[asyncio.Task[Any] | None]) -> None:
-    """End tasks, at once and with all that they wait for."""
+    """Cancel tasks, and wait for their end."""
     found = [task for task in tasks if task is not None]
     for task in found:
         task.cancel()
@@ -275,6 +276,6 @@ async def kill(tasks: Collection[asyncio.Task[Any] | None]) -> None:
 
 
 async def survive(work: Awaitable[object]) -> None:
-    """Do what may be refused."""
+    """Do work that may raise a TidelogError."""
     with suppress(TidelogError):
         await work

@@ -1,4 +1,4 @@
-"""Tests of row hashes run twice: as numpy computes them, and as compiled functions do."""
+"""Tests of row hashes run twice: with numpy, and with compiled functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES = {"numpy": rowhash_xxh3, "compiled": rowhash_compiled}
 
 @pytest.fixture(scope="module", params=MODULES, autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have hashes computed by one of the two, whatever was hashed before."""
+    """Select one of the two, also in a process that has hashed much or little before."""
     chosen = rowhash_kernels._Chosen
     with (
         patch.object(chosen, "kernels", MODULES[request.param]),

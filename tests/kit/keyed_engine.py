@@ -1,4 +1,4 @@
-"""Keyed logs of the engine in memory, and each step of a game played on them and on the oracle."""
+"""Keyed logs of the engine in memory, and random steps on them and on the oracle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAST = Batching(interval_us=0)
 
 @contextmanager
 def small_keyed() -> Iterator[None]:
-    """Have all that is done to many records be done to few."""
+    """Reduce the engine's limits, so that few records reach each of them."""
     with ExitStack() as stack:
         for module, name, value in (
             (plan, "LOOSE_MAX", 4),
@@ -57,7 +57,7 @@ def keyed_logs(store: Store | None = None) -> KeyedLogs:
 
 @dataclass
 class KeyedGame:
-    """Steps on the engine, and on the oracle; the two must always show the same."""
+    """Random steps on the engine and on the oracle, whose contents must always be equal."""
 
     logs: KeyedLogs
     dice: random.Random
@@ -74,7 +74,7 @@ class KeyedGame:
         self.handles["log"] = await self.logs.open("log", batching=FAST)
 
     async def step(self) -> None:
-        """Do one thing, drawn."""
+        """Do one random step."""
         names = ("append",) * 8 + (
             "compact", "compact", "seal", "retire", "collect", "checkpoint", "drop_checkpoint",
             "reopen", "take_over", "fork", "read_elsewhere",
@@ -107,7 +107,7 @@ class KeyedGame:
             first = await call(records, durable=durable, timestamp_us=self.time_us)
         history.place(records, self.time_us, first)
         if not durable:
-            await self.check(name, log)  # Read from memory, whether it is durable or not.
+            await self.check(name, log)  # These records are still in memory.
             assert await log.flush() == history.next
         history.make_durable()
         assert await log.durable_sequence() == history.next
@@ -153,7 +153,7 @@ class KeyedGame:
         self.handles[name] = await self.logs.open(name, batching=FAST)
 
     async def _take_over(self, name: str) -> None:
-        """Another process writes: the one before may read, and writes no more."""
+        """Another process writes: the previous writer can still read, and its appends fail."""
         old, history = self.handles[name], self.histories[name]
         self.handles[name] = await self.logs.open(name, batching=FAST)
         await self._append(name)
@@ -187,7 +187,7 @@ class KeyedGame:
                 await reader.close()
 
     async def check(self, name: str, log: KeyedReads) -> None:
-        """Demand that a handle shows what the oracle has."""
+        """Check that a handle shows the contents of the oracle."""
         await self._check(self.histories[name], log)
 
     async def _check(self, history: KeyedHistory, log: KeyedReads) -> None:
@@ -219,7 +219,7 @@ class KeyedGame:
     async def _check_pages(
         self, log: KeyedReads, key: bytes, start: int, limit: int | None, expected: list[Row]
     ) -> None:
-        """Go on from each ``next_sequence``: each record comes once."""
+        """Scan by pages from each ``next_sequence``: each record comes once."""
         rows, found, at = self.dice.choice((1, 2, 4)), [], start
         while True:
             page = log.scan(key, at, limit, rows=rows)
@@ -290,7 +290,7 @@ Row = tuple[bytes, int, int, bytes]
 
 
 async def rows_of(scan: KeyedScan) -> list[Row]:
-    """Return all that a scan gives."""
+    """Return all rows of a scan."""
     return [
         (row["key"], row["sequence"], row["timestamp_us"], row["value"])
         async for table in scan

@@ -1,7 +1,7 @@
-"""What a keyed log has stored, as a list of records: the oracle of all that reads and writes it.
+"""The contents of a keyed log as a list of records: the oracle for its readers and writers.
 
-Plain Python that knows nothing of the engine: no runs, no slots, no objects. Sequences may have
-gaps, so that a test can tell the oracle which ones the engine gave (`KeyedHistory.place`).
+It is plain Python without the engine's runs, slots and objects. Sequences may have gaps, so a test
+passes the engine's sequences to the oracle (`KeyedHistory.place`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.keyed.values import CheckpointInfo, Retention, Sealing
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecord:
-    """A record as it is read."""
+    """A record, with the fields that a scan returns."""
 
     key: bytes
     sequence: int
@@ -31,7 +31,7 @@ class KeyedRecord:
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A segment that has ended: its id, where it begins and ends, and when it was sealed."""
+    """A sealed segment: its id, its range of sequences, and the time of its seal."""
 
     id: int
     start: int
@@ -41,10 +41,10 @@ class SealedSegment:
 
 @dataclass
 class KeyedHistory:
-    """All records that were ordered, by key; what of them is durable, sealed, retired.
+    """All ordered records by key, and the limits of durable, compacted, sealed and retired ones.
 
-    ``next`` is the sequence to come; below ``durable``, ``compacted`` and from ``oldest`` on, what
-    the words say. ``epoch`` is the turn of the handle that wrote last.
+    ``next`` is the next sequence. Records below ``durable`` are durable, those below ``compacted``
+    are compacted, and those below ``oldest`` are retired. ``epoch`` counts the writing handles.
     """
 
     sealing: Sealing = field(default_factory=Sealing)
@@ -65,7 +65,7 @@ class KeyedHistory:
     def place(
         self, records: Sequence[tuple[bytes, bytes]], timestamp_us: int, first: int | None = None
     ) -> int:
-        """Order records, at the sequences from ``first`` on; return the first of them."""
+        """Add records at the sequences from ``first`` on; return the first sequence."""
         start = self.next if first is None else first
         assert start >= self.next, "a sequence is given twice"
         for sequence, (key, value) in enumerate(records, start=start):
@@ -75,7 +75,7 @@ class KeyedHistory:
         return start
 
     def make_durable(self) -> None:
-        """Keep all that was ordered, whatever happens."""
+        """Make all ordered records durable."""
         if self.durable < self.next:
             self.durable = self.next
             for tell in list(self.told):
@@ -83,7 +83,7 @@ class KeyedHistory:
             self.wake()
 
     def crash(self) -> int:
-        """Lose what was not durable, as when a process dies; return how many records that was."""
+        """Drop the records that are not durable, as a killed process does; return their number."""
         lost = self.records(self.durable, self.next)
         for key in {record.key for record in lost}:
             self.by_key[key] = [one for one in self.by_key[key] if one.sequence < self.durable]
@@ -92,14 +92,14 @@ class KeyedHistory:
         return len(lost)
 
     def wake(self) -> None:
-        """Let those look who wait for something new."""
+        """Wake the tasks that wait for a change."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def records(
         self, start: int, limit: int, wanted: Callable[[bytes], bool] = lambda _: True
     ) -> list[KeyedRecord]:
-        """Return the records of some keys and of a range of sequences, in order of sequences."""
+        """Return the records of the wanted keys in a range of sequences, in their order."""
         start = max(start, self.oldest)
         found = [
             one
@@ -111,7 +111,7 @@ class KeyedHistory:
         return sorted(found, key=lambda one: one.sequence)
 
     def check_start(self, start: int, oldest: int) -> None:
-        """Refuse to read from where records were retired; 0 is the oldest that is left."""
+        """Refuse a start at retired records; 0 means the oldest record left."""
         if 0 < start < oldest:
             raise SequenceRetired(
                 "the first of these records were retired: start at the oldest sequence, or at 0",
@@ -128,7 +128,7 @@ class KeyedHistory:
         return self.sealed[-1].id + 1 if self.sealed else self.first_segment
 
     def seal(self, now_us: int) -> SealedSegment | None:
-        """End the active segment; None if it is empty."""
+        """Seal the active segment and return it; None if it is empty."""
         if not self.records(self.active_start, self.next):
             return None
         made = SealedSegment(self.active_id, self.active_start, self.next, now_us)
@@ -136,7 +136,7 @@ class KeyedHistory:
         return made
 
     def seal_if_due(self, now_us: int) -> None:
-        """End the active segment if it is as large, or as old, as one may become."""
+        """Seal the active segment if it has reached its size or age limit."""
         active = self.records(self.active_start, self.next)
         if not active:
             return
@@ -147,7 +147,7 @@ class KeyedHistory:
             self.seal(now_us)
 
     def compact(self) -> int:
-        """Call all that is durable compacted; return how many segments had any of it."""
+        """Mark all durable records as compacted; return the number of segments affected."""
         starts = [one.start for one in self.sealed] + [self.active_start]
         limits = [one.limit for one in self.sealed] + [self.next]
         touched = sum(
@@ -158,7 +158,7 @@ class KeyedHistory:
         return touched
 
     def retire(self, retention: Retention, now_us: int) -> int:
-        """Let go of the oldest sealed segments that are not kept; return how many went."""
+        """Retire the oldest sealed segments that exceed the retention; return their number."""
         going = 0
         while going < len(self.sealed) and self._goes(going, retention, now_us):
             going += 1
@@ -172,10 +172,10 @@ class KeyedHistory:
         return going
 
     def _goes(self, number: int, retention: Retention, now_us: int) -> bool:
-        """Say whether a sealed segment goes, by any of the settings."""
+        """Return True if any setting of the retention retires a sealed segment."""
         segment = self.sealed[number]
         after = self.records(segment.limit, self.next)
-        following = len(self.sealed) - number  # The active one is one of them.
+        following = len(self.sealed) - number  # Including the active segment.
         by_age = (
             retention.age_us is not None
             and bool(after)
@@ -186,7 +186,7 @@ class KeyedHistory:
         return by_age or by_bytes or by_number
 
     def checkpoint(self, name: str, now_us: int) -> CheckpointInfo:
-        """Name what is readable."""
+        """Create a checkpoint of the readable records."""
         if name in self.checkpoints:
             raise NameTaken(
                 f"a checkpoint named {name!r} already exists: drop it, or choose another name"
@@ -201,19 +201,19 @@ class KeyedHistory:
         return made
 
     def kept_at(self, name: str) -> KeyedHistory:
-        """Return all as it was when a checkpoint was made."""
+        """Return the contents at a checkpoint."""
         if name not in self.checkpoints:
             raise NoSuchCheckpoint(f"no checkpoint named {name!r}: list the checkpoints")
         return self.kept[name]
 
     def drop_checkpoint(self, name: str) -> None:
-        """Forget a name."""
+        """Remove a checkpoint."""
         if name not in self.checkpoints:
             raise NoSuchCheckpoint(f"no checkpoint named {name!r}: list the checkpoints")
         del self.checkpoints[name], self.kept[name]
 
     def fork(self) -> KeyedHistory:
-        """Return a log that begins with what is durable, and goes its own way."""
+        """Return an independent log that begins with the durable records."""
         made = KeyedHistory(
             sealing=self.sealing,
             retention=self.retention,

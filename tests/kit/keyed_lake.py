@@ -1,4 +1,4 @@
-"""Keyed logs in a location on disk, for tests of what other processes read and write of them."""
+"""Keyed logs in a location on disk, for tests with other processes that read and write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = tuple[bytes, int, int, bytes]
 
 
 def records_of(first: int, count: int) -> list[tuple[bytes, bytes]]:
-    """Return records of 13 keys, some of them awkward, whose values tell them apart."""
+    """Return records with 13 keys, some with special bytes, and with distinct values."""
     keys = [b"", b"\x00", b"\xff", b"\xff\xff", *(f"k{n}".encode() for n in range(9))]
     return [
         (keys[(7 * n + n // 29) % 13], f"value {n}".encode()) for n in range(first, first + count)
@@ -21,7 +21,7 @@ def records_of(first: int, count: int) -> list[tuple[bytes, bytes]]:
 
 
 def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> None:
-    """Make a keyed log of some runs, and of some fragments that are loose, of 200 records each."""
+    """Make a keyed log with compacted and loose batches of 200 records each."""
     with tidelog.connect(str(lake), create=True) as location:
         log = location.create_keyed(name)
         for n in range(compacted):
@@ -34,7 +34,7 @@ def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> 
 
 
 def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None:
-    """Append batches of 200 records; nothing is compacted."""
+    """Append batches of 200 records, without compaction."""
     with tidelog.connect(str(lake)) as location:
         log = location.keyed(name, upkeep=False)
         for n in range(batches):
@@ -43,7 +43,7 @@ def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None
 
 
 def on_keyed(lake: Path, name: str, work: Any) -> Any:
-    """Return what a function of a log's handle returns."""
+    """Open a log, and return the result of a function of its handle."""
     with tidelog.connect(str(lake)) as location:
         log = location.keyed(name, upkeep=False)
         try:
@@ -53,7 +53,7 @@ def on_keyed(lake: Path, name: str, work: Any) -> Any:
 
 
 def compact_and_collect(lake: Path, name: str) -> None:
-    """Have all be in runs, and erase all that is needed no more, at once."""
+    """Compact all records into runs, and delete all unneeded objects at once."""
 
     def work(log: Any) -> None:
         log.compact(everything=True)
@@ -71,6 +71,6 @@ def rows_in(table: pa.Table) -> list[Row]:
 
 
 def keyed_rows(lake: Path, name: str, prefix: bytes = b"", start: int = 0) -> list[Row]:
-    """Return what a reader in this process gives."""
+    """Return the rows of a reader in this process."""
     with tidelog.connect(str(lake)) as location, location.keyed_reader(name) as reader:
         return rows_in(reader.scan_prefix(prefix, start).to_arrow())

@@ -1,7 +1,7 @@
-"""A keyed log in memory, behind the same faces as the engine's; see `kit.keyed_history`.
+"""A keyed log in memory, with the same interface as the engine; see `kit.keyed_history`.
 
-Strict where the port is: what the port leaves open (in which order the records of different keys
-come, how large a page is) it does in one way, of which tests must not make much.
+The port leaves the order of records with different keys, and the size of a page, to the
+implementation. This model has one fixed choice, and tests must not depend on it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ VALUE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass
 class Weather:
-    """What may go wrong with appends: no room, or an error before or after the records landed."""
+    """The faults of appends: a full log, or an error before or after the records are stored."""
 
     is_full: bool = False
     errors: list[tuple[Exception, bool]] = field(default_factory=list)
 
 
 class ModelReads(KeyedReads):
-    """A handle that reads; it shows what was durable when it was refreshed last."""
+    """A handle that reads; it shows the records that were durable at its last refresh."""
 
     def __init__(self, name: str, history: KeyedHistory, clock: Clock | None = None) -> None:
         self.name = name
@@ -70,11 +70,11 @@ class ModelReads(KeyedReads):
 
     @property
     def frontier(self) -> int:
-        """Return the sequence below which this handle shows what there is."""
+        """Return the sequence before which this handle shows all records."""
         return self._next
 
     def at_checkpoint(self, name: str) -> ModelReads:
-        """Return a handle that shows what was readable when a checkpoint was made."""
+        """Return a handle that shows the contents at a checkpoint."""
         return ModelReads(self.name, self.history.kept_at(name), self.clock)
 
     def scan(
@@ -183,7 +183,7 @@ class ModelReads(KeyedReads):
         if last is not None and last < first:
             raise UsageError("the range of segments is reversed", first=first, last=last)
         windows = [(one.id, one.start, one.limit) for one in self._segments()]
-        if not windows or windows[-1][2] is not None:  # The active one is there, be it empty.
+        if not windows or windows[-1][2] is not None:  # The active one, maybe empty.
             windows.append((self.history.active_id, self.history.active_start, None))
         found = [one for one in windows if first <= one[0] and (last is None or one[0] < last)]
         if not found:
@@ -205,7 +205,7 @@ class ModelReads(KeyedReads):
         history = self.history
         sealed = [one for one in history.sealed if one.limit <= self.frontier]
         active = SealedSegment(history.active_id, history.active_start, history.next, 0)
-        if sealed != history.sealed:  # Others have sealed what this handle does not know of yet.
+        if sealed != history.sealed:  # Another handle has sealed a segment since the refresh.
             active = next(one for one in history.sealed if one not in sealed)
         has_active = bool(history.records(active.start, self.frontier))
         return [*map(self._segment, sealed), *([self._segment(active, True)] if has_active else [])]
@@ -278,7 +278,7 @@ class ModelReads(KeyedReads):
 
 
 class MemoryKeyed(ModelReads, KeyedWrites):
-    """A handle that writes, too: the one that was opened last may append."""
+    """A handle that also writes: only the handle opened last may append."""
 
     def __init__(
         self,
@@ -416,7 +416,7 @@ class MemoryKeyed(ModelReads, KeyedWrites):
 
 
 class MemoryLake:
-    """Keyed logs by name, with the methods that a location has for them."""
+    """Keyed logs by name, with a location's methods for them."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -497,5 +497,5 @@ def _is_listed(prefix: bytes, after: bytes | None, key: bytes) -> bool:
 
 
 def table_of(records: Sequence[KeyedRecord]) -> list[tuple[bytes, int, int, bytes]]:
-    """Return records as plain tuples, as tests compare them."""
+    """Return records as plain tuples, for comparisons."""
     return [(one.key, one.sequence, one.timestamp_us, one.value) for one in records]

@@ -1,4 +1,4 @@
-"""Parts in a store that remembers what it is asked, and a plain oracle of what is in them."""
+"""Parts in a store that records its requests, and a plain oracle of their contents."""
 
 from __future__ import annotations
 

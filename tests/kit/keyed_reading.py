@@ -1,4 +1,4 @@
-"""How the model of keyed logs reads: a page of records, or of keys, at a time."""
+"""The reads of the model of keyed logs: pages of records, and pages of keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Wanted = Callable[[bytes], bool]
 
 
 class Shown(Protocol):
-    """What a handle of the model shows."""
+    """The view of a handle of the model."""
 
     history: KeyedHistory
     page_rows: int
@@ -28,7 +28,7 @@ class Shown(Protocol):
 
 
 class ModelScan(KeyedScan):
-    """Records that are wanted, of ``[start, limit)``; ``is_endless``: and those to come."""
+    """The wanted records of ``[start, limit)``; with ``is_endless``, also later records."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ModelScan(KeyedScan):
 async def pages_of_keys(
     shown: Shown, wanted: Wanted, *, start: int, limit: int | None
 ) -> AsyncGenerator[pa.Table, None]:
-    """Yield keys and what they have, in order, a page at a time."""
+    """Yield keys and their figures in key order, a page at a time."""
     upper = shown.frontier if limit is None else min(limit, shown.frontier)
     found: dict[bytes, list[int]] = {}
     for record in shown.history.records(start, upper, wanted):
@@ -115,7 +115,7 @@ async def pages_of_keys(
 
 
 def records_of(records: Sequence[KeyedRecord]) -> pa.Table:
-    """Return records as a keyed log's tables have them."""
+    """Return records as a table with the columns of a keyed log."""
     columns = {
         "key": [one.key for one in records],
         "sequence": [one.sequence for one in records],

@@ -1,4 +1,4 @@
-"""Commands of the command line on locations in memory, each killed at one request of a store."""
+"""Commands on locations in memory, each killed at one request to a store."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Mortal:
         return e_tag
 
     async def delete(self, keys: Sequence[str]) -> None:
-        for key in keys:  # A process may die when some of them are gone.
+        for key in keys:  # A process may die after some of the deletions.
             await self._begin(writes=True)
             await self.inner.delete([key])
             await self._die(landed=True)
@@ -155,6 +155,6 @@ class World:
             yield
 
     def keys(self) -> Counter[str]:
-        """Return the keys of the location, ids and numbers left out."""
+        """Return the keys of the location, without ids and numbers."""
         keys = (key for key in self.objects.objects if key.startswith("lake/"))
         return Counter(re.sub(r"[0-9a-f]{8,}", "#", key) for key in keys)

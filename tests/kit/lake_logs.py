@@ -1,6 +1,6 @@
-"""Logs of both protocols in a location on disk, for tests of what other processes read of them.
+"""Logs of both protocols in a location on disk, for tests with other processes that read them.
 
-Nothing is rolled up or collected but by `roll_up` and `collect`: it is known what lies where.
+Only `roll_up` and `collect` roll up or collect a log, so a test knows the place of each record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def store_of(lake: Path, name: str) -> LocalStore:
 
 
 def make(lake: Path, name: str, protocol: str) -> None:
-    """Make a log, and the location if there is none."""
+    """Make a log, and the location if it does not exist."""
 
     async def work() -> None:
         location = await open_location(str(lake), create=True)
@@ -57,12 +57,12 @@ def make(lake: Path, name: str, protocol: str) -> None:
 def append(
     lake: Path, name: str, batches: Sequence[Sequence[bytes]], *, rollover: Rollover = SMALL
 ) -> None:
-    """Append batches, each of which becomes an object; of a slot log, in an epoch of its own."""
+    """Append batches, each as one object; a slot log gets one epoch for this call."""
     shape = Shape(rollup_slots=NEVER, rollup_interval_us=NEVER, rollover=rollover)
 
     async def work() -> None:
         location = await open_location(str(lake))
-        # It is not closed, as if it was killed: a close would roll up.
+        # The log is not closed, because a close would roll up.
         log = await location.log(name, shape=shape, batching=Batching(interval_us=0))
         for batch in batches:
             await log.append(batch)
@@ -71,12 +71,12 @@ def append(
 
 
 def batches_of(count: int, *, of: int = 10, first: int = 0) -> list[list[bytes]]:
-    """Return batches whose bodies all differ."""
+    """Return batches with distinct bodies."""
     return [[b"%d.%d" % (first + n, k) * (1 + k % 3) for k in range(of)] for n in range(count)]
 
 
 def roll_up(lake: Path, name: str, *, rollover: Rollover = SMALL) -> None:
-    """Bring all that a slot log holds into its manifest."""
+    """Roll up all slots of a slot log into its manifest."""
 
     async def work() -> None:
         store = store_of(lake, name)
@@ -90,7 +90,7 @@ def roll_up(lake: Path, name: str, *, rollover: Rollover = SMALL) -> None:
 
 
 def collect(lake: Path, name: str, count: int) -> int:
-    """Collect the first fragments that the manifest itself names; return the oldest left."""
+    """Collect the first fragments of the manifest itself; return the oldest position left."""
 
     async def work() -> int:
         store = store_of(lake, name)
@@ -113,7 +113,7 @@ def collect(lake: Path, name: str, count: int) -> int:
 
 
 def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> pa.Table:
-    """Return what a plain scan gives."""
+    """Return the records of a plain scan."""
 
     async def work(log: Log) -> pa.Table:
         tables = [table async for table in log.scan(start, limit=limit)]
@@ -123,12 +123,12 @@ def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> 
 
 
 def scrubbed(lake: Path, name: str) -> Scrubbed:
-    """Return what a plain scrub finds."""
+    """Return the result of a plain scrub."""
     return on_log(lake, name, lambda log: log.scrub())
 
 
 def on_log(lake: Path, name: str, work: Callable[[Log], Awaitable[T]]) -> T:
-    """Do work with a log that was opened for it."""
+    """Open a log, do work with it, and return the result."""
 
     async def whole() -> T:
         location = await open_location(str(lake))

@@ -1,7 +1,7 @@
-"""Stores that break a promise: what `tidelog.store.probe` must refuse.
+"""Stores that break a promise, which `tidelog.store.probe` must refuse.
 
-`LyingServer` is a real S3 server on loopback, made of a dict, that takes conditions and ignores
-them, as some do. It can also cut bodies short, fail, or be busy.
+`LyingServer` is an S3 server on loopback that accepts conditions and ignores them, as some servers
+do. It can also truncate bodies, fail, or be busy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODIFIED = "Sun, 01 Nov 2026 10:00:00 GMT"
 
 
 class IgnoresIfAbsent(MemoryStore):
-    """Lets everybody create."""
+    """A store that ignores ``if_absent``: every creation succeeds."""
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -31,7 +31,7 @@ class IgnoresIfAbsent(MemoryStore):
 
 
 class IgnoresIfMatch(MemoryStore):
-    """Lets everybody replace."""
+    """A store that ignores ``if_match``: every replacement succeeds."""
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -40,7 +40,7 @@ class IgnoresIfMatch(MemoryStore):
 
 
 class ReadsStale(MemoryStore):
-    """Shows each object as it was first, as a cache in front of a store would."""
+    """A store that returns the first version of each object, as a stale cache would."""
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         first: dict[str, Object] = self.__dict__.setdefault("first", {})
@@ -55,7 +55,7 @@ class ReadsStale(MemoryStore):
 
 
 class ListsNothing(MemoryStore):
-    """Shows new objects in its listings later, or never."""
+    """A store whose listings show no object."""
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         nothing: Sequence[Entry] = ()
@@ -64,10 +64,10 @@ class ListsNothing(MemoryStore):
 
 
 class CutsShort(MemoryStore):
-    """Gives half of each object the first time that all of it is asked for, or its end.
+    """A store that truncates the first read of an object to its end, to half of the bytes.
 
-    With ``only`` it does so to the object of that key alone. ``asked`` are those that it was asked
-    for so, and ``cuts`` those that it cut.
+    With ``only``, it truncates only the object of that key. ``asked`` has the objects read to their
+    end, and ``cuts`` the truncated ones.
     """
 
     def __init__(self, whole: MemoryStore, *, only: str | None = None) -> None:
@@ -88,9 +88,9 @@ class CutsShort(MemoryStore):
 
 
 class LyingServer:
-    """An S3 server without conditions; ``meddle`` may answer a request before it does.
+    """An S3 server without conditions; ``meddle`` may answer a request in its place.
 
-    ``meddle(method, path)`` gives a status and a body to answer, or ``None`` to go on.
+    ``meddle(method, path)`` returns a status and a body to send, or ``None`` for the normal answer.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class LyingServer:
     ) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
-        self.cut_bytes = 0  # How much shorter than announced the body of a GET is.
+        self.cut_bytes = 0  # The number of bytes missing from the body of a GET.
         self.meddle = meddle or (lambda method, path: None)
-        # Bound, the port is taken; until it listens, connections are refused.
+        # The port is bound now, and refuses connections until the server listens.
         self._server = ThreadingHTTPServer(
             ("127.0.0.1", 0), _handler_of(self), bind_and_activate=False
         )
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, b"", e_tag=_e_tag(data))
 
     def do_POST(self) -> None:
-        """Delete many: the only POST that is sent here."""
+        """Delete several objects: the only POST that clients send here."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self._meddled():
             return
@@ -172,14 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, b"<DeleteResult></DeleteResult>")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _meddled(self) -> bool:
         self.liar.requests.append((self.command, self.path))
         answer = self.liar.meddle(self.command, self.path)
         if answer is None:
             return False
-        if answer[0] == 0:  # Hang up without a word.
+        if answer[0] == 0:  # Close the connection without an answer.
             self.close_connection = True
         else:
             self._answer(*answer)

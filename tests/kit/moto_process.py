@@ -1,7 +1,7 @@
-"""moto's own server, whose puts take turns; takes the options of ``python -m moto.server``.
+"""moto's own server with serialized puts; it takes the options of ``python -m moto.server``.
 
-S3 decides a conditional put at once. moto asks whether the object is there, and puts it later: of
-two threads that ask at the same time, both are told that they made it.
+A conditional put of S3 is atomic. moto first checks for the object and puts it later, so two
+concurrent creations of an object would both succeed.
 """
 
 from __future__ import annotations

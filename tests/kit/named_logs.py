@@ -1,4 +1,4 @@
-"""Logs by their names, in a store: written one record a fragment, read whole, collected."""
+"""Logs by name in a store: written with one record per fragment, read whole, collected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shelf_on(store: Store) -> Logs:
 
 
 async def append(store: Store, name: str, count: int) -> None:
-    """Append records one by one, each a fragment."""
+    """Append records one by one, each as a fragment."""
     log = await shelf_on(store).open(name, shape=SHAPE, batching=Batching(interval_us=0))
     async with log:
         for number in range(count):
@@ -33,7 +33,7 @@ async def log_of(store: Store, name: str, count: int, *, protocol: str = "slot")
 
 
 async def contents(store: Store, name: str) -> dict[int, bytes]:
-    """Return all bodies by position; a log that scrub complains of has none."""
+    """Return all bodies by position, after a scrub without problems."""
     log = await shelf_on(store).open(name)
     assert (await log.scrub()).problems == []
     return {row["position"]: row["body"] async for table in log.scan() for row in table.to_pylist()}

@@ -1,4 +1,4 @@
-"""Parquet files written byte by byte, so that they can say what no writer would."""
+"""Parquet files written byte by byte, so that they can have contents that no writer produces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tidelog.wal.format.thrift import BINARY, I32, I64
 
 STRUCT = 12
 LIST = 9
-UNSIGNED = 14  # As Parquet has it, of 64 bits.
-# By field: a kind and a value; a list's value is the kind of its items, and the items.
+UNSIGNED = 14  # Parquet's number for unsigned integers of 64 bits.
+# For each field a kind and a value. The value of a list is the kind of its items, and the items.
 Fields = Mapping[int, tuple[int, Any]]
 
 
@@ -51,12 +51,12 @@ def _value(kind: int, value: Any) -> bytes:
         case 12:
             return thrift(value)
         case _:
-            return bytes(value)  # The bytes themselves, for all other kinds.
+            return bytes(value)  # All other kinds have their bytes as the value.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageBytes:
-    """A page: what its header says, and what follows."""
+    """A page: the claims of its header, and its body."""
 
     body: bytes
     values: int
@@ -105,7 +105,7 @@ def parquet_bytes(
     group_rows: int | None = None,
     key_values: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """Write a file of one group of rows; what it says of them need not be so."""
+    """Return a file with one row group, whose metadata may be false."""
     data, chunks = MAGIC, []
     for column in columns:
         start = len(data)
@@ -161,7 +161,7 @@ def parquet_bytes(
 
 
 def plain(values: Sequence[bytes]) -> bytes:
-    """Spell byte arrays as a plain page has them."""
+    """Return byte arrays in the encoding of a plain page."""
     return b"".join(len(value).to_bytes(4, "little") + value for value in values)
 
 
@@ -170,7 +170,7 @@ def integers(values: Sequence[int]) -> bytes:
 
 
 def places(rows: int) -> list[ColumnBytes]:
-    """Return the columns of positions and times that a fragment of wal3's has, both from 1 on."""
+    """Return the columns of positions and times of a wal3 fragment, both counted from 1."""
     page = PageBytes(body=integers(range(1, rows + 1)), values=rows)
     return [
         ColumnBytes(name=name, type=INT64, pages=[page], converted=UNSIGNED)
@@ -179,5 +179,5 @@ def places(rows: int) -> list[ColumnBytes]:
 
 
 def run_of_first(rows: int) -> bytes:
-    """Spell that the first value of a dictionary stands in all rows: a few bytes."""
+    """Return an encoded run: all rows have the first value of a dictionary."""
     return bytes([1]) + varint(rows << 1) + b"\0"

@@ -69,7 +69,7 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
 
 
 def summary(config: pytest.Config) -> list[str]:
-    """Return the lines that end a run of the first part: its tests were not all."""
+    """Return the lines at the end of a run of the first part, which list the tests left out."""
     if _part(config) != "test":
         return []
     width = max(map(len, REST))

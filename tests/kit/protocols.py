@@ -1,4 +1,4 @@
-"""Logs of either protocol, as tests see them: made, opened for writing, read and scrubbed."""
+"""Logs of both protocols for tests: creation, writers, readers and scrubs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = Rollover(fragments=3, snapshots=2)
 
 
 class Writer(Protocol):
-    """What writers of both protocols can do."""
+    """The methods of the writers of both protocols."""
 
     async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int: ...
 
@@ -42,7 +42,7 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    """What readers of both protocols can do."""
+    """The methods of the readers of both protocols."""
 
     def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]: ...
 
@@ -51,7 +51,7 @@ class Reader(Protocol):
 class Kind:
     """One of the two protocols.
 
-    ``settle`` opens the log as the next writer would; from then on nothing is in doubt.
+    ``settle`` opens the log as the next writer would. After that, no append has an open outcome.
     """
 
     name: str
@@ -122,7 +122,7 @@ KINDS = (WAL3, SLOTS)
 
 
 async def rows_of(kind: Kind, store: Store) -> list[dict[str, Any]]:
-    """Return all records; a log that scrub complains of has none."""
+    """Return all records, after a scrub without problems."""
     assert (await kind.scrub(store)).problems == []
     found = kind.reader(store).scan()
     return [row async for table in found for row in table.to_pylist()]

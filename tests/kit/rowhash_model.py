@@ -1,6 +1,6 @@
 """The model of row hashes: H of one value, in Python integers, slowly.
 
-This is the definition, as the docstrings of `tidelog.rowhash_columns` have it in words.
+This is the definition that the docstrings of `tidelog.rowhash_columns` describe.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def value_hash(value: Any, name: str) -> Pair:
 
 
 def _unscaled(value: Decimal, scale: int) -> int:
-    # By its digits, as arithmetic would round to the context's 28.
+    # From the digits, because arithmetic would round to the 28 digits of the context.
     sign, digits, exponent = value.as_tuple()
     number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
     return -number if sign else number

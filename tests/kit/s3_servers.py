@@ -28,7 +28,7 @@ from kit.processes import end_with_parent
 
 BUCKET = "tide"
 ACCESS_KEY = "tide-access"
-SECRET_KEY = "tide-secret+/="  # As AWS's own secrets, this must be escaped in a URL.
+SECRET_KEY = "tide-secret+/="  # Like AWS's own secrets, this must be escaped in a URL.
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _READY_S = 40.0
 
@@ -65,7 +65,7 @@ class Server:
         return f"s3://{bucket}/{prefix}?{query}"
 
     def source_url(self, prefix: str) -> str:
-        """Return the URL that a source has, which is stored: with `KEYS` in the environment."""
+        """Return the URL of a source, which is stored, so `KEYS` must be in the environment."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
     def start(self) -> None:
@@ -76,11 +76,11 @@ class Server:
         self._await_ready()
 
     def stop(self) -> None:
-        """Ask the server to end, as an operator would."""
+        """Terminate the server, as an operator would."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server without asking."""
+        """Kill the server."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -91,7 +91,7 @@ class Server:
         raise NotImplementedError
 
     def make_bucket(self) -> None:
-        """Make the bucket; called until it succeeds, at every start."""
+        """Create the bucket; each start calls this until it succeeds."""
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -101,7 +101,7 @@ class Server:
             stderr=log,
             cwd=self.directory,
             start_new_session=True,
-            # One call of the kernel, and no lock: safe beside threads.
+            # One system call without a lock, so it is safe with other threads.
             preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
         )
 
@@ -141,7 +141,7 @@ class Server:
                 "access_key_id": ACCESS_KEY,
                 "secret_access_key": SECRET_KEY,
             },
-            # SeaweedFS lets some requests hang that come while it starts: ask again soon.
+            # SeaweedFS never answers some requests during its start, so retry soon.
             client_options={"allow_http": True, "timeout": "1s"},
             retry_config={"max_retries": 0},
         )
@@ -154,7 +154,7 @@ class Server:
 
 
 class MotoServer(Server):
-    """moto: forgets everything when it ends."""
+    """moto, which loses all data when it ends."""
 
     def command(self) -> list[str]:
         script = Path(__file__).with_name("moto_process.py")
@@ -166,7 +166,7 @@ class MotoServer(Server):
 
 
 class SeaweedServer(Server):
-    """SeaweedFS: keeps its data in ``directory``, also over a kill."""
+    """SeaweedFS, which keeps its data in ``directory``, also after a kill."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -212,7 +212,7 @@ class SeaweedServer(Server):
         return [weed(), "mini", *(f"-{name}={value}" for name, value in options.items())]
 
     def _socket_stem(self) -> str:
-        # A socket's path is limited to about 100 characters, pytest's directories are long.
+        # A socket's path has at most about 100 characters, and pytest's directories are long.
         return f"{tempfile.gettempdir()}/weed-{self.port}"
 
     def __exit__(self, *arguments: object) -> None:
@@ -231,7 +231,7 @@ def weed() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago, none twice."""
+    """Return distinct ports that were free a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -240,7 +240,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _admin_port() -> int:
-    # SeaweedFS's worker looks for the admin's gRPC port 10000 above its HTTP port, always.
+    # SeaweedFS's worker always expects the admin's gRPC port 10000 above its HTTP port.
     while True:
         (port,) = free_ports(1)
         if port + 10_000 < 65_536:

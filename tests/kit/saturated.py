@@ -1,7 +1,7 @@
-"""A writer that is never idle, on a store whose requests take their time: all of it virtual.
+"""A writer that is never idle, on a store with slow requests, in virtual time.
 
-Computing is free on the simulator's loop, so what a test says of requests and seconds holds on any
-machine, however busy.
+Computation takes no time on the simulator's loop. So a test's numbers of requests and seconds hold
+on any machine, however busy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 @dataclass(slots=True)
 class Busy:
-    """A log in ``store`` that is written without a pause; ``acknowledged`` records so far."""
+    """A log in ``store`` with a writer that never pauses; ``acknowledged`` counts its records."""
 
     store: MemoryStore
     put_ms: int
@@ -33,7 +33,7 @@ class Busy:
     clients: int = 0
 
     def client(self) -> tuple[Recorded, SimClock]:
-        """Return a way to the store for somebody else, and his clock."""
+        """Return a connection to the store for another process, and that process's clock."""
         self.clients += 1
         clock = SimClock(f"client {self.clients}")
         return Recorded(Delayed(self.store, clock=clock, delay_us=self._delays(clock))), clock
@@ -50,9 +50,9 @@ class Busy:
 async def saturated(
     *, put_ms: int, get_ms: int, alpha: int, lanes: int = 1, warm_puts: int = 12
 ) -> AsyncIterator[Busy]:
-    """Run a writer with ``alpha`` puts under way all the time.
+    """Run a writer that always has ``alpha`` puts in flight.
 
-    At most twice as many records are waiting for their acknowledgement.
+    At most twice as many records wait for their acknowledgement.
     """
     busy = Busy(MemoryStore(), put_ms, get_ms)
     store, clock = busy.client()

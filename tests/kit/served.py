@@ -1,4 +1,4 @@
-"""A server of keyed logs on loopback, in a thread with a loop of its own."""
+"""A server of keyed logs on loopback, in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def keyed_app(
     log: str | None = NAME,
     is_read_only: bool = False,
 ) -> Starlette:
-    """Return the app that ``tidelog serve`` serves, over any place of keyed logs."""
+    """Return the app of ``tidelog serve`` for any place of keyed logs."""
     rooms = rooms_of(place, state, log=log, is_read_only=is_read_only)
     return make_app(rooms, version="1", state=state)
 
 
 class Remembering:
-    """A place of keyed logs that remembers the handles which it gave to write by."""
+    """A place of keyed logs that remembers the writing handles that it returned."""
 
     def __init__(self, place: Any) -> None:
         self._place = place
@@ -61,7 +61,7 @@ class Remembering:
 
 @dataclass
 class Served:
-    """A server that runs, and what it serves."""
+    """A running server, and the logs that it serves."""
 
     server: AppServer
     state: ServerState
@@ -76,25 +76,25 @@ class Served:
         return f"{self.scheme}://localhost:{self.port}"
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something in the server's loop."""
+        """Do work in the server's loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work(), self.loop).result(30)
 
     def connect(self) -> socket.socket:
-        """Open a connection of one's own."""
+        """Open a connection to the server."""
         return socket.create_connection(("localhost", self.port), timeout=30)
 
     def sample(self, name: str, **labels: str) -> float:
-        """Return a metric's value; 0 where it has none."""
+        """Return a metric's value; 0 if it has none."""
         return self.state.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def stop(self) -> None:
-        """End the server as SIGTERM does, and wait until it has."""
+        """End the server as SIGTERM does, and wait for its end."""
         self.server.should_exit = True
         self.thread.join(30)
 
 
 def wait_until(told: Callable[[], bool], patience_s: float = 30) -> None:
-    """Return once something is so; whatever is never so fails the test."""
+    """Return once a condition holds; fail the test if it never does."""
     until = time.monotonic() + patience_s
     while not told():
         assert time.monotonic() < until
@@ -111,9 +111,9 @@ def served(
     is_read_only: bool = False,
     port: int = 0,
 ) -> Iterator[Served]:
-    """Serve keyed logs while the block lasts; by default one of the model, which is empty.
+    """Serve keyed logs during the block; by default one empty log of the model.
 
-    ``opening`` opens where they lie, in the server's loop.
+    ``opening`` opens the place of the logs, in the server's loop.
     """
     state = state or ServerState()
     ready: list[Served | BaseException] = []

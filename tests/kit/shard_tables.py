@@ -13,7 +13,7 @@ from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 
 _NAIVE = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001 - naive is the point
 
-# A type, and values of it; small ranges, so that equal values meet.
+# A type and its values. The ranges are small, so that equal values occur.
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "boolean": (pa.bool_(), st.booleans()),
     "int8": (pa.int8(), st.integers(-128, 127)),
@@ -81,7 +81,7 @@ def schemas(draw: st.DrawFn) -> tuple[ShardSchema, list[str]]:
 def updates(
     draw: st.DrawFn, schema: ShardSchema, kinds: list[str], *, max_size: int = 12
 ) -> pa.Table:
-    """Return updates, with rows that come again, at times from 0 to 5."""
+    """Return updates with repeated rows, at times from 0 to 5."""
     values = [st.none() | KINDS[kind][1] for kind in kinds]
     rows = draw(st.lists(st.tuples(*values), min_size=1, max_size=4))
     picked = draw(st.lists(st.tuples(st.sampled_from(rows), TIMES, DIFFS), max_size=max_size))
@@ -95,7 +95,7 @@ def shard_updates(draw: st.DrawFn, *, max_size: int = 12) -> tuple[ShardSchema, 
 
 
 def table_of(schema: ShardSchema, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Return a table of updates, from tuples of the data columns, time and diff."""
+    """Return a table of updates from tuples of the data columns, time and diff."""
     names = [*schema.names, TIME, DIFF]
     return pa.Table.from_pylist(
         [dict(zip(names, row, strict=True)) for row in rows], schema=schema.updates

@@ -1,4 +1,4 @@
-"""Where shards lie in tests: stores, consensus, and handles as processes of their own have them."""
+"""The places of shards in tests: stores, consensus, and handles as in separate processes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMA
 
 
 class Place:
-    """Where shards lie; each handle is as a process of its own would have it."""
+    """A store and a consensus for shards; each handle is like that of a separate process."""
 
     def __init__(self, store: Store, consensus: Callable[[Store], Consensus]) -> None:
         self.store = store
         self._consensus = consensus
 
     def consensus(self, store: Store | None = None) -> Consensus:
-        """Return consensus as one more process has it, on another way to the store if told."""
+        """Return the consensus of another process, on its own connection ``store`` if given."""
         return self._consensus(store or self.store)
 
     def shard(
@@ -81,7 +81,7 @@ async def contents(shard: Shard, as_of: int, *, wait: bool = False) -> Counter[R
 
 
 async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:
-    """Return what a listener tells until it has reached ``upper``."""
+    """Return the updates of a listener until it has reached ``upper``."""
     found: list[Update] = []
     async for progress in listener:
         found.extend(updates_of(progress.updates))
@@ -92,7 +92,7 @@ async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Up
 
 
 async def history(shard: Shard) -> ShardModel:
-    """Write something with batches of all kinds, and return the model of it."""
+    """Write batches of all kinds, and return their model."""
     model = ShardModel()
     steps: list[tuple[list[tuple[str, int | None, int, int]], int, int]] = [
         ([("a", 1, 0, 1), ("b", None, 1, 2)], 0, 2),

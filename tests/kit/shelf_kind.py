@@ -1,4 +1,4 @@
-"""A kind of source for tests: rows that lie in this process, on shelves, by their numbers."""
+"""A kind of source for tests: rows in this process, by the name of a shelf and a number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = pa.schema(_TYPES)
 
 
 class Shelf(SourceKind):
-    """The rows of `Shelf.rows`, by shelf; what is None there was never put."""
+    """The rows of `Shelf.rows`, by shelf; a row of None does not exist."""
 
     name = "shelf"
     knows: ClassVar[Mapping[str, str]] = {"wide": "yes, if a row counts for a thousand bytes"}
@@ -43,7 +43,7 @@ class Shelf(SourceKind):
         return json.dumps(rows[found.start : found.limit], default=str)
 
     async def read(self, found: RowRange) -> AsyncIterator[pa.Table]:
-        """See `SourceKind`; three rows a batch."""
+        """Yield the rows of a range, three in each batch; see `SourceKind`."""
         schema = (await self.columns()).append(pa.field(ADDRESS, pa.int64()))
         rows = enumerate(self.rows[found.path])
         there = [

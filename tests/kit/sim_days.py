@@ -1,4 +1,4 @@
-"""The days of the simulator's weather, as tests take them: one test for each."""
+"""The simulator's schedules of faults ("days") as parameters of tests: one test for each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Final
 from sim.canaries.builds import Canary, caught_by
 from sim.kernel.weather import DAYS
 
-# Which seed caught a broken build last. Where it does no longer, the others are tried, which takes
-# up to a minute: `KEEP_CAUGHT=1 python -m pytest -n0 tests/sim -k caught` writes down which do now.
+# The seed that last caught each broken build. If it no longer does, a test tries other seeds, which
+# takes up to a minute. `KEEP_CAUGHT=1 python -m pytest -n0 tests/sim -k caught` updates the file.
 KEPT: Final = Path(__file__).parents[1] / "sim" / "caught.json"
 CAUGHT: Final[dict[str, int]] = json.loads(KEPT.read_text())
 
 Tally = Callable[[Iterable[Any]], Counter[str]]
 
-# What must have struck on a day, some of it at least, or the day proves nothing.
+# The faults of each day. If none of them occurred, the day proves nothing.
 KINDS = {
     "as before": (),
     "busy": ("busy",),
@@ -35,12 +35,12 @@ KINDS = {
 
 
 def days() -> list[str]:
-    """Return all days, as parameters of a test."""
+    """Return the names of all days."""
     return list(DAYS)
 
 
 def has_struck(day: str, total: Mapping[str, int]) -> bool:
-    """Say whether something of what is a day's own befell some run."""
+    """Return True if at least one of the day's own faults occurred in some run."""
     kinds = KINDS[day]
     return not kinds or any(total.get(f"struck.{kind}", 0) for kind in kinds)
 
@@ -48,9 +48,9 @@ def has_struck(day: str, total: Mapping[str, int]) -> bool:
 def caught(
     canary: Canary, simulate: Callable[[int], object], seeds: Iterable[int]
 ) -> BaseException:
-    """Return how a broken build failed: some seed catches it, and there the whole build passes.
+    """Return the failure of a broken build; the correct build must pass with the same seed.
 
-    First of all the seed that caught it last is tried.
+    The search begins with the seed that caught the build last.
     """
     name = f"{simulate.__name__} {canary.__name__}"
     likely = [CAUGHT[name]] if name in CAUGHT else []

@@ -1,4 +1,4 @@
-"""Sources of files, and locations that were fed from them, for tests that compare who did it."""
+"""Sources of files, and locations with their collections, for tests that compare ingesters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def changes(count: int) -> list[Row]:
-    """Return changes of few keys: several of one at one time, some that take it away, and nulls."""
+    """Return changes of few keys, with several at one time, deletions and nulls."""
     return [
         {
             "k": n * 7 % 23,
@@ -52,7 +52,7 @@ def changes(count: int) -> list[Row]:
 
 
 def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 3) -> str:
-    """Write rows as files, some with bad records between; return the pattern that names them."""
+    """Write rows as files, some with bad records in between; return the files' pattern."""
     folder.mkdir(parents=True, exist_ok=True)
     step = -(-len(rows) // files)
     for number in range(files):
@@ -60,7 +60,7 @@ def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 
         path = folder / f"{number}.{format}"
         if format == "parquet":
             bad = {**share[0], "at": None}
-            # More row groups than one, so that a file need not be taken at once.
+            # Several row groups, so that a tick may take a part of a file.
             pq.write_table(arrow_of([*share, bad]), path, row_group_size=max(1, step // 2))
         else:
             path.write_text(_json(share) if format == "json" else _csv(share))
@@ -83,7 +83,7 @@ async def make_source(root: Path | str, spec: SourceSpec) -> Location:
 async def ingest(
     location: Location, name: str, *, engine: Engine | None = None, bytes_max: int = 6_000
 ) -> list[Tick]:
-    """Ingest all that there is; return the ticks."""
+    """Ingest the whole source; return the ticks."""
     ingester = await location.ingester(name, engine=engine, bytes_max=bytes_max)
     head = await ingester.source.head()
     ticks = []
@@ -95,7 +95,7 @@ async def ingest(
 
 
 async def bind(ingester: Ingester) -> bool:
-    """Bind the new rows, and compute none of them; return True if there are any."""
+    """Bind the new rows without computing them; return True if new rows exist."""
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is None or not plan.ranges:
@@ -105,7 +105,7 @@ async def bind(ingester: Ingester) -> bool:
 
 
 async def run_once(ingester: Ingester) -> Summary:
-    """Run an ingester as a command does, until there is nothing left."""
+    """Run an ingester as a command does, until the source has no new row."""
     return await run_ingest(
         ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
     )
@@ -129,7 +129,7 @@ async def ingested(
     versioned: bool | None = None,
     final: bool = False,
 ) -> Summary:
-    """Ingest the files source ``c`` of the folder's lake, as a process of its own does."""
+    """Ingest the files source ``c`` of the folder's lake, as a separate process does."""
     location = await open_location(str(folder / "lake"))
     ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
     assert isinstance(ingester.source, FilesSource)
@@ -138,7 +138,7 @@ async def ingested(
 
 
 async def numbers(folder: Path) -> list[int]:
-    """Return the numbers ``n`` that are in the collection ``c`` of the folder's lake."""
+    """Return the numbers ``n`` of the collection ``c`` in the folder's lake."""
     location = await open_location(str(folder / "lake"))
     found = await (await location.collection("c")).snapshot()
     values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
@@ -152,7 +152,7 @@ async def contents(location: Location, name: str = "c") -> list[str]:
 
 
 def rows_of(table: pa.Table) -> list[str]:
-    """Return rows in an order of their own, as text, so that nulls compare as well."""
+    """Return rows as sorted text, so that nulls can be compared, too."""
     return sorted(repr(row) for row in table.to_pylist())
 
 

@@ -1,8 +1,8 @@
-"""A standalone cluster of Spark, from the package pyspark alone: a master, and workers on loopback.
+"""A standalone cluster of Spark from the package pyspark: a master, and workers on loopback.
 
-The workers stand in directories of their own, and the Python that they run has all that tidelog
-needs, and no tidelog. All ends with the process that started it, be that by ``kill -9``: a worker's
-executors end when it does, and their Python when they do.
+Each worker has a directory of its own. Its Python has the dependencies of tidelog, but not tidelog.
+All processes end with the one that started them, also by ``kill -9``: executors end with their
+worker, and their Python ends with them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tidelog.spark.java import find_launcher
 
 _READY_S = 90.0
 _OURS = ("tidelog", "pyspark_tidelog", "__editable__")
-# Three processes of each run start Java, and each executor one more: half of a start's time is to
-# verify Spark's classes, to compile them well, and to set up its log.
+# Each run starts Java three times, and once more for each executor. Half of a start is the
+# verification and the optimization of Spark's classes, and the set-up of its log.
 _LOG = Path(java.__file__).with_name("log4j2.properties").as_uri()
 LIGHT_JAVA = (
     "-Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
@@ -38,7 +38,7 @@ LIGHT_JAVA = (
 
 @dataclass(slots=True)
 class Daemon:
-    """The master, or a worker: what it is called, its ports, its directory, its process."""
+    """The master or a worker: its name, ports, directory and process."""
 
     name: str
     port: int
@@ -85,7 +85,7 @@ class StandaloneCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a driver of few rows sets, so that all starts soon on a machine of few cores."""
+        """Settings of a driver with few rows, for a quick start on a machine with few cores."""
         return {
             "spark.pyspark.python": str(bare_python(self.directory)),
             "spark.executor.memory": "512m",
@@ -99,14 +99,14 @@ class StandaloneCluster:
         self._workers.append(self._start(name, "worker.Worker", [*options, self.master]))
 
     def kill_worker(self) -> str:
-        """Kill a worker with -9; its executors see that, and end. Return its name."""
+        """Kill a worker with -9, whose executors then end; return its name."""
         worker = self._workers.pop()
         worker.process.kill()
         worker.process.wait()
         return worker.name
 
     def await_workers(self, count: int) -> None:
-        """Wait until the master knows so many workers that are alive."""
+        """Wait until the master reports ``count`` live workers."""
         deadline = time.monotonic() + _READY_S
         while (alive := self._alive()) != count:
             if time.monotonic() > deadline:
@@ -114,13 +114,13 @@ class StandaloneCluster:
             time.sleep(0.1)
 
     def app_ids(self) -> list[str]:
-        """Return the applications that run now, in the order in which they came."""
+        """Return the ids of the running applications, in order of their start."""
         return sorted(app["id"] for app in self._state()["activeapps"])
 
     def _alive(self) -> int:
         try:
             return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
-        except (OSError, ValueError):  # It does not listen yet, or its pages are not all there.
+        except (OSError, ValueError):  # The master does not listen yet, or its pages are not ready.
             return 0
 
     def _state(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class StandaloneCluster:
 
 
 def executor_pids(app_id: str) -> dict[str, int]:
-    """Return the processes here that are an application's executors, by the executors' ids."""
+    """Return the local process ids of an application's executors, by executor id."""
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -182,7 +182,7 @@ def executor_pids(app_id: str) -> dict[str, int]:
 
 
 def bare_python(directory: Path) -> Path:
-    """Return a program that runs this Python with all its packages, and without tidelog."""
+    """Return a program that runs this Python with all its packages except tidelog."""
     program, packages = directory / "bare-python", directory / "packages"
     if program.exists():
         return program
@@ -200,7 +200,7 @@ def bare_python(directory: Path) -> Path:
 
 
 def plain_python() -> Path:
-    """Return the Python below this one, which has packages of its own or none."""
+    """Return the base Python of this environment, which lacks its packages."""
     return Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 

@@ -1,4 +1,4 @@
-"""Stores over stores: what happens before a request, and requests that nobody can call back."""
+"""Wrapping stores: work before a request, and requests that complete in spite of a cancellation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 async def keys_in(store: Store, prefix: str = "") -> list[str]:
-    """Return the keys that begin so, in their order."""
+    """Return the keys with a prefix, in order."""
     return [entry.key async for entry in store.list(prefix)]
 
 
 def dying(store: Store, last: int, *, happened: bool) -> Faulty:
-    """Return a store whose client dies at a request: at this one, by its number.
+    """Return a store whose client dies at the request with the number ``last``.
 
-    ``happened`` says whether that request still did what it was to do; nobody is told.
+    With ``happened``, that request still takes effect, although its answer is lost.
     """
 
     def toss(request: Request) -> Fault:
@@ -33,9 +33,9 @@ def dying(store: Store, last: int, *, happened: bool) -> Faulty:
 
 
 class Interposed:
-    """A store over a store that awaits ``before(op, key)`` first; op is get, put or another.
+    """A wrapping store that awaits ``before(op, key)`` before each request; op is get, put, ...
 
-    ``after(op, key)`` is awaited once the request was answered; what it raises is the answer.
+    It awaits ``after(op, key)`` after each answer; an error of ``after`` replaces the answer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ async def _nothing(_op: str, _key: str) -> None:
 
 
 class Crowd:
-    """A store over a store that counts the reads below a prefix that are under way at once.
+    """A wrapping store that counts the concurrent reads below a prefix.
 
     ``op`` is get or refresh.
     """
@@ -101,15 +101,15 @@ class Crowd:
         if op == self._op and key.startswith(self._prefix):
             self._now += 1
             self.most = max(self.most, self._now)
-            await self._clock.sleep(1)  # So that others have their turn.
+            await self._clock.sleep(1)  # Other tasks run here.
             self._now -= 1
 
 
 class Lingering:
-    """A store over a store that takes time before and after, and that nobody can call back.
+    """A wrapping store with delays; a request that was sent completes even if it is cancelled.
 
-    Units: ``delays_us(op)`` gives microseconds before the request arrives, and before its answer
-    does; op is get, refresh, put or delete. Listings take no time.
+    Units: ``delays_us(op)`` returns the microseconds before the request arrives, and before its
+    answer arrives; op is get, refresh, put or delete. Listings take no time.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Lingering:
             yield entry
 
     async def settled(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all sent requests have completed."""
         await asyncio.gather(*self._sent)
 
     async def _send(self, op: str, request: Callable[[], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""Transactions in tests: handles as processes of their own have them, and what they write."""
+"""Transactions in tests: handles as in separate processes, and rows to write."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidelog.testing.models import Row, contents_of
 
 
 def transactions(place: Place, *, name: str = "t", store: Store | None = None) -> Transactions:
-    """Return a new handle, as a process of its own has it."""
+    """Return a new handle, like that of a separate process."""
     shard = place.shard(store=store)
     return Transactions(name=name, store=shard.store, consensus=shard.consensus, clock=SwiftClock())
 
 
 async def registered(place: Place, *names: str) -> Transactions:
-    """Return a handle of transactions over some shards, none of which has any rows."""
+    """Return a handle of transactions over new shards without rows."""
     found = transactions(place)
     for name in names:
         await found.register(place.shard(name=name))
@@ -33,5 +33,5 @@ def row(key: str, value: int, time: int, diff: int = 1) -> pa.Table:
 
 
 async def held(found: Transactions, name: str, as_of: int) -> Counter[Row]:
-    """Return what a shard holds as of a time, by its transactions."""
+    """Return the contents of a shard as of a time, read by its transactions."""
     return contents_of(await (await found.snapshot(name, as_of)).to_arrow(consolidated=True))

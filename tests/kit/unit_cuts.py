@@ -1,4 +1,4 @@
-"""Cuts made by a look at every record: the model of those that are made by what blocks tell."""
+"""Cuts by the times of every record: the model for cuts by summaries of blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A record, or a row group: where it starts, and its least and greatest time, if any."""
+    """A record or a row group: its offset, and its least and greatest time, if any."""
 
     offset: int
     least: int | None
@@ -18,7 +18,7 @@ class Unit:
 
 
 def cut_of(units: Sequence[Unit]) -> int | None:
-    """Return how many units come before the last one that is later than all before it."""
+    """Return the number of units before the last one that is later than all earlier units."""
     found = None
     reached: int | None = None
     for place, unit in enumerate(units):
@@ -31,12 +31,12 @@ def cut_of(units: Sequence[Unit]) -> int | None:
 
 
 def rough_cut_of(units: Sequence[Unit]) -> int | None:
-    """Return how many units come before the last one of another time than its neighbour."""
+    """Return the number of units before the last one whose time differs from the one before."""
     known = [(place, unit) for place, unit in enumerate(units) if unit.least is not None]
     changes = [place for (_, a), (place, b) in pairwise(known) if b.least != a.greatest]
     return changes[-1] if changes else None
 
 
 def greatest_in(units: Sequence[Unit]) -> int | None:
-    """Return the greatest time of some units."""
+    """Return the greatest time of the units."""
     return max((unit.greatest for unit in units if unit.greatest is not None), default=None)

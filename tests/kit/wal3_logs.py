@@ -16,9 +16,9 @@ from tidelog.wal.manifest_protocol.writer import Wal3Writer
 async def append(
     store: Store, sizes: Sequence[int], *, fragments: int = 3, snapshots: int = 2
 ) -> None:
-    """Append batches of so many records, each of which becomes a fragment; make the log if need be.
+    """Append a batch for each size, each as one fragment; make the log if it does not exist.
 
-    The bodies differ in length, and from each other.
+    All bodies are distinct, with different lengths.
     """
     rollover = Rollover(fragments=fragments, snapshots=snapshots)
     committer = Committer(store=store, clock=CLOCK, writer="w", rollover=rollover)

@@ -1,4 +1,4 @@
-"""Logs without their records, for tests: a manifest, and all snapshots that were ever written."""
+"""Logs without records, for tests: a manifest, and all snapshots ever written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.wal.gc.plan import apply_garbage, missing_for_plan, paths_to_delete
 
 
 class Tree:
-    """A log without its records: a manifest, and all snapshots that were ever written."""
+    """A log without records: a manifest, and all snapshots ever written."""
 
     def __init__(self, *, fragments: int = 3, snapshots: int = 2) -> None:
         self.rollover = Rollover(fragments=fragments, snapshots=snapshots)
@@ -53,7 +53,7 @@ class Tree:
             self.stored.pop(path, None)
 
     def fragments(self) -> list[Fragment]:
-        """Return all fragments in order, each snapshot checked against its pointer."""
+        """Return all fragments in order; check each snapshot against its pointer."""
 
         def below(child: Pointer | Fragment) -> list[Fragment]:
             if isinstance(child, Fragment):
@@ -73,7 +73,7 @@ class Tree:
 
 
 def golden_tree(name: str) -> Tree:
-    """Return a log that Chroma wrote."""
+    """Return the tree of a log that Chroma wrote."""
     log, tree = objects(name), Tree()
     tree.manifest = decode_manifest(log[MANIFEST])
     tree.stored = {

@@ -1,4 +1,4 @@
-"""A machine's language in tests: a state is words, small enough that what must come is plain."""
+"""A machine's language in tests: a state is a list of words, so expected states are obvious."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOCK = SystemClock()
 
 
 class WordsLanguage:
-    """A state is words, a change is one more."""
+    """A state is a list of words, and a change adds a word."""
 
     def initial(self) -> Words:
         return ()
@@ -68,7 +68,7 @@ class Place:
 
 
 def say(word: str) -> Callable[[Words], Decision[str, int]]:
-    """Decide to add a word; the answer is how many there are then."""
+    """Decide to add a word; the answer is the new number of words."""
     return lambda state: Decision(len(state) + 1, word)
 
 
@@ -82,7 +82,7 @@ async def say_all(machine: Machine[Words, str], words: Iterable[str]) -> None:
 
 
 class Papers(WordsLanguage):
-    """A word is an object in the store; ``-word`` takes it away. Holds name a seqno: ``@3``."""
+    """A word is an object in the store, ``-word`` removes it, and ``@3`` holds seqno 3."""
 
     def apply(self, state: Words, diff: str) -> Words:
         if diff.startswith("-"):

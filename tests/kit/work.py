@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Return how many functions ``work`` calls, in Python and in C, in this thread."""
+    """Return the number of calls that ``work`` makes in this thread, in Python and in C."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
