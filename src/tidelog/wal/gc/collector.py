@@ -144,8 +144,8 @@ class Collector:
             if await self._run(plan, found, head, report, force=force):
                 return head.manifest.chain
         raise ContentionError(
-            f"gave up after {TRIES_MAX} tries to collect the log: other collectors kept replacing "
-            "the plan; try again"
+            f"gave up after {TRIES_MAX} tries to collect the log: other processes kept changing "
+            "its plan or its beginning; try again"
         )
 
     async def _run(
