@@ -1,4 +1,4 @@
-"""The whole of a chaos run: kill, resume, and compare with a clean run and with the replay."""
+"""The steps of a chaos run: kill, resume, and compare with a clean run and with the replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICK_BYTES = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did, for its reader to see that it was not nothing."""
+    """Counts of a run, which show that it did something."""
 
     kills: int
     ticks: int
@@ -31,7 +31,7 @@ class Report:
 
 
 def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
-    """Return a collection's contents at each of the times, as counted rows."""
+    """Return a collection's contents at each time, as counted rows."""
     found: list[Counter[Row]] = []
     for time in times:
         rows = collection.snapshot(time).to_arrow().to_pylist()
@@ -40,7 +40,7 @@ def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
 
 
 def check_equal(url: str, clean_url: str, scenario: Scenario) -> int:
-    """Compare at every minute; return how many minutes were compared."""
+    """Compare the collections at every minute. Return the number of minutes."""
     with tidelog.connect(url) as lake, tidelog.connect(clean_url) as clean:
         upper = lake.collection(NAME).describe()["upper"]
         assert upper == scenario.events[-1]["at"] + 1 == clean.collection(NAME).describe()["upper"]
@@ -70,7 +70,7 @@ def run_killed(
     span_s: float,
     tick_bytes: int = TICK_BYTES,
 ) -> Report:
-    """Kill ingesters of one source at random moments, then let one finish; compare."""
+    """Kill ingesters of a source at random moments, let one finish, and compare."""
     rng = random.Random(seed)
     scenario, url, clean_url = prepare(folder, seed)
     seen = kill_often(
@@ -92,9 +92,9 @@ def run_maintained(
     span_s: float,
     tick_bytes: int = TICK_BYTES,
 ) -> Report:
-    """Kill ingesters beside who merges and deletes, and is killed as well; compare, twice.
+    """Kill ingesters while maintenance runs and is killed too, and compare twice.
 
-    What is left in the end is what the states name: nothing less, and after three sweeps no more.
+    In the end the store has the objects that the states name, and after three sweeps no others.
     """
     rng = random.Random(seed)
     scenario, url, clean_url = prepare(folder, seed)
@@ -117,7 +117,7 @@ def run_maintained(
     )
     shards = [json.loads(line) for line in told.stdout.splitlines()]
     for shard in shards:
-        # One that is young is a rollup, which is dead once a later one is named.
+        # A young object is a rollup, which is dead after a later one is named.
         assert not shard["objects"]["gone"] + shard["objects"]["dead"], shard
         assert len(shard["batches"]) <= 1
     left = {path.name for path in (folder / "lake" / "shard").rglob("*.parquet")}
@@ -126,7 +126,7 @@ def run_maintained(
 
 
 def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTES) -> Report:
-    """Let two ingesters of one source run at once; both must have won commits; compare."""
+    """Run two ingesters of a source at once, and compare. Both must win commits."""
     scenario, url, clean_url = prepare(folder, seed)
     both = [start_ingest(url, engine=engine, tick_bytes=tick_bytes) for _ in range(2)]
     let_both_win(*both, rng=random.Random(seed))
@@ -140,7 +140,7 @@ def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTE
 
 
 def prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
-    """Write a scenario and make two locations with its source; return their URLs."""
+    """Write a scenario and make two locations with its source. Return their URLs."""
     scenario = write_scenario(folder / "events", events_count=3_500, seed=seed)
     assert scenario.size_bytes > 60 * TICK_BYTES, scenario.size_bytes
     url, clean_url = ((folder / name).as_uri() for name in ("lake", "clean"))

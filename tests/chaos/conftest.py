@@ -1,4 +1,4 @@
-"""Where processes fight over shards: each kind of consensus that several of them can share."""
+"""Places where processes compete for shards: each kind of consensus that they can share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Processes that are killed with -9 and stopped past their leases while they write: what they said.
+"""Processes that write while they are killed with -9 and stopped past their leases.
 
-Each is a script of its own, begun with where to write and a name, and prints JSON lists: what it
-begins, what came of it, and when that was.
+Each process runs a script with addresses and a name. It prints JSON lists: the call that begins,
+its result, and the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOPPED_S = 0.8  # Twice a lease.
 
 
 class Speaker(Generic[T]):
-    """A process, and the lines that it said, as ``read`` has them."""
+    """A process and the lines that it printed, converted by ``read``."""
 
     def __init__(
         self, command: Sequence[str], read: Callable[[str], T], *, env: Mapping[str, str]
@@ -44,7 +44,7 @@ class Speaker(Generic[T]):
 
     def _listen(self) -> None:
         for line in self.process.stdout or ():
-            if line.endswith("\n"):  # One that was cut off in the middle was not said.
+            if line.endswith("\n"):  # A line that was cut off does not count.
                 self.said.append(self._read(line))
 
     def kill(self) -> None:
@@ -56,7 +56,7 @@ class Speaker(Generic[T]):
 
 
 class Writer(Speaker[list[Any]]):
-    """A process that runs ``script`` of this folder, and what it said."""
+    """A process that runs ``script`` of this folder, and the lines that it printed."""
 
     def __init__(self, where: Addresses, script: str, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Writer(Speaker[list[Any]]):
 
 @dataclass(slots=True)
 class Fought:
-    """What became of a fight."""
+    """The results of a fight."""
 
     said: list[tuple[str, list[Any]]] = field(default_factory=list)
     kills: int = 0
@@ -83,7 +83,10 @@ def fight(
     outage: Callable[[], None] | None = None,
     writers: int = WRITERS,
 ) -> Fought:
-    """Let all write; kill, stop, and have the server be away, at random; return what was said."""
+    """Let all writers write.
+
+    Kill and stop them at random, and cut the server off. Return the lines that they printed.
+    """
     dice, found = random.Random(seed), Fought()
     running = [Writer(where, script, f"w{n}-0") for n in range(writers)]
     begun = time.monotonic()
@@ -117,7 +120,10 @@ def fight(
 
 
 def _is_enough(running: list[Writer], found: Fought) -> bool:
-    """Say whether most had a turn, and each thing happened: else it would prove nothing."""
+    """Return True if most writers wrote and each event happened.
+
+    Otherwise the fight proves nothing.
+    """
     said = [*found.said, *((w.name, line) for w in running for line in list(w.said))]
     wrote = {name.split("-")[0] for name, line in said if line[0] == "landed"}
     reads = sum(line[0] == "read" for _, line in said)

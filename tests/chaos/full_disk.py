@@ -1,7 +1,8 @@
-"""A writer of a shard on a disk that becomes full, as a process of its own.
+"""A writer of a shard on a disk that becomes full, as a separate process.
 
-It is told where, and how: ``fill FOLDER`` fills the disk of a folder with a file, ``limit`` lets no
-file of this process grow past some kilobytes, as a quota does. It prints what became of each write.
+Its arguments are the addresses and a method. ``fill FOLDER`` fills the disk of a folder with a
+file. ``limit`` stops the growth of files past some bytes, like a quota. It prints the result of
+each write.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BLOCK = 4096
 
 
 def fill(folder: Path) -> None:
-    """Take all the room there is, to the last byte."""
+    """Fill the disk to the last byte."""
     with (folder / "filler").open("wb", buffering=0) as file:
         for size in (1 << 20, BLOCK, 1):
             try:

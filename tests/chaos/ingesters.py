@@ -1,4 +1,4 @@
-"""Ingesters as processes of their own: started through the command line, and killed."""
+"""Ingesters as separate processes: started by the command line, and killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLDS = 20
 
 @dataclass(slots=True)
 class Ingest:
-    """One ``tidelog ingest --once``, and what it reported so far."""
+    """One ``tidelog ingest --once`` and its reports so far."""
 
     process: subprocess.Popen[str]
     ticks: list[dict[str, Any]] = field(default_factory=list)
@@ -45,22 +45,22 @@ class Ingest:
 
     @property
     def won(self) -> int:
-        """Return how many commits it reported as its own."""
+        """Return the number of commits that it reported as its own."""
         return sum(int(tick["won"]) for tick in self.ticks)
 
     def hold(self, held: bool) -> None:
-        """Stop it where it is, or let it go on; nothing where it has ended."""
+        """Stop the process or let it continue. Do nothing if it has ended."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGSTOP if held else signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it with -9, and the JVM that it may have started."""
+        """Kill the process with -9, and the JVM that it may have started."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._close()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for its end, however it ends; return its exit status."""
+        """Wait for any end of the process. Return its exit status."""
         code = self.process.wait(timeout_s)
         self._close()
         return code
@@ -73,7 +73,7 @@ class Ingest:
                 stream.close()
 
     def finish(self, timeout_s: float = 300) -> dict[str, Any]:
-        """Wait for its end, which must be a good one; return its summary."""
+        """Wait for a successful end of the process. Return its summary."""
         out = self.process.stdout.read() if self.process.stdout else ""
         code = self.process.wait(timeout_s)
         self._close()
@@ -101,7 +101,7 @@ def start_ingest(url: str, *, engine: str, tick_bytes: int) -> Ingest:
 
 
 def create(url: str, files: str | Path, *, shards: int = 1) -> None:
-    """Make a location with the scenario's source in it."""
+    """Make a location with the scenario's source."""
     with tidelog.connect(url, create=True) as lake:
         lake.create_source(
             SourceSpec(
@@ -119,10 +119,10 @@ def create(url: str, files: str | Path, *, shards: int = 1) -> None:
 
 
 def let_both_win(one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: float = 120) -> None:
-    """Hold back who wins first, in the middle of what it does, until the other has won too.
+    """Stop the ingester that wins first in the middle of its work, until the other has won too.
 
-    Else it would be chance whether two processes that start at their own pace contend at all. Then
-    either is held now and again, so that it is not always the same one that is a step behind.
+    Otherwise it is chance if two processes compete at all. Afterwards each is stopped from time to
+    time, so that not always the same one is behind.
     """
     deadline = time.monotonic() + timeout_s
     while not (one.won and other.won) and time.monotonic() < deadline:
@@ -142,10 +142,12 @@ def let_both_win(one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: f
 def kill_often(
     url: str, *, engine: str, tick_bytes: int, kills: int, rng: random.Random, span_s: float
 ) -> int:
-    """Kill ingesters, one after another, at random moments; return how many ticks were seen.
+    """Kill ingesters one after another at random moments.
 
-    A moment lies between an ingester's first tick and ``span_s`` seconds later; what it commits in
-    between is not reported to anybody when it dies.
+    Return the number of reported ticks.
+
+    A moment is between an ingester's first tick and ``span_s`` seconds later. The commits since its
+    last report are unknown.
     """
     seen = 0
     for number in range(kills):

@@ -1,4 +1,4 @@
-"""One writer of a log, as a process of its own: says of each record where it was acknowledged."""
+"""One writer of a log as a separate process. It prints the position of each acknowledged record."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ OPEN: dict[str, Callable[[Store, str], Awaitable[Wal3Writer | SlotWriter]]] = {
 
 
 async def write_on(protocol: str, url: str, name: str) -> None:
-    """Append record after record, a few at a time, until killed."""
+    """Append records, a few at a time, until killed."""
     store = open_store(url, clock=CLOCK, create=True)
     writer = await OPEN[protocol](store, name)
 
     async def one(body: str) -> bool:
-        """Append one record; say whether the writer goes on."""
+        """Append one record. Return True if the writer continues."""
         try:
             position = await writer.append([body.encode()])
         except Fenced:
@@ -60,7 +60,7 @@ async def write_on(protocol: str, url: str, name: str) -> None:
         went = await asyncio.gather(*(one(f"{name}-{number + n}") for n in range(3)))
         number += 3
         if not all(went):
-            # Another took over: let it write for a while, then take over from it.
+            # Another writer took over: let it write for a while, then take over from it.
             await writer.close()
             await asyncio.sleep(0.2 * CLOCK.uniform())
             writer = await OPEN[protocol](store, name)

@@ -1,4 +1,4 @@
-"""Processes that merge and delete beside ingesters: started again and again, and killed."""
+"""Processes that merge and delete while ingesters run: restarted and killed repeatedly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP = ("collect", "--after", "0s", "--sweep", "--follow", "--interval", "1.5")
 
 @dataclass(slots=True)
 class Maintainers:
-    """What was killed, and what they complained of before."""
+    """The number of kills, and the faults that the processes reported before."""
 
     kills: int = 0
     said: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Maintainers:
 
 @contextmanager
 def maintained(url: str, *, rng: random.Random, span_s: float) -> Iterator[Maintainers]:
-    """Have each verb of maintenance at work, killed with -9 after up to ``span_s`` seconds."""
+    """Run each maintenance command, and kill it with -9 after up to ``span_s`` seconds."""
     done, stop = Maintainers(), threading.Event()
     seeds = [rng.random() for _ in range(4)]
     verbs = (COMPACT, COMPACT, COLLECT, SWEEP)

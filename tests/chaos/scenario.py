@@ -1,7 +1,7 @@
-"""A source made to hurt, its replay in plain Python, and the comparison of both with a collection.
+"""A difficult source, its replay in plain Python, and rows for the comparison.
 
-Many changes of few keys, several at one time and in one tick; deletes of what is not there; lines
-that are no rows. The replay is a dict: it shares no code with what it checks.
+It has many changes of few keys, several at one time and in one tick, deletes of missing keys, and
+lines that are not rows. The replay is a dict, and shares no code with the ingester.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What was written, and what is to come of it."""
+    """The written events and their counts."""
 
     events: list[dict[str, Any]]
     bad_lines: int
@@ -35,13 +35,16 @@ class Scenario:
 
 
 def write_scenario(folder: Path, *, events_count: int, seed: int, files: int = 6) -> Scenario:
-    """Write json-lines files in time order; several events share a time, and many share a key."""
+    """Write files of JSON lines in time order.
+
+    Several events share a time, and many share a key.
+    """
     rng = random.Random(seed)
     folder.mkdir(parents=True)
     events: list[dict[str, Any]] = []
     at = START_MS
     while len(events) < events_count:
-        # A burst: up to 5 events at one time, twice as likely of one key as of several.
+        # A burst: up to 5 events at one time, mostly of a single key.
         one = rng.randrange(40) if rng.random() < 0.66 else None
         for _ in range(rng.randint(1, 5)):
             key = rng.randrange(40) if one is None else one
@@ -70,7 +73,7 @@ def write_scenario(folder: Path, *, events_count: int, seed: int, files: int = 6
 
 
 def replay(scenario: Scenario, times: list[int]) -> list[Counter[Row]]:
-    """Return the contents at each of the times, by a dict from key to newest row."""
+    """Return the contents at each time, by a dict from key to newest row."""
     held: dict[tuple[str, int], Row] = {}
     found: list[Counter[Row]] = []
     events = iter(scenario.events)

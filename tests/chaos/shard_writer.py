@@ -1,7 +1,7 @@
-"""One of many at a shard, as a process of its own: writes, reads, merges, sweeps, says what it saw.
+"""One of many workers on a shard, as a separate process: it writes, reads, merges and sweeps.
 
-Each line it prints is a JSON list: what it begins, what came of it, and when that was; times are of
-the machine's monotonic clock, which all processes share. Its own wall clock is set wrong.
+Each printed line is a JSON list: the call that begins, its result, and the time. Times are of the
+machine's monotonic clock, which all processes share. The wall clock of the process is wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOUR_US = 3_600_000_000
 
 
 class WrongClock(SystemClock):
-    """A host's clock that is off, and is set anew now and then."""
+    """A host's clock that is wrong, and changes from time to time."""
 
     off_us = 0
 
@@ -54,7 +54,7 @@ def opened(
 
 
 class Worker:
-    """What one process does; its dice are its own."""
+    """The work of one process, with its own dice."""
 
     def __init__(self, store_url: str, consensus_url: str, location: str, name: str) -> None:
         self.name = name
@@ -83,10 +83,13 @@ class Worker:
                 await asyncio.sleep(0.05)
 
     async def write(self, number: int) -> None:
-        """Append one row where upper was last seen; half of the time until it is known to be in."""
+        """Append one row at the last seen upper.
+
+        In half of the cases, retry until the result is known.
+        """
         shard, lower = self.shard, self.upper
         value = f"{self.name} {number}"
-        # Some are parts of their own, most ride in the state.
+        # Some rows are parts of their own, and most are stored in the state.
         padded = value + " " * self.dice.choice([0, 0, 0, 5_000])
         row = {"c0": padded, "c1": lower, "_time": lower, "_diff": 1}
         table = pa.Table.from_pylist([row], schema=SCHEMA.updates)
@@ -109,7 +112,7 @@ class Worker:
         self.upper = done.upper.time
 
     async def read(self) -> None:
-        """Read all there is, under a lease if there is one; a lease that is over is placed anew."""
+        """Read all rows under a lease, and take a new lease if the old one is over."""
         begun = time.monotonic()
         try:
             if self.leased is None:

@@ -1,4 +1,4 @@
-"""Real processes, really killed: nothing acknowledged is lost, nothing is there twice."""
+"""Real processes that are killed: no acknowledged change is lost, and none is doubled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaos.ingesters import start_ingest
 
 
 def test_a_run_that_is_killed_often_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
-    """The shards alone say where to go on, so it does not matter when an ingester dies."""
+    """An ingester may die at any moment. The shards alone state where the next one continues."""
     report = checks.run_killed(
         tmp_path, engine="local", kills=5, seed=1, span_s=0.5, tick_bytes=6_000
     )
@@ -21,7 +21,7 @@ def test_a_run_that_is_killed_often_equals_a_clean_run_and_the_replay(tmp_path: 
 
 
 def test_a_run_on_spark_that_is_killed_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
-    """Both engines compute the same, whoever begins a run and whoever ends it."""
+    """Both engines compute the same result. One may begin a run, and the other end it."""
     report = checks.run_killed(
         tmp_path, engine="spark", kills=1, seed=2, span_s=2, tick_bytes=12_000
     )
@@ -30,7 +30,10 @@ def test_a_run_on_spark_that_is_killed_equals_a_clean_run_and_the_replay(tmp_pat
 
 
 def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) -> None:
-    """Who merges, deletes and sweeps may die at any moment too, and nobody reads what is not so."""
+    """Merges, collections and sweeps may die at any moment while ingesters run.
+
+    Every comparison is equal.
+    """
     report = checks.run_maintained(tmp_path, kills=4, seed=6, span_s=0.5, tick_bytes=6_000)
 
     assert report.minutes > 30
@@ -38,14 +41,17 @@ def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) 
 
 
 def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
-    """Who loses a commit has computed the same as who won it, and goes on from there."""
+    """Two concurrent ingesters give the result of one.
+
+    The loser of a commit computed the same, and continues after the winner.
+    """
     report = checks.run_two(tmp_path, engine="local", seed=3, tick_bytes=6_000)
 
     assert min(report.won) > 0
 
 
 def test_the_comparison_fails_where_a_row_is_lost(tmp_path: Path) -> None:
-    """The canary: were an event missing from a lake, the comparison would say so."""
+    """The canary: the comparison fails if an event is missing from a collection."""
     whole, url, clean_url = checks.prepare(tmp_path, seed=4)
     start_ingest(clean_url, engine="local", tick_bytes=1 << 20).finish()
     first = min((tmp_path / "events").iterdir())
@@ -58,7 +64,10 @@ def test_the_comparison_fails_where_a_row_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_scenario_changes_one_key_several_times_at_one_time(tmp_path: Path) -> None:
-    """What the comparison is worth depends on what the source holds."""
+    """The scenario changes a key several times at one time.
+
+    Otherwise the comparison would prove little.
+    """
     made = scenario.write_scenario(tmp_path / "events", events_count=500, seed=5)
     pairs = [(e["at"], e["key"]) for e in made.events]
 

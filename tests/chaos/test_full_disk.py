@@ -1,4 +1,4 @@
-"""A disk that becomes full loses nothing: what fails is told, and what was told is there."""
+"""Full disks: a write that fails reports its outcome, and no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("full_disk.py")
 
 @pytest.fixture(params=["fill", "limit"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A small disk in memory, where one can be mounted; or a bound on the size of files."""
+    """Return a small disk in memory if one can be mounted, or a limit on file sizes."""
     how, folder = str(request.param), tmp_path / "disk"
     folder.mkdir()
     if how == "limit":
@@ -35,7 +35,10 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
 def test_a_disk_that_is_full_is_told_and_loses_nothing(
     kind: str, disk: tuple[str, Path], request: pytest.FixtureRequest
 ) -> None:
-    """Each write that failed was repeated once there was room, and is there once."""
+    """Each write that failed on a full disk is repeated after space is free.
+
+    It then exists once.
+    """
     how, folder = disk
     for place, where in open_place(kind, request, folder):
         assert where is not None

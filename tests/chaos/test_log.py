@@ -1,4 +1,4 @@
-"""Writers of one log as real processes, really killed: nothing acknowledged is lost or doubled."""
+"""Real writers of one log that are killed: no acknowledged record is lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ SCRIPT = Path(__file__).with_name("log_writer.py")
 
 
 class LogWriter(Speaker[str]):
-    """A process that writes a log, and what it said."""
+    """A process that writes a log, and the lines that it printed."""
 
     def __init__(self, protocol: str, url: str, name: str) -> None:
         super().__init__([str(SCRIPT), protocol, url, name], str, env={})
 
     def await_word(self, deadline: float) -> None:
-        """Wait until something was acknowledged: most die in the middle of their work."""
+        """Wait for an acknowledgement, so that most processes die in the middle of their work."""
         while not self.said and self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
 def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
-    """Let writers write, each killed at random again and again; return what was acknowledged."""
+    """Let writers write, kill each at random, and return the acknowledged records."""
     dice, lives = random.Random(seed), 0
     running = [LogWriter(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
     said: list[str] = []
     begun = time.monotonic()
     while (took := time.monotonic() - begun) < SECONDS or (
-        # On a machine that is busy with other things it takes longer until that proves anything.
+        # On a busy machine the fight takes longer until it proves anything.
         took < 20 * SECONDS and not _is_enough(_words(said, running))
     ):
         time.sleep(dice.uniform(0.2, 1.0))
@@ -64,13 +64,16 @@ def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
 
 
 def _words(said: list[str], running: list[LogWriter]) -> list[str]:
-    """Return the bodies that were acknowledged so far."""
+    """Return the bodies of the acknowledged records."""
     lines = [*said, *(line for writer in running for line in list(writer.said))]
     return [line.split()[1] for line in lines]
 
 
 def _is_enough(bodies: Collection[str]) -> bool:
-    """Say whether all had a turn: a fight that one wins all, or nobody anything, proves nothing."""
+    """Return True if every writer had a turn and enough records exist.
+
+    Otherwise the fight proves nothing.
+    """
     return len({body.split("-")[0] for body in bodies}) == WRITERS and len(bodies) > 50
 
 
@@ -94,12 +97,12 @@ def check(kind: Kind, url: str, *, seed: int) -> None:
 @pytest.mark.timeout(1200 + SECONDS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_writers_killed_at_random_on_a_local_disk(kind: Kind, tmp_path: Path) -> None:
-    """At any moment of a request, or between two."""
+    """Acknowledged records on a local disk survive kills of writers at any moment."""
     check(kind, (tmp_path / "log").as_uri(), seed=1)
 
 
 @pytest.mark.timeout(1200 + SECONDS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_writers_killed_at_random_on_s3(kind: Kind, seaweed: SeaweedServer) -> None:
-    """Over a network, to a server with conditions of its own."""
+    """Acknowledged records on S3 survive kills of writers at any moment."""
     check(kind, seaweed.url(f"chaos-{kind}-log"), seed=2)

@@ -1,4 +1,4 @@
-"""The same commands against S3, on a real server that is killed and comes back."""
+"""The same commands against S3, on a real server that is killed and restarted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kit.s3_servers import SeaweedServer
 
 
 def command(url: str, *arguments: str) -> list[dict[str, object]]:
-    """Run the command line; return the objects it printed."""
+    """Run the command line. Return the objects that it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.cli.main", "--location", url, *arguments],
         check=False,
@@ -29,7 +29,10 @@ def command(url: str, *arguments: str) -> list[dict[str, object]]:
 def test_a_server_that_is_killed_in_between_loses_nothing(
     tmp_path: Path, seaweed: SeaweedServer
 ) -> None:
-    """An answer that was lost with the server is read back when the server is there again."""
+    """A server that is killed during an ingest loses nothing.
+
+    The next ingester reads back lost answers.
+    """
     made = write_scenario(tmp_path / "events", events_count=2_500, seed=6)
     url, clean_url = seaweed.url("chaos-killed"), (tmp_path / "clean").as_uri()
     for place in (url, clean_url):
@@ -40,7 +43,7 @@ def test_a_server_that_is_killed_in_between_loses_nothing(
     assert running.first.wait(60)
     seaweed.kill()
     seaweed.restart()
-    running.wait(120)  # It may have gone on, or given up with the store's error.
+    running.wait(120)  # It continued, or ended with the store's error.
     rest = start_ingest(url, engine="local", tick_bytes=2 * checks.TICK_BYTES)
     rest.finish()
 

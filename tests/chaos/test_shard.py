@@ -1,7 +1,7 @@
-"""Eight processes at one shard, killed, stopped, with clocks that are wrong: contents are right.
+"""Eight processes on one shard, killed and stopped, with wrong clocks: the contents are right.
 
-What they saw is judged by the checker of consensus histories, from outside: an interval of one time
-and one row is a record, upper is the head, and a snapshot is a scan of all.
+A checker of consensus histories judges the printed lines from outside. An interval of one time and
+one row is a record, upper is the head, and a snapshot is a scan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.persist.upkeep.sweeper import usage_of_shard
 
 
 def history_of(said: list[tuple[str, list[Any]]]) -> History:
-    """Return calls and answers; what has no answer is unsure, and may land at any time."""
+    """Return calls and answers. A call without an answer is unsure, and may land at any time."""
     found = History()
     answers = {"landed": LANDED, "lost": LOST, "never": NEVER, "unsure": UNSURE}
     begun: dict[str, tuple[str, int, float]] = {}
@@ -53,7 +53,10 @@ def history_of(said: list[tuple[str, list[Any]]]) -> History:
 
 
 async def read_all(place: Place) -> list[list[Any]]:
-    """Return each row with its place, as a newcomer reads it; all of a shard is accounted for."""
+    """Return each row with its time, as a new reader sees it.
+
+    All stored objects are accounted for.
+    """
     reader = place.shard()
     upper = (await reader.upper()).time
     table = await (await reader.snapshot(upper - 1)).to_arrow()
@@ -74,7 +77,10 @@ async def read_all(place: Place) -> list[list[Any]]:
 def test_t60_what_processes_at_one_shard_are_told_is_linearizable(
     fought_at: Fight,
 ) -> None:
-    """Whoever is killed, or stopped past its lease, whatever its clock says, server gone or not."""
+    """The results that processes print are linearizable.
+
+    This holds under kills, stops past a lease, wrong clocks and server outages.
+    """
     place, where, outage = fought_at
     asyncio.run(place.shard().hold("history", 0))
     fought = fight(where, "shard_writer", seed=7, outage=outage)
@@ -87,14 +93,14 @@ def test_t60_what_processes_at_one_shard_are_told_is_linearizable(
     counts = Counter(call.answer for call in history.sets)
     told = Counter(line[0] for _, line in fought.said)
     print(dict(counts), dict(told), fought.kills, fought.stops, fought.outages)
-    assert counts[LANDED] > 5  # On a machine that is busy, few get that far.
+    assert counts[LANDED] > 5  # On a busy machine, few get that far.
     assert counts[LOST] > 3
     assert counts[UNSURE] + counts[NEVER] > 0
     assert fought.outages == (outage is not None)
 
 
 def test_a_row_that_is_lost_or_doubled_is_seen() -> None:
-    """A canary: the judge of all this must be able to find fault."""
+    """The canary: the checker detects a lost or doubled row."""
     said: list[tuple[str, list[Any]]] = [
         ("a", ["begins", "a 0", 0, 1.0]),
         ("a", ["landed", "a 0", 0, 2.0]),

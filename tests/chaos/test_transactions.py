@@ -1,6 +1,6 @@
-"""Eight processes that commit to several shards at one time, killed and stopped: all or none, once.
+"""Eight processes that commit to several shards at once, killed and stopped: all or nothing, once.
 
-What they were told and saw is judged by a checker outside: see `sim.checkers.linear_transactions`.
+A checker judges the printed lines from outside: see `sim.checkers.linear_transactions`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Said = list[tuple[str, list[Any]]]
 
 
 def commits_of(said: Said) -> list[Commit]:
-    """Return calls and answers; what has no answer is unsure, and may land at any time."""
+    """Return calls and answers. A call without an answer is unsure, and may land at any time."""
     ended = {rest[0]: (ANSWERS[what], rest[2]) for _, (what, *rest) in said if what in ANSWERS}
     found: list[Commit] = []
     for client, (what, *rest) in said:
@@ -71,7 +71,7 @@ async def register_all(place: Place) -> None:
 
 
 async def read_all(place: Place) -> tuple[int, dict[str, list[list[object]]]]:
-    """Return upper, and what a newcomer reads of each shard, also after a sweep of it."""
+    """Return upper, and each shard's rows as a new reader sees them, also after a sweep."""
     found = transactions_at(place)
     await found.register(place.shard(name=LOOSE, schema=SCHEMA))
     upper = (await found.upper()).time
@@ -91,7 +91,10 @@ async def read_all(place: Place) -> tuple[int, dict[str, list[list[object]]]]:
 @pytest.mark.parametrize("fought_at", ["store on local", "sqlite", "postgres"], indirect=True)
 @pytest.mark.timeout(1200 + SECONDS)
 def test_t60_what_processes_are_told_of_transactions_is_linearizable(fought_at: Fight) -> None:
-    """Whoever is killed between a commit and its application, or stopped; server gone or not."""
+    """The results of transactions are linearizable.
+
+    A process may die between a commit and its application, and the server may be away.
+    """
     place, where, outage = fought_at
     asyncio.run(register_all(place))
     fought = fight(where, "transaction_writer", seed=11, outage=outage)
@@ -103,14 +106,14 @@ def test_t60_what_processes_are_told_of_transactions_is_linearizable(fought_at: 
     counts = Counter(call.answer for call in history.sets)
     told = Counter(line[0] for _, line in fought.said)
     print(dict(counts), dict(told), fought.kills, fought.stops, fought.outages)
-    assert counts[LANDED] > 5  # On a machine that is busy, few get that far.
+    assert counts[LANDED] > 5  # On a busy machine, few get that far.
     assert counts[LOST] > 2
     assert counts[UNSURE] + counts[NEVER] > 0
     assert fought.outages == (outage is not None)
 
 
 def test_a_transaction_that_is_torn_or_lost_is_seen() -> None:
-    """A canary: the judge of all this must be able to find fault."""
+    """The canary: the checker detects a partial or lost transaction."""
     said: Said = [
         ("v", ["begins", "v 0", 0, ["a", "b"], 1.0]),
         ("v", ["landed", "v 0", 0, 2.0]),

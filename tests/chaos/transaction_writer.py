@@ -1,7 +1,7 @@
-"""One of many that commit to several shards at one time, as a process of its own; says what it saw.
+"""One of many workers that commit to several shards at once, as a separate process.
 
-A transaction covers one time, and names itself in each of its shards. One shard is forgotten and
-registered all the while. What is printed: see `chaos.shard_writer`.
+A transaction covers one time, and writes its name to each of its shards. One shard is forgotten and
+registered repeatedly. For the printed lines see `chaos.shard_writer`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAUSE_S = 0.05
 
 
 class Committer:
-    """What one process does; its dice are its own."""
+    """The work of one process, with its own dice."""
 
     def __init__(self, store_url: str, consensus_url: str, location: str, name: str) -> None:
         self.name = name
@@ -72,11 +72,11 @@ class Committer:
                 await asyncio.sleep(PAUSE_S)
 
     async def commit(self, number: int) -> None:
-        """Commit a row to some shards; half of the time until it is known to be in."""
+        """Commit a row to some shards. In half of the cases, retry until the result is known."""
         lower, value = self.upper, f"{self.name} {number}"
         shards = {*self.dice.sample(ALWAYS, self.dice.choice([1, 2]))}
         shards.update(self.dice.choice([(), (LOOSE,)]))
-        # Some are parts of their own, most ride in the state.
+        # Some rows are parts of their own, and most are stored in the state.
         padded = value + " " * self.dice.choice([0, 0, 5_000])
         row = {"c0": padded, "c1": lower, "_time": lower, "_diff": 1}
         table = pa.Table.from_pylist([row], schema=SCHEMA.updates)
@@ -104,7 +104,7 @@ class Committer:
         self.upper = done.upper.time
 
     async def look(self) -> None:
-        """Read all shards as of the newest time that is complete, by either way there is."""
+        """Read all shards as of the newest complete time, directly or through the transactions."""
         begun = time.monotonic()
         upper = (await self.transactions.upper()).time
         self.upper = upper
@@ -141,7 +141,7 @@ class Committer:
 
 
 def rows_of(table: pa.Table) -> list[list[object]]:
-    """Return each row of a snapshot, as often as it is there: its time, and who wrote it."""
+    """Return each row of a snapshot as often as it counts: its time and its writer."""
     columns = [table.column(name).to_pylist() for name in ("c1", "c0", "_diff")]
     return [
         [at, text.rstrip()] for at, text, diff in zip(*columns, strict=True) for _ in range(diff)

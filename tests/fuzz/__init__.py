@@ -1,13 +1,13 @@
-"""Hostile and damaged bytes: whatever is stored, a log says what was written, or says no.
+"""Hostile and damaged bytes: a log returns the written records, or an error.
 
 ``make fuzz FUZZ_ARGS="--seed N --cases M"`` is the long form of `test_fuzz`.
 
-- `specimens`: logs of both protocols, made by the code itself or by Chroma's, and what is in them
+- `specimens`: logs of both protocols, made by tidelog or by Chroma, and their contents
 - `mutation`: one change of one object; `json_changes`, `byte_changes`, `parquet_changes` make it
-- `looking`, `writing`: all that can be asked of a log, and to do with it, each held to the truth
-- `unseen`: changes that no reader can notice; the lists are in docs/internals/log-claims.md and
+- `looking`, `writing`: all calls of a log, compared with its contents
+- `unseen`: changes that no reader can detect, listed in docs/internals/log-claims.md and
   docs/internals/wal3.md
 - `case`: one seed and number, from the specimen to its complaints
-- `decoders`: every other decoder of what is stored, a table of them, and its own small loop
-- `worker`, `runner`: many cases in a process with little memory; another that counts and tells
+- `decoders`: a table of all other decoders of stored bytes, with a small loop
+- `worker`, `runner`: a process with little memory that runs cases, and one that counts results
 """

@@ -1,4 +1,4 @@
-"""Asking a log that may be damaged: its answers are held to the truth, its refusals are noted."""
+"""Calls on a log that may be damaged: answers are compared with the truth, errors are noted."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tidelog.errors import InvariantError, TidelogError
 
 T = TypeVar("T")
 
-FOREIGN: Final = "foreign"  # An error of a library's, or of Python's.
-BLAMED: Final = "blamed"  # An error that says that the program is wrong.
+FOREIGN: Final = "foreign"  # An error of a library or of Python.
+BLAMED: Final = "blamed"  # An error that blames tidelog itself.
 MEMORY: Final = "memory"
 TIME: Final = "time"
-CHANGED: Final = "changed"  # Records, or what is said of them, that are not the truth.
-MISSING: Final = "missing"  # Fewer than there are, and no word about it.
-BLIND: Final = "blind"  # Scrub saw nothing.
+CHANGED: Final = "changed"  # Wrong records or facts.
+MISSING: Final = "missing"  # Missing records without an error.
+BLIND: Final = "blind"  # The scrub found nothing.
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What must not be: of which kind, at which step, with which log."""
+    """A wrong result: its kind, step and log."""
 
     kind: str
     step: str
@@ -38,10 +38,10 @@ class Complaint:
 
 @dataclass(slots=True)
 class Asker:
-    """Asks one log, and keeps what it was told."""
+    """The calls on one log, and their results."""
 
     log: str
-    step: str = ""  # The last that was begun.
+    step: str = ""  # The last one that began.
     complaints: list[Complaint] = field(default_factory=list)
     refused: dict[str, TidelogError] = field(default_factory=dict)
     read_whole: set[str] = field(default_factory=set)
@@ -50,16 +50,16 @@ class Asker:
         self.complaints.append(Complaint(kind, step, self.log, told))
 
     async def ask(self, step: str, work: Awaitable[T]) -> T | None:
-        """Return the answer; None if it is an error, which is noted."""
+        """Return the answer. Note an error and return None."""
         self.step = step
         try:
             return await work
-        except Exception as error:  # noqa: BLE001  # That is what is looked for.
+        except Exception as error:  # noqa: BLE001  # The fuzzer looks for any error.
             self.note(step, error)
             return None
 
     def note(self, step: str, error: Exception) -> None:
-        """Note an error: one with a name is an answer, others are complaints."""
+        """Note an error: a named one is an answer, and any other is a complaint."""
         if any(isinstance(each, MemoryError) for each in _chain_of(error)):
             self.complain(MEMORY, step, _short(error))
         elif isinstance(error, InvariantError):
@@ -72,7 +72,7 @@ class Asker:
     async def read(
         self, step: str, tables: AsyncIterator[pa.Table], wanted: Sequence[Row]
     ) -> list[Row] | None:
-        """Read records; return them if they are all, and each was held to what is wanted."""
+        """Read records and compare each with the truth. Return them if they are complete."""
         rows: list[Row] = []
         is_whole, self.step = False, step
         try:
@@ -80,7 +80,7 @@ class Asker:
                 rows += rows_in(table)
             is_whole = True
         except Idle:
-            is_whole = True  # Whoever follows has come to what is the end for now.
+            is_whole = True  # A follower has reached the current end.
         except Exception as error:  # noqa: BLE001  # As above.
             self.note(step, error)
         if not self.compare(step, rows, wanted, is_whole=is_whole):
@@ -91,7 +91,7 @@ class Asker:
     def compare(
         self, step: str, rows: Sequence[Row], wanted: Sequence[Row], *, is_whole: bool
     ) -> bool:
-        """Say whether records are those that are wanted, all of them; complain if they are not."""
+        """Return True if the records are all the wanted ones. Complain about wrong ones."""
         if list(rows) != list(wanted[: len(rows)]):
             at = next(
                 (n for n, (one, other) in enumerate(zip(rows, wanted, strict=False))
@@ -107,7 +107,7 @@ class Asker:
         return is_whole
 
     def same(self, step: str, found: object, wanted: object) -> None:
-        """Complain if an answer is not the truth."""
+        """Complain if an answer differs from the truth."""
         if found != wanted:
             self.complain(CHANGED, step, f"{found!r}, not {wanted!r}"[:400])
 
@@ -132,7 +132,7 @@ def _chain_of(error: BaseException) -> list[BaseException]:
 
 
 def _place_of(error: BaseException) -> str:
-    """Return where in our own code an error came up: the last file and line of it."""
+    """Return the place of an error in tidelog's code: its last file and line."""
     place, trace = "?", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Changes of an object's bytes, whatever they mean."""
+"""Changes of an object's bytes, without regard to their meaning."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def extend(dice: random.Random, data: bytes) -> Change:
 
 
 def blank(dice: random.Random, data: bytes) -> Change:
-    """As a file system does that lost a block: there are zeros, and the length is right."""
+    """Replace a block by zeros, like a file system that lost it; the length stays."""
     start = dice.randrange(len(data))
     limit = min(len(data), start + dice.choice([16, 512, 4096]))
     told = f"zeros from {start} to {limit}"
@@ -60,7 +60,7 @@ BYTE_CHANGES: Final[Sequence[Callable[[random.Random, bytes], Change]]] = (
 
 
 def change_bytes(dice: random.Random, data: bytes) -> Change:
-    """Return what was done to an object's bytes, and the bytes; they may be the same."""
+    """Return a description of the change, and the bytes; they may be unchanged."""
     if not data:
         return extend(dice, data)
     return dice.choice(BYTE_CHANGES)(dice, data)

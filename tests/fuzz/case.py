@@ -1,4 +1,4 @@
-"""One case: a specimen, changed in a place or two by the dice of a seed and a number."""
+"""One case: a specimen, changed in one or two places by the dice of a seed and a number."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tidelog.wal.logs import Logs
 
 WEIGHTS: Final = {"slots ahead": 5, "slots collected": 3, "wal3": 5, "Chroma's a_tiny": 4}
 NO_LIMIT: Final = nullcontext()
-WRITES: Final = 2  # Of what can be done with a log, each case does so much.
+WRITES: Final = 2  # The number of writing steps in each case.
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a case: complaints, and what no reader can see."""
+    """The result of a case: complaints, and changes that no reader can detect."""
 
     seed: int
     number: int
@@ -35,7 +35,7 @@ class Outcome:
     unseen: list[str] = field(default_factory=list)
 
     def judge(self, complaint: Complaint, found: Specimen) -> None:
-        """Note a complaint as what it is."""
+        """Sort a complaint into one of the two lists."""
         if reason := reason_of(complaint, self.done, found):
             self.unseen.append(reason)
         else:
@@ -49,15 +49,17 @@ class Outcome:
 
 
 class OutOfTime(BaseException):
-    """A case takes too long: nothing in between may take this for an error of its own."""
+    """The time limit of a case. As a BaseException, it is not caught as an error of the case."""
 
 
 def run_case(
     seed: int, number: int, *, limit: AbstractContextManager[object] = NO_LIMIT
 ) -> Outcome:
-    """Run one case; the same seed and number are the same case.
+    """Run one case.
 
-    ``limit`` raises OutOfTime within it where that takes too long.
+    The same seed and number give the same case.
+
+    ``limit`` is a context that raises OutOfTime after its time.
     """
     found, objects, done, dice = prepare(seed, number)
     outcome = Outcome(seed=seed, number=number, specimen=found.name, done=done)
@@ -77,7 +79,7 @@ def run_case(
 def prepare(
     seed: int, number: int
 ) -> tuple[Specimen, dict[str, bytes], list[Mutation], random.Random]:
-    """Choose a specimen and change it; return what was done, and the dice for what follows."""
+    """Choose a specimen and change it. Return both, the changes, and the dice for the rest."""
     dice = random.Random(f"fuzz {seed} {number}")
     (name,) = dice.choices(list(RECIPES), [WEIGHTS.get(name, 2) for name in RECIPES])
     found = specimen(name)

@@ -1,4 +1,4 @@
-"""A clock for cases that are the same each time: nothing it gives comes from the machine."""
+"""A clock for repeatable cases: nothing that it returns comes from the machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from kit.clocks import OneThread
 
 
 class Idle(Exception):
-    """A reader that follows a log has waited often enough."""
+    """A follower of a log has waited often enough."""
 
 
 class StillClock(OneThread):
-    """Time goes on by sleeping alone, which takes none; ids are those of a seed."""
+    """A clock whose time advances only by sleeps, which take no real time.
+
+    Its ids come from a seed.
+    """
 
     def __init__(self, seed: str) -> None:
         super().__init__()

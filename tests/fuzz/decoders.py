@@ -1,9 +1,10 @@
-"""Every decoder of what is stored, given bytes that were changed: a value, or a named error.
+"""Decoders of stored bytes, except those of logs: changed bytes give a value or a named error.
 
-``PYTHONPATH=tests python -m fuzz.decoders --seed N --cases M`` runs so many of each, in a process
-with little memory; each is begun by a line, so that one that ends the process is known.
-Sums of our own are made anew over what was changed, as a hostile writer can: else none of it would
-get further than them.
+``PYTHONPATH=tests python -m fuzz.decoders --seed N --cases M`` runs M cases of each decoder, in a
+process with little memory. It prints a line before each case, so that a crash names its case.
+
+Checksums are computed again after a change, as a hostile writer can do. Otherwise no change would
+get past them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _ROWS: Final = table_of(SCHEMA, [(f"k{n}", n, n, 1) for n in range(50)])
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """One decoder: bytes that it reads, how they are changed, and the call."""
+    """One decoder: bytes that it reads, how to change them, and the call."""
 
     whole: bytes
     decode: Callable[[bytes], object]
@@ -104,14 +105,14 @@ def _of_part(*, inline: bool) -> Decoder:
         told = msgspec.structs.replace(
             part,
             inline=data if inline else None,
-            # Of Parquet the sum stays: on bytes that somebody made for it, Arrow's reader takes as
-            # long, and as much memory, as it likes.
+            # The checksum of Parquet stays. On forged bytes, Arrow's reader may take any time and
+            # any amount of memory.
             size_bytes=len(data) if inline else part.size_bytes,
             xxh3=xxhash.xxh3_128_digest(data) if inline else part.xxh3,
         )
         found = decode_part(told, data, SCHEMA)
         batch = make_batch([told], lower=0, upper=50)
-        # What no read looks at, a scrub does: whether texts are UTF-8, and so on.
+        # A scrub checks values that no read checks, such as the UTF-8 of texts.
         return list(check_part(told, found, SCHEMA, batch))
 
     return Decoder(whole, decode)
@@ -209,7 +210,7 @@ def _decoders() -> dict[str, Decoder]:
 
 
 def change_msgpack(dice: random.Random, data: bytes) -> bytes:
-    """Change a value somewhere within: its type, its size, or where it stands."""
+    """Change a value at some depth: its type, its size or its place."""
     value = msgspec.msgpack.decode(data)
 
     def other(old: Any) -> Any:
@@ -236,7 +237,7 @@ def change_msgpack(dice: random.Random, data: bytes) -> bytes:
 
 
 def run_case(name: str, decoder: Decoder, seed: int, number: int) -> str:
-    """Run one case; return what is to be complained of, or nothing."""
+    """Run one case. Return a complaint, or an empty text."""
     dice = random.Random(f"{name} {seed} {number}")
     if decoder.is_msgpack and dice.random() < 0.6:
         data = change_msgpack(dice, decoder.whole)
@@ -263,7 +264,7 @@ def main() -> int:
     given = parser.parse_args()
     decoders = _decoders()
     for decoder in decoders.values():
-        decoder.decode(decoder.whole)  # What is loaded late is loaded before the limit holds.
+        decoder.decode(decoder.whole)  # Lazy imports happen before the memory limit.
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     failed = 0
     for name, decoder in decoders.items():

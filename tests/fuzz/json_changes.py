@@ -1,6 +1,6 @@
-"""Changes of a value in a JSON object; and its sums made anew, as a hostile writer can.
+"""Changes of a value in a JSON object, with its checksums computed again as a hostile writer can.
 
-Shape: objects are lists of pairs (`Pairs`), since a field may come twice.
+Shape: objects are lists of pairs (`Pairs`), because a field may be repeated.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ DEPTHS: Final = (50, 500, 5_000, 200_000)
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object, with its fields in order, each as often as it comes."""
+    """A JSON object with its fields in order, including repeated ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Text that stands for a value as it is."""
+    """A text that is written unchanged in place of a value."""
 
     text: str
 
 
 @dataclass(slots=True)
 class Place:
-    """A value in a JSON object: what holds it, where in it, and the way to it, for people."""
+    """A value in a JSON object: its container, its index, and its path for people."""
 
     within: Any
     index: int
@@ -65,7 +65,7 @@ def parse_pairs(data: bytes) -> Pairs:
 
 
 def text_of(value: Any) -> str:
-    """Write a value as JSON; what cannot be written as UTF-8 is escaped."""
+    """Return a value as JSON. Texts that are not valid UTF-8 are escaped."""
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, Pairs):
@@ -79,7 +79,7 @@ def text_of(value: Any) -> str:
 
 
 def places(value: Any, path: str = "") -> Iterator[Place]:
-    """Yield every value that another holds."""
+    """Yield every value that another value contains."""
     if isinstance(value, Pairs):
         named = [(n, name, held) for n, (name, held) in enumerate(value)]
     elif isinstance(value, list):
@@ -177,7 +177,7 @@ def cut_list(dice: random.Random, found: Pairs) -> str | None:
 
 
 def nest(dice: random.Random, found: Pairs) -> str | None:
-    """Add a field that nobody knows, and that readers should pass over, however deep it goes."""
+    """Add an unknown field of some depth, which readers should ignore."""
     depth = dice.choice(DEPTHS)
     opening, closing = dice.choice([("[", "]"), ('{"a":', "}")])
     held = [found, *(p.value for p in places(found) if isinstance(p.value, Pairs))]
@@ -187,7 +187,7 @@ def nest(dice: random.Random, found: Pairs) -> str | None:
 
 
 def add(dice: random.Random, found: Pairs) -> str | None:
-    """Put a field of one object into another."""
+    """Copy a field of one object into another."""
     held = [found, *(p.value for p in places(found) if isinstance(p.value, Pairs))]
     fields = [field for each in held for field in each]
     if not fields:
@@ -204,7 +204,7 @@ JSON_CHANGES: Final[tuple[Callable[[random.Random, Pairs], str | None], ...]] = 
 
 
 def change_json(dice: random.Random, data: bytes, *, sum_anew: bool) -> Change | None:
-    """Return what was done to a JSON object, and its bytes; None if nothing could be."""
+    """Return a description of the change and the bytes, or None if no change was possible."""
     found = parse_pairs(data)
     told = dice.choice(JSON_CHANGES)(dice, found)
     if told is None:
@@ -214,7 +214,7 @@ def change_json(dice: random.Random, data: bytes, *, sum_anew: bool) -> Change |
 
 
 def with_sums(data: bytes) -> bytes:
-    """Return an object with all its own sums right again, as far as it can be read."""
+    """Return an object with its checksums computed again, as far as it can be read."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -233,14 +233,14 @@ def with_sums(data: bytes) -> bytes:
 
 
 def _sum_children(found: dict[str, Any]) -> None:
-    """Sum up a pin, a snapshot, and the snapshots of a plan."""
+    """Compute the checksums of a pin, a snapshot, and the snapshots of a plan."""
     for made in found.get("snapshots_to_make") or ():
         if isinstance(made, dict):
             _sum_children(made)
     if CHECK not in found:
         return
     rest = {name: value for name, value in found.items() if name != CHECK}
-    if "swept" not in found:  # A snapshot's sum is over what it names alone.
+    if "swept" not in found:  # A snapshot's checksum covers only its children.
         rest = {n: found[n] for n in ("snapshots", "fragments") if n in found}
     found[CHECK] = check_of(rest)
 

@@ -1,7 +1,7 @@
-"""The decoders of keyed logs: states, keys, marks, pages, directories, and messages of HTTP.
+"""Decoders of keyed logs: states, keys, marks, pages, directories, and HTTP messages.
 
-Parts and directories are Parquet; those are changed byte by byte in ``tests/keyed``, under sums
-that tell. Here is what is ours of them, without the sums.
+Parts and directories are Parquet. Tests in ``tests/keyed`` change their bytes under checksums that
+detect it. Here are tidelog's own encodings in them, without the checksums.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _part() -> EncodedPart:
 
 
 def _diffs(part: EncodedPart) -> list[KeyedDiff]:
-    """Return changes that have all that a state may have."""
+    """Return diffs that contain everything that a state may have."""
     run = Run(id="x", epoch=0, lower=1, upper=ROWS + 1, at_us=9, parts=(part.part,))
     state, found = LANGUAGE.initial(), []
 
@@ -122,7 +122,7 @@ def _pages(part: EncodedPart, head: Any) -> KeyedDecoders:
         is_value = name == "value"
 
         def of(plain: bytes, is_value: bool = is_value, rows: int = place.rows) -> object:
-            # As they are read, under sums: a page is ours, or it is told.
+            # Like pages under checksums: a page is valid, or it is reported as damage.
             return values_of(plain, 0, rows) if is_value else integers_of(plain, rows)
 
         def whole(data: bytes, of: Any = of, rows: int = place.rows) -> object:
@@ -149,7 +149,7 @@ def _head(data: bytes) -> object:
 
 
 def keyed_decoders() -> KeyedDecoders:
-    """Return by name what each reads, the call, and whether it is msgpack."""
+    """Return by name: the bytes of each decoder, the call, and whether the bytes are msgpack."""
     part = _part()
     state = LANGUAGE.initial()
     diffs = _diffs(part)

@@ -1,4 +1,4 @@
-"""All that can be asked of a log without changing it."""
+"""All calls of a log that do not change it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fuzz.specimens import Row, Truth, rows_in
 from tidelog.wal.describe import outline_log
 from tidelog.wal.log import Log
 
-ASKED: Final = 3  # Of the questions that are not always asked.
-WAITS: Final = 3  # Of a reader that follows, before it is believed to have come to the end.
+ASKED: Final = 3  # Of the optional questions.
+WAITS: Final = 3  # Waits of a follower before it counts as at the end.
 
 
 @dataclass(slots=True, kw_only=True)
 class Looker:
-    """Asks a log, and holds its answers to the truth."""
+    """Calls of a log that compare its answers with the truth."""
 
     asker: Asker
     log: Log
@@ -28,7 +28,7 @@ class Looker:
     dice: random.Random
 
     async def look(self) -> bool:
-        """Ask what counts most, and some of the rest; say whether all records could be read."""
+        """Ask the main questions, and some others. Return True if all records could be read."""
         await self.bounds()
         found = await self.asker.read("scan", self.log.scan(control=True), self.truth.rows)
         some: list[Callable[[], Awaitable[None]]] = [
@@ -93,7 +93,7 @@ class Looker:
             if records is None:
                 is_whole = False
                 break
-            # The oldest fragment may begin before the log does, in a fork.
+            # The oldest fragment of a fork may begin before the fork does.
             rows += [row for row in rows_in(records) if row[0] >= self.truth.oldest]
         if fragments is not None:
             self.asker.compare("fetch", rows, self.truth.rows, is_whole=is_whole)
@@ -119,7 +119,7 @@ class Looker:
             await self.asker.read(f"pin {name}", self.log.scan_pin(name, control=True), wanted)
 
     async def scrub(self) -> None:
-        """Scrub: where it finds nothing, nothing may have been refused."""
+        """Scrub the log. Complain if the scrub is clean although a read was refused."""
         found = await self.asker.ask("scrub", self.log.scrub())
         if found is None or not found.is_clean:
             return

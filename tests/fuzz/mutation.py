@@ -1,4 +1,4 @@
-"""One change of one object of a specimen: chosen by dice, told in words."""
+"""One change of an object of a specimen, chosen by dice and described in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.errors import TidelogError
 from tidelog.wal.format.link import FenceLink
 from tidelog.wal.format.slot_object import decode_link
 
-# What libraries raise over bytes that an earlier change has made unreadable.
+# Errors of libraries over bytes that an earlier change made unreadable.
 UNREADABLE: Final = (pa.ArrowException, ValueError, LookupError, OSError, RecursionError)
 WEIGHTS: Final = {
     "manifest": 6,
@@ -32,10 +32,10 @@ WEIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """What was done to the object at ``key``, which is of a ``role``.
+    """One change of the object at ``key``, which has a ``role``.
 
-    ``kind`` is bytes, json, parquet, or what was done to the object as a whole. ``is_summed``: the
-    sums of our own were made anew, so that nothing but the meaning is wrong.
+    ``kind`` is bytes, json, parquet, or the change of the whole object. With ``is_summed``,
+    tidelog's own checksums were computed again, so that only the meaning is wrong.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Mutation:
 
 
 def role_of(key: str, data: bytes) -> str:
-    """Say what an object is."""
+    """Return the role of an object."""
     name = key.split("/", 2)[-1]
     for start, role in (
         ("manifest/", "manifest"),
@@ -72,7 +72,7 @@ def role_of(key: str, data: bytes) -> str:
 
 
 def mutate(specimen: Specimen, dice: random.Random) -> tuple[dict[str, bytes], list[Mutation]]:
-    """Return a specimen's objects, changed in one place or two, and what was changed."""
+    """Return a specimen's objects with one or two changes, and the changes."""
     objects, done = dict(specimen.objects), list[Mutation]()
     roles: dict[str, list[str]] = {}
     for key, data in objects.items():
@@ -90,7 +90,7 @@ def mutate(specimen: Specimen, dice: random.Random) -> tuple[dict[str, bytes], l
 def _change(
     dice: random.Random, objects: dict[str, bytes], key: str, role: str, alike: list[str]
 ) -> list[Mutation]:
-    """Change an object, or two that change places; nothing if it turned out the same."""
+    """Change an object, or exchange two. Return no change if the bytes stayed the same."""
     if dice.random() < 0.15:
         return _change_whole(dice, objects, key, role, alike)
     data, is_summed = objects[key], False
@@ -103,7 +103,7 @@ def _change(
         try:
             how = change_parquet if is_parquet else change_json
             changed = how(dice, data, sum_anew=is_summed)
-        except UNREADABLE:  # It was changed before, and is none any more.
+        except UNREADABLE:  # An earlier change made it unreadable.
             return []
     if changed is None or changed[1] == data:
         return []
@@ -114,7 +114,7 @@ def _change(
 def _change_whole(
     dice: random.Random, objects: dict[str, bytes], key: str, role: str, alike: list[str]
 ) -> list[Mutation]:
-    """Lose an object, put it where another is as well, or swap two; mostly of one role."""
+    """Delete an object, copy it to another place, or exchange two; mostly of one role."""
     kind = dice.choice(["lost", "copied", "swapped", "strayed"])
     others = [other for other in (alike if dice.random() < 0.7 else list(objects)) if other != key]
     if kind == "lost":
@@ -143,7 +143,7 @@ def _change_whole(
 
 
 def _stray_place(dice: random.Random, key: str) -> str:
-    """Return a place near by where nothing was, as somebody's typing might choose it."""
+    """Return an empty place close by, as a typing error might choose it."""
     folder, _, name = key.rpartition("/")
     log = "/".join(key.split("/")[:2])
     beside: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Changes of a Parquet file that is whole afterwards: other rows, types, links, and sizes."""
+"""Changes that leave a valid Parquet file: other rows, types, links, and sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TableChange = Callable[[random.Random, Table], tuple[str, Table] | None]
 
 
 def change_parquet(dice: random.Random, data: bytes, *, sum_anew: bool) -> Change | None:
-    """Return what was done to a file, and its bytes; None if nothing could be."""
+    """Return a description of the change and the bytes, or None if no change was possible."""
     file = pq.ParquetFile(pa.BufferReader(data))
     said = {k: v for k, v in (file.metadata.metadata or {}).items() if k != b"ARROW:schema"}
     if slot_object.LINK in said and dice.random() < 0.5:
@@ -44,7 +44,7 @@ def _change_link(
     if dice.random() < 0.1:
         gone = dice.choice([slot_object.LINK, slot_object.CHECK])
         return f"without {gone!r}", _written(table, {k: v for k, v in said.items() if k != gone})
-    # The sum stands beside the link, not in it.
+    # The checksum is next to the link, not in it.
     changed = change_json(dice, said[slot_object.LINK], sum_anew=False)
     if changed is None:
         return None
@@ -70,7 +70,7 @@ def _written(
     ) as writer:
         writer.write_table(table.replace_schema_metadata(None))
         if said:
-            # As bytes: what a hostile writer says need not be text.
+            # As bytes, because a hostile writer need not write text.
             writer.add_key_value_metadata(dict(said))  # type: ignore[arg-type]
     return sink.getvalue().to_pybytes()
 
@@ -116,7 +116,7 @@ def reorder(dice: random.Random, table: Table) -> tuple[str, Table] | None:
 
 
 def other_type(dice: random.Random, table: Table) -> tuple[str, Table] | None:
-    """Write a column as another type, of the same values as far as there are such."""
+    """Write a column as another type, with the same values as far as possible."""
     index = dice.randrange(table.num_columns)
     column, field = table.column(index), table.schema.field(index)
     kinds: list[Any] = [pa.int32(), pa.float64(), pa.string(), pa.large_binary(), pa.uint64()]
@@ -136,7 +136,7 @@ def nulls(dice: random.Random, table: Table) -> tuple[str, Table] | None:
 
 
 def columns(dice: random.Random, table: Table) -> tuple[str, Table] | None:
-    """Drop a column, give it another name, or have it twice."""
+    """Drop a column, rename it, or repeat it."""
     index = dice.randrange(table.num_columns)
     name = table.schema.names[index]
     match dice.randrange(3):
@@ -150,7 +150,7 @@ def columns(dice: random.Random, table: Table) -> tuple[str, Table] | None:
 
 
 def as_it_is(dice: random.Random, table: Table) -> tuple[str, Table] | None:
-    """Write the same records by another writer: the file differs, and says the same."""
+    """Write the same records by another writer. The file differs, but its content is the same."""
     return "written by another", table
 
 
@@ -161,7 +161,7 @@ TABLE_CHANGES: Final[tuple[TableChange, ...]] = (
 
 
 def _bomb(dice: random.Random, file: pq.ParquetFile, said: dict[bytes, bytes]) -> Change:
-    """Return a small file that is gigabytes of records: one body, told of again and again."""
+    """Return a small file with gigabytes of records, by one body that a dictionary repeats."""
     table, count = file.schema_arrow, BOMB_ROWS
     arrays: list[Any] = []
     for field in table:

@@ -1,4 +1,4 @@
-"""Runs cases in a worker, and counts what came of them; a worker that dies fails its case."""
+"""Runs of cases in a worker, and their counts; a worker that dies fails its case."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 TESTS: Final = Path(__file__).resolve().parents[1]
-SILENT_SECONDS: Final = 150.0  # Far more than a case may take: then the worker itself is stuck.
-# So that the memory that the worker may have is what the cases take, not what allocators reserve.
+SILENT_SECONDS: Final = 150.0  # Far longer than a case may take, so the worker is stuck.
+# So that the memory limit of the worker is for the cases, not for reserves of allocators.
 SPARING: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
@@ -28,14 +28,14 @@ SPARING: Final = {
 
 @dataclass(slots=True)
 class Report:
-    """What came of many cases: the failed ones in words, and how often each thing was met."""
+    """The results of many cases: the failed ones as text, and counts of each event."""
 
     cases: int = 0
     failed: list[str] = field(default_factory=list)
     unseen: Counter[str] = field(default_factory=Counter)
     specimens: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # Of all processes, their making of specimens included.
+    cpu_seconds: float = 0.0  # Of all processes, including the making of specimens.
 
     def __str__(self) -> str:
         took = f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} s of them computing"
@@ -59,7 +59,7 @@ def _spent() -> float:
 
 
 def _run_until_it_ends(report: Report, seed: int, first: int, limit: int) -> int:
-    """Run cases in one worker; return the number of the first that is left."""
+    """Run cases in one worker. Return the number of the first remaining case."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, sys.path)])
     worker = subprocess.Popen(
         [sys.executable, "-m", "fuzz.worker", str(seed), str(first), str(limit)],
@@ -97,7 +97,7 @@ def _count(report: Report, told: dict[str, Any]) -> None:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines until the other end is closed, or says nothing any more."""
+    """Yield lines until the other end closes or is silent for too long."""
     kept = b""
     while select.select([stream], [], [], SILENT_SECONDS)[0]:
         chunk = os.read(stream.fileno(), 65_536)

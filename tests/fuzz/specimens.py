@@ -1,8 +1,8 @@
 """Logs to be damaged, each in a location in memory, and the truth about them.
 
-They are small, so that a case takes milliseconds, and have one of everything: streams, snapshots
-of snapshots, takeovers with void slots, cursors, pins, plans in each phase, forks, seals, and a
-tail that no manifest names.
+They are small, so that a case takes milliseconds. They have one of everything: streams, snapshots
+of snapshots, takeovers with void slots, cursors, pins, plans in each phase, forks, seals, and slots
+that no manifest names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROLLED: Final = Shape(alpha=2, rollup_slots=2, rollover=SMALL)
 
 @dataclass(slots=True, kw_only=True)
 class Truth:
-    """What one log holds. ``history`` has what was collected as well, by position."""
+    """The content of one log. ``history`` also has collected records, by position."""
 
     protocol: str
     oldest: int
@@ -53,7 +53,7 @@ class Truth:
     cursors: dict[str, int] = field(default_factory=dict)
     pins: dict[str, list[Row]] = field(default_factory=dict)
     is_sealed: bool = False
-    next_when_grown: int = 0  # Where an append to it goes, after what others left half-way.
+    next_when_grown: int = 0  # The position of a next append, after unfinished appends of others.
     rows_when_grown: list[Row] = field(default_factory=list)
 
 
@@ -66,7 +66,10 @@ class Specimen:
     logs: dict[str, Truth]
 
     def touches(self, objects: dict[str, bytes], name: str) -> bool:
-        """Say whether any object that a log reads is another; a fork reads those of all logs."""
+        """Return True if an object that the log reads has changed.
+
+        A fork reads the objects of all logs.
+        """
         folder = f"{log_folder(name)}/" if name == NAME else ""
         keys = (key for key in {*objects, *self.objects} if key.startswith(folder))
         return any(objects.get(key) != self.objects.get(key) for key in keys)
@@ -78,7 +81,7 @@ def store_of(objects: dict[str, bytes]) -> MemoryStore:
 
 
 class Died(Exception):
-    """The process that collected is no more."""
+    """The collecting process has died."""
 
 
 async def rows_of(tables: AsyncIterator[pa.Table]) -> list[Row]:
@@ -86,7 +89,7 @@ async def rows_of(tables: AsyncIterator[pa.Table]) -> list[Row]:
 
 
 def rows_in(table: pa.Table) -> list[Row]:
-    """Return records as tuples; those of a slot log's object and of a read are alike."""
+    """Return records as tuples, the same for a slot log's object and for a read."""
     names = ("position", "timestamp_us", "stream", "body")
     columns = [table.column(name).to_pylist() for name in names]
     return list(zip(*columns, strict=True))
@@ -94,7 +97,7 @@ def rows_in(table: pa.Table) -> list[Row]:
 
 @dataclass(slots=True)
 class Maker:
-    """Makes a specimen; what it makes is the same each time."""
+    """A maker of a specimen, which is the same each time."""
 
     name: str
     store: MemoryStore = field(default_factory=MemoryStore)
@@ -110,7 +113,7 @@ class Maker:
     async def append(
         self, name: str, writer: str, count: int, *, alpha: int = 2, stream: bytes = b""
     ) -> None:
-        """Append so many objects, of one record or two."""
+        """Append this many objects of one or two records."""
         shape = replace(ROLLED, alpha=alpha)
         async with await self.logs(writer).open(name, shape=shape, batching=ONE_BY_ONE) as log:
             for number in range(count):
@@ -118,7 +121,7 @@ class Maker:
                 await log.append(bodies, stream=stream or None)
 
     async def append_ahead(self, name: str, writer: str, count: int) -> None:
-        """Append, and die before anything is rolled up."""
+        """Append, and die before a roll-up."""
         before = dict(self.store.objects)
         await self.append(name, writer, count, alpha=1)
         gone = [key for key in self.store.objects if "/snapshot/" in key and key not in before]
@@ -127,13 +130,13 @@ class Maker:
         await self.store.put(manifest, before[manifest].data)
 
     async def remember(self, name: str) -> None:
-        """Note what a log holds now, before some of it is collected."""
+        """Note the content of a log before a collection."""
         log = await self.logs("watch").open(name)
         rows = await rows_of(log.scan(control=True))
         self.history.setdefault(name, {}).update({row[0]: row for row in rows})
 
     async def finished(self) -> Specimen:
-        """Return what was made, with what each log holds now."""
+        """Return the specimen with the current content of each log."""
         truths: dict[str, Truth] = {}
         for name in await self.logs("watch").names():
             await self.remember(name)
@@ -161,7 +164,7 @@ class Maker:
         )
 
     async def _grown(self, name: str) -> list[Row]:
-        """Return what a log holds after an append, which is undone."""
+        """Return the content of a log after an append, which is undone."""
         store = MemoryStore(objects=dict(self.store.objects))
         async with await self.logs("grower", store=store).open(name) as log:
             await log.append([b"grown"])
@@ -169,7 +172,7 @@ class Maker:
 
 
 async def collect_and_die(maker: Maker, name: str, *, at: Callable[[str, str], bool]) -> None:
-    """Collect, and die before the first request that ``at`` says yes to."""
+    """Collect, and die before the first request for which ``at`` returns True."""
 
     async def before(op: str, key: str) -> None:
         if at(op, key):
@@ -185,13 +188,13 @@ async def collect_and_die(maker: Maker, name: str, *, at: Callable[[str, str], b
 
 
 async def slots(maker: Maker) -> Log:
-    """Make a slot log with one of everything but a plan."""
+    """Make a slot log with one of everything except a plan."""
     await maker.logs("zero").create(NAME)
     log = await maker.logs("one").open(NAME, shape=ROLLED, batching=ONE_BY_ONE)
     await log.open_stream(b"a", b"mine")
     await log.open_stream(b"\xff\x00b")
     await log.append([b"to a", b""], stream=b"a")
-    await maker.append(NAME, "two", 4)  # From one that goes on: so there is something void.
+    await maker.append(NAME, "two", 4)  # From a writer that continues, so that void slots exist.
     async with await maker.logs("one again").open(NAME, batching=ONE_BY_ONE) as again:
         await again.close_stream(b"\xff\x00b")
     await log.close()
@@ -291,7 +294,7 @@ _KEPT: dict[str, Specimen] = {}
 
 
 def specimen(name: str) -> Specimen:
-    """Return the specimen of a name, which is made once a process."""
+    """Return the specimen of a name, made once in a process."""
     if name not in _KEPT:
         _KEPT[name] = asyncio.run(_made(name))
     return _KEPT[name]

@@ -1,4 +1,4 @@
-"""Every decoder of what is stored, but for logs': changed bytes are a value, or a named error."""
+"""Decoders of stored bytes, except those of logs: changed bytes give a value or a named error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CASES = 300
 
 
 def test_changed_bytes_are_a_value_or_a_named_error() -> None:
-    """In a process of its own, with little memory: one that dies has told by which it did."""
+    """Changed bytes give a value or a named error in every decoder.
+
+    The test runs in a separate process with little memory, which prints each case before it runs.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "fuzz.decoders", "--cases", str(CASES)],
         cwd=TESTS,
@@ -32,7 +35,7 @@ def test_changed_bytes_are_a_value_or_a_named_error() -> None:
 
 
 def test_each_decoder_reads_what_was_written() -> None:
-    """Else whatever is made of changed bytes would say nothing."""
+    """Each decoder reads the unchanged bytes. Otherwise its cases would prove nothing."""
     for decoder in _decoders().values():
         decoder.decode(decoder.whole)
 
@@ -47,7 +50,7 @@ def test_each_decoder_reads_what_was_written() -> None:
     ],
 )
 def test_what_is_no_named_error_is_complained_of(error: Exception, told: str) -> None:
-    """The canary: each kind of failure that is looked for is seen."""
+    """The canary: each kind of failure is detected."""
 
     def decode(_: bytes) -> object:
         raise error

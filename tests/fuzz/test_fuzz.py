@@ -1,4 +1,4 @@
-"""Whatever is stored, a log says what was written, or says no: 2,000 changes of all objects.
+"""Damaged logs give written records or an error, for 2,000 changes of all kinds of objects.
 
 More of them, and others: ``make fuzz FUZZ_ARGS="--seed 7 --cases 20000"``.
 """
@@ -30,9 +30,9 @@ NAME = "slots ahead"
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_change_is_served_as_the_truth(share: int) -> None:
-    """Each answer, and each copy, is the truth or a named error: in 1 GB, and 10 s of a core.
+    """Each answer, and each copy, is the truth or a named error, within 1 GB and 10 s of CPU.
 
-    One that fails runs again by its number: ``make fuzz FUZZ_ARGS="--seed 1 --case N"``.
+    A failed case runs again by its number: ``make fuzz FUZZ_ARGS="--seed 1 --case N"``.
     """
     step = CASES // SHARES
 
@@ -43,7 +43,10 @@ def test_no_change_is_served_as_the_truth(share: int) -> None:
 
 
 def test_all_kinds_of_objects_are_changed_in_all_ways() -> None:
-    """Else nothing above would mean anything: of each role there are many, of each way too."""
+    """The cases change all roles of objects in all ways.
+
+    Otherwise the test above would prove little.
+    """
     done = [each for number in range(600) for each in prepare(SEED, number)[2]]
     roles, kinds = Counter(each.role for each in done), Counter(each.kind for each in done)
 
@@ -54,7 +57,7 @@ def test_all_kinds_of_objects_are_changed_in_all_ways() -> None:
 
 
 def test_a_case_is_the_same_each_time() -> None:
-    """A failure that nobody can see again would be believed by nobody."""
+    """A case is the same each time, so that a failure can be repeated."""
     for number in range(5):
         one, other = run_case(SEED, number), run_case(SEED, number)
         assert str(one) == str(other)
@@ -63,13 +66,13 @@ def test_a_case_is_the_same_each_time() -> None:
 
 @pytest.fixture(scope="module")
 def made() -> None:
-    """All specimens, before any loop runs: whichever test is the first, or the only one."""
+    """Make all specimens before any loop runs, for any order of tests."""
     for name in RECIPES:
         specimen(name)
 
 
 async def asked(name: str, change: Callable[[Truth], Truth] = lambda truth: truth) -> Asker:
-    """Ask a log that nobody changed everything, and do everything with it."""
+    """Make all calls on an unchanged log, and compare them with a truth that may be changed."""
     found = specimen(name)
     truth, clock, dice = change(found.logs["log"]), StillClock("test"), random.Random(name)
     asker = Asker("log")
@@ -94,7 +97,10 @@ async def asked(name: str, change: Callable[[Truth], Truth] = lambda truth: trut
 async def test_nothing_is_wrong_with_what_nobody_changed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every question and every deed, on every specimen: a complaint would be of the fuzzer."""
+    """All calls on each unchanged specimen give no complaint.
+
+    So every other complaint is about a change.
+    """
     monkeypatch.setattr(looking, "ASKED", 8)
 
     found = await asked(name)
@@ -125,7 +131,7 @@ LIES: dict[str, tuple[Callable[[Truth], Truth], set[str]]] = {
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_is_found(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary: were the log not what it should be, each question that shows it complains."""
+    """The canary: each question complains if the log differs from the expected truth."""
     monkeypatch.setattr(looking, "ASKED", 8)
     change, steps = LIES[lie]
 
@@ -135,7 +141,7 @@ async def test_a_lie_is_found(lie: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_cannot_be_seen_is_in_the_docs() -> None:
-    """Whoever relies on a scrub reads there what it does not find, in the same words."""
+    """The docs list every undetectable change in the words of its rule."""
     docs = " ".join((DOCS / "log-claims.md").read_text().split())
     docs += " ".join((DOCS / "wal3.md").read_text().split())
     for rule in unseen.RULES:

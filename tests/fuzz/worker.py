@@ -1,6 +1,6 @@
-"""A process that runs cases with little memory, and says on standard output what came of each.
+"""A process that runs cases with little memory, and prints their results.
 
-``python -m fuzz.worker SEED FIRST LIMIT``: a line of JSON as each case begins, and one at its end.
+``python -m fuzz.worker SEED FIRST LIMIT`` prints a line of JSON before and after each case.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def _out_of_time(_sign: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Stop what is done within after some seconds; and again, should it not have ended.
+    """Stop the body after some seconds of CPU, and again if it does not end.
 
-    Those of the processor, for how long the machine does something else says nothing.
+    CPU seconds do not count the time of other processes.
     """
     signal.setitimer(signal.ITIMER_PROF, CASE_SECONDS, CASE_SECONDS / 2)
     try:
@@ -46,7 +46,7 @@ def main() -> None:
 
     seed, first, limit = map(int, sys.argv[1:4])
     for name in RECIPES:
-        specimen(name)  # Made before the limits hold, and the clock runs.
+        specimen(name)  # Made before the limits.
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGPROF, _out_of_time)
     for number in range(first, limit):

@@ -1,4 +1,4 @@
-"""All that can be done with a log: to it, or from it to another. Each in a store of its own."""
+"""All calls that change a log or make another log from it, each in a store of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = b"appended"
 
 @dataclass(slots=True, kw_only=True)
 class Doer:
-    """Does things with one log. ``is_whole``: all of it could be read before."""
+    """Changing calls on one log. ``is_whole``: all its records could be read before."""
 
     asker: Asker
     objects: dict[str, bytes]
@@ -34,11 +34,11 @@ class Doer:
     is_whole: bool
 
     def logs(self) -> Logs:
-        """Return the location's logs, in a store that nobody else changes."""
+        """Return the location's logs, in a store of their own."""
         return Logs(store=store_of(self.objects), clock=self.clock, writer="fuzz")
 
     async def do(self, count: int) -> None:
-        """Do so many of the things that there are to do."""
+        """Do this many of the possible steps."""
         for step in self.dice.sample(self._steps(), count):
             await step()
 
@@ -58,7 +58,7 @@ class Doer:
         return [*steps, self.fork] if self.truth.protocol == "slot" else steps
 
     async def append(self) -> None:
-        """Append a record: where it is acknowledged it can be read, and the others as before."""
+        """Append a record. If it is acknowledged, it can be read, and the others are unchanged."""
         logs, place = self.logs(), None
         log = await self.asker.ask("append", self._opened(logs))
         if log is None:
@@ -67,7 +67,8 @@ class Doer:
         await self.asker.ask("close", log.close())
         if place is None:
             return
-        # What a writer of wal3 left between a fragment and its manifest, the next one brings in.
+        # The next wal3 writer includes a fragment that an earlier writer stored before its
+        # manifest.
         grown = self.truth.rows_when_grown if place == self.truth.next_when_grown else None
         if grown is None:
             self.asker.same("append", place, self.truth.next)
@@ -86,7 +87,7 @@ class Doer:
         self.asker.compare("append, then scan", rows, wanted, is_whole=self.is_whole)
 
     async def collect(self) -> None:
-        """Collect: what the cursors and the pins hold is there afterwards, and nothing else new."""
+        """Collect the log. Records that cursors and pins hold stay, and no other records appear."""
         logs, force = self.logs(), self.dice.random() < 0.5
         log = await self.asker.ask("collect", self._opened(logs))
         if log is None:
@@ -114,7 +115,7 @@ class Doer:
                     self.asker.complain(MISSING, step, f"it could be read before: {error}")
 
     async def copy(self) -> None:
-        """Copy to either protocol: a copy that is made holds the truth."""
+        """Copy the log to either protocol. A successful copy holds the truth."""
         logs, protocol = self.logs(), self.dice.choice(["slot", "manifest"])
         made = await self.asker.ask("copy", logs.copy(self.asker.log, "copied", protocol=protocol))
         if made is not None:
@@ -122,7 +123,7 @@ class Doer:
             self._hold("copy, then scan", rows, self.truth.rows)
 
     async def fork(self) -> None:
-        """Fork: a fork that is made begins with the truth."""
+        """Fork the log. A successful fork begins with the truth."""
         made = await self.asker.ask("fork", self.logs().fork(self.asker.log, "forked"))
         if made is not None:
             rows = await self._rows("fork, then scan", made)
@@ -130,7 +131,10 @@ class Doer:
                 self._hold("fork, then scan", rows, self.truth.rows)
 
     async def rebuild(self) -> None:
-        """Lose the manifest and make it again: what is there was in the log, and so is its end."""
+        """Delete the manifest and rebuild it.
+
+        The rebuilt log has only records of the log, and its end.
+        """
         manifest = f"{log_folder(self.asker.log)}/{MANIFEST}"
         objects = {key: data for key, data in self.objects.items() if key != manifest}
         logs = Logs(store=store_of(objects), clock=self.clock, writer="fuzz")
@@ -147,7 +151,7 @@ class Doer:
             self.asker.complain(MISSING, "rebuild", f"it begins at {first}")
 
     async def list_all(self) -> None:
-        """List all logs: a damaged one does not hide the others."""
+        """List all logs. A damaged log does not hide the others."""
         store = store_of(self.objects)
         location = Location(
             url="memory://",
@@ -157,7 +161,7 @@ class Doer:
         )
         found = await self.asker.ask("list", logs_of(location))
         if found is not None:
-            # One that has records and no manifest is listed, too.
+            # A log with records but no manifest is listed too.
             places = [
                 key.removeprefix(LOGS).split("/", 1) for key in self.objects if key.startswith(LOGS)
             ]

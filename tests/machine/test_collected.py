@@ -1,4 +1,4 @@
-"""What vanished from a state is deleted: late enough for readers, whoever fails on the way."""
+"""Deletion of objects that vanished from a state: late enough for readers, through any failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tidelog.testing import Fault, Faulty, Request
 
 @pytest.mark.parametrize("anew", [False, True])
 async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> None:
-    """By whoever commits, also one that has read no more than the rollup of what was before."""
+    """A vanished object is deleted once a rollup is past it.
+
+    Any machine that commits deletes it, also one that started from the rollup.
+    """
     place = Place()
     for word in "abc":
         await place.store.put(word, b"")
@@ -33,7 +36,10 @@ async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> 
 
 
 async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
-    """A state that is read from is whole, with the records and rollups that lead to it."""
+    """An object in a held state stays until the hold is released.
+
+    The records and rollups of that state stay too.
+    """
     place = Place()
     await place.store.put("a", b"")
     machine = papers(place, rollup_every=2)
@@ -49,7 +55,10 @@ async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
 
 
 async def test_what_has_just_vanished_stays_for_who_reads_it() -> None:
-    """An hour, unless told; whoever collects, and however often."""
+    """A vanished object stays for the grace period of readers.
+
+    This holds for any collector and any number of collections.
+    """
     place, clock = Place(), StuckClock()
     await place.store.put("a", b"")
     await place.store.put("b", b"")
@@ -70,7 +79,7 @@ async def test_what_has_just_vanished_stays_for_who_reads_it() -> None:
 
 
 async def test_what_was_deleted_is_not_deleted_again() -> None:
-    """A record says so: a store is asked for each object once."""
+    """A deleted object is not deleted again, because a record states its deletion."""
     place, asked = Place(), list[str]()
 
     def toss(request: Request) -> Fault:
@@ -89,7 +98,10 @@ async def test_what_was_deleted_is_not_deleted_again() -> None:
 
 
 async def test_a_collection_deletes_all_that_it_may_at_once() -> None:
-    """Without one commit more; and a second one finds nothing."""
+    """A collection deletes all due objects at once.
+
+    A second collection deletes and writes nothing.
+    """
     place = Place()
     for word in "ab":
         await place.store.put(word, b"")
@@ -105,7 +117,7 @@ async def test_a_collection_deletes_all_that_it_may_at_once() -> None:
 
 
 async def test_a_collection_that_fails_is_done_again() -> None:
-    """Half of it is nothing that anybody can see."""
+    """A failed collection can be repeated, and the state stays whole until then."""
     place, stuck = Place(), asyncio.Event()
     stuck.set()
     for word in "ab":

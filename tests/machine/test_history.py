@@ -1,4 +1,4 @@
-"""What of the past is kept, and what may go: every state that somebody may hold stays whole."""
+"""Plans for a machine's past: every state that a process may hold stays whole."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def rollup(seqno: int) -> Rollup:
 
 @dataclass(slots=True)
 class World:
-    """A machine's past, as a plain list: what each record named, and which objects are there.
+    """A machine's past as plain lists: the objects that each record names, and those that exist.
 
-    Each record but some brings an object; some make the oldest one that is named vanish.
+    Each record adds an object. Some records also remove the oldest named object.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -52,7 +52,7 @@ class World:
         self.named.append((*before[len(gone) :], new))
 
     def history(self, start: int) -> History:
-        """Return what is known to who read the rollup of a seqno, and the records after it."""
+        """Return the history known from the rollup of a seqno and the records after it."""
         found = History()
         if start:
             known = self._at(start)
@@ -85,7 +85,10 @@ STEPS = ["write", "merge", "roll up", "collect", "wait"]
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=60), data=st.data())
 def test_a_state_that_may_be_held_is_whole(steps: list[str], data: st.DataObject) -> None:
-    """Whoever collects, from wherever he began; and what is told erased is not there any more."""
+    """Each state that a process may hold stays whole, for any start of the collector.
+
+    Objects below the erased mark no longer exist, and all others are known.
+    """
     world = World()
     for step in steps:
         seqno = len(world.records)
@@ -125,7 +128,10 @@ def test_a_state_that_may_be_held_is_whole(steps: list[str], data: st.DataObject
 
 
 def test_a_clock_that_is_wrong_holds_up_nothing_for_long() -> None:
-    """What came before something did so no later, though its writer's clock said next year."""
+    """A wrong clock delays no deletion for long.
+
+    Earlier changes count as no later than the next one, even if a writer's clock was a year ahead.
+    """
     world = World()
     for _ in range(3):
         world.commit(merges=False)
@@ -139,7 +145,10 @@ def test_a_clock_that_is_wrong_holds_up_nothing_for_long() -> None:
 
 
 def test_objects_alone_are_no_reason_but_for_the_eager() -> None:
-    """A commit that finds one object due would ask the store for each: many go together."""
+    """A few due objects alone start no collection, unless it is eager.
+
+    A commit would otherwise cost requests for single objects.
+    """
     history = follow(History(), 1, Record(), ("part/0",))
     assert plan_collection(history, None, before_us=1) is None
     found = plan_collection(history, None, before_us=1, eager=True)
@@ -154,7 +163,7 @@ def test_objects_alone_are_no_reason_but_for_the_eager() -> None:
 
 
 def test_rollups_that_a_reader_needs_stay() -> None:
-    """Of several that were passed, all but the newest go at once."""
+    """Only the newest of the passed rollups stays, because readers need it."""
     history = History()
     for seqno in range(1, 8):
         history = follow(

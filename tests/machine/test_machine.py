@@ -1,4 +1,4 @@
-"""The machine: one loop that reads, decides and writes on condition, over a state of any kind."""
+"""The machine: a loop that reads, decides and writes conditionally, over any kind of state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidelog.testing import Fault, Faulty, Recorded, Request
 
 
 async def test_what_is_committed_is_there_for_everybody() -> None:
-    """One decides, all know: by replaying records from the first."""
+    """A committed change is visible to every machine, which replays the records."""
     place = Place()
 
     first, second = place.machine(), place.machine()
@@ -41,7 +41,7 @@ async def test_what_is_committed_is_there_for_everybody() -> None:
 
 
 async def test_a_decision_is_made_again_over_the_newer_state() -> None:
-    """Whoever loses a race must not commit what was decided over what is past."""
+    """A machine that loses a race decides again over the newer state."""
     place = Place()
 
     slow, quick = place.machine(), place.machine()
@@ -53,7 +53,7 @@ async def test_a_decision_is_made_again_over_the_newer_state() -> None:
 
 
 async def test_a_refusal_is_believed_only_over_a_fresh_state() -> None:
-    """An error that comes of not knowing the newest would be a wrong answer."""
+    """A refusal counts only over the newest state. An error over an old state would be wrong."""
     place = Place()
 
     def only_after_hello(state: Words) -> Decision[str, str]:
@@ -71,7 +71,7 @@ async def test_a_refusal_is_believed_only_over_a_fresh_state() -> None:
 
 
 async def test_one_machine_commits_one_change_at_a_time() -> None:
-    """Its own calls never race each other, and none is lost."""
+    """The calls of one machine never race each other, and none is lost."""
     place = Place()
 
     machine = place.machine(rollup_every=3)
@@ -82,7 +82,7 @@ async def test_one_machine_commits_one_change_at_a_time() -> None:
 
 
 async def test_many_machines_lose_nothing() -> None:
-    """Contention costs tries, never a change."""
+    """Many machines lose no change. A lost race costs only another try."""
     place = Place()
 
     machines = [place.machine(rollup_every=4) for _ in range(5)]
@@ -92,7 +92,7 @@ async def test_many_machines_lose_nothing() -> None:
 
 
 async def test_who_never_wins_is_told() -> None:
-    """Every retry has a limit."""
+    """A machine that never wins raises ContentionError after a limit."""
 
     class Never(MemoryConsensus):
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
@@ -105,7 +105,10 @@ async def test_who_never_wins_is_told() -> None:
 
 
 async def test_a_rollup_is_written_named_and_then_records_go() -> None:
-    """A newcomer reads one rollup and what came after it, however long the history is."""
+    """A machine writes a rollup, names it in a record, and then deletes older records.
+
+    A new machine reads one rollup and the records after it.
+    """
     place = Place()
 
     machine = place.machine(rollup_every=4)
@@ -121,7 +124,7 @@ async def test_a_rollup_is_written_named_and_then_records_go() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
 async def test_the_state_at_every_seqno_is_that_of_all_diffs_before_it(every: int) -> None:
-    """apply(diffs over rollup) == state: wherever a reader stood, it comes to the same."""
+    """A reader at any seqno reaches the same state. The state equals all diffs over the rollup."""
     place = Place()
 
     writers = [place.machine(rollup_every=every) for _ in range(2)]
@@ -134,22 +137,25 @@ async def test_the_state_at_every_seqno_is_that_of_all_diffs_before_it(every: in
         for seen, behind in readers[:: number // 2 + 1]:
             assert behind.seqno >= seen
             assert await behind.refresh() == tuple("abcdefghijklmnopqrst"[: number + 1])
-            assert behind.seqno >= number + 1  # One may say no more than where a rollup is.
+            assert behind.seqno >= number + 1  # One may reach no further than the newest rollup.
 
 
 async def test_rollups_go_on_after_another_writer_was_quicker() -> None:
-    """A rollup that was written and never named must not be the last one of its writer."""
+    """A writer continues its rollups after another writer was faster.
+
+    An unnamed rollup must not stop it.
+    """
     place = Place()
 
     first, second = place.machine(rollup_every=4), place.machine(rollup_every=4)
     await say_all(first, "abc")
     await second.refresh()
-    # Both write a rollup at their fourth and fifth change; only one of them can be the newest.
+    # Both write a rollup at their fourth and fifth change; only one can be the newest.
     await first.commit(say("d"))
     await second.commit(say("e"))
     await second.commit(say("f"))
     await first.commit(say("g"))
-    # From here on the first is alone.
+    # From here, the first writer is alone.
     await say_all(first, "hijklmnopqrstuvwxyz")
 
     assert len(place.kept()) <= 8
@@ -157,7 +163,7 @@ async def test_rollups_go_on_after_another_writer_was_quicker() -> None:
 
 
 async def test_no_rollup_stays_that_nothing_names() -> None:
-    """Two writers each write one where one is named: there would be twice as many for ever."""
+    """No unnamed rollup stays. Otherwise two writers would leave twice as many objects."""
     place = Place()
 
     writers = place.machine(rollup_every=4), place.machine(rollup_every=4)
@@ -174,7 +180,10 @@ async def test_no_rollup_stays_that_nothing_names() -> None:
 
 
 async def test_rollups_go_on_after_a_lost_answer() -> None:
-    """A record that names a rollup may land though its writer was told otherwise."""
+    """A writer continues its rollups after a lost answer.
+
+    The record that names a rollup may have landed.
+    """
     place = Place()
 
     class LosesOne(MemoryConsensus):
@@ -201,7 +210,10 @@ async def test_rollups_go_on_after_a_lost_answer() -> None:
 
 
 async def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
-    """Records may go while somebody sleeps; the newest one names what replaces them."""
+    """A reader that fell behind starts from the newest rollup.
+
+    The records that it missed may be deleted.
+    """
     place = Place()
 
     sleeper, machine = place.machine(), place.machine(rollup_every=3)
@@ -215,7 +227,7 @@ async def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
 
 
 async def test_a_rollup_that_cannot_be_written_stops_nobody() -> None:
-    """It is housekeeping: the change that it follows has landed."""
+    """A rollup that cannot be written stops no commit, because the change has landed."""
     place = Place()
 
     def refuse(request: Request) -> Fault:
@@ -227,7 +239,7 @@ async def test_a_rollup_that_cannot_be_written_stops_nobody() -> None:
 
 
 async def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
-    """A machine that began anew, or left something out, would be wrong for ever and not know it."""
+    """A missing or changed object raises CorruptionError, never a wrong state."""
 
     async def broken(spoil: Callable[[Place], None]) -> None:
         place = Place()
@@ -265,7 +277,10 @@ class Impatient(SystemClock):
 
 
 async def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
-    """Refused, with nothing written: an older process must not undo what it cannot read."""
+    """A state of a newer version is refused, and nothing is written.
+
+    An older process must not undo a change that it cannot read.
+    """
     place = Place()
 
     await place.machine().commit(say("a"))
@@ -280,7 +295,7 @@ async def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
 
 
 async def test_bytes_of_a_change_do_not_grow_with_the_state() -> None:
-    """A change costs what it is, not what there was before it."""
+    """The bytes of a change do not grow with the state."""
     place = Place()
 
     machine = place.machine(rollup_every=10_000)
@@ -291,7 +306,7 @@ async def test_bytes_of_a_change_do_not_grow_with_the_state() -> None:
 
 
 async def test_machines_work_on_a_store_alone() -> None:
-    """The serverless default: consensus and rollups in one store."""
+    """Machines work on a store alone, with consensus and rollups in it."""
     store = MemoryStore()
 
     machines = [
@@ -308,7 +323,7 @@ async def test_machines_work_on_a_store_alone() -> None:
 
 
 async def test_commands_that_wait_share_a_record() -> None:
-    """Each that had one of its own would wait for all before it, a round trip each."""
+    """Waiting commands share a record. Separate records would each cost a round trip."""
     place = Place()
     machine = place.machine()
 
@@ -320,7 +335,7 @@ async def test_commands_that_wait_share_a_record() -> None:
 
 
 async def test_commands_that_share_a_record_are_refused_alone() -> None:
-    """What one is told is not what another is; and a fault in one of them harms no other."""
+    """Commands that share a record fail alone. An error of one does not affect the others."""
     machine = Place().machine()
 
     def refuse(state: Words) -> Decision[str, int]:
@@ -337,7 +352,10 @@ async def test_commands_that_share_a_record_are_refused_alone() -> None:
 
 
 async def test_each_command_is_decided_over_those_before_it() -> None:
-    """Two that say the same thing once, at once, must not both have said it."""
+    """Each command is decided over the commands before it.
+
+    Six concurrent attempts to add a word once add it once.
+    """
     place = Place()
     first, second = place.machine(), place.machine()
 
@@ -348,7 +366,7 @@ async def test_each_command_is_decided_over_those_before_it() -> None:
 
 
 async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
-    """It may have been the one for which the record was begun."""
+    """A cancelled call cancels no other, even if the record was begun for it."""
     place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
 
     class Slow(MemoryConsensus):
@@ -370,7 +388,10 @@ async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
 
 
 async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None:
-    """Else a traceback is shown to who has long turned to something else."""
+    """The error of a cancelled call is not reported.
+
+    A traceback would reach a caller that has moved on.
+    """
     place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
 
     class Failing(MemoryConsensus):
@@ -395,7 +416,10 @@ async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None
 
 
 async def test_processes_that_commit_once_have_rollups_named() -> None:
-    """None was: each of them wrote another one from the first that was due on, for nothing."""
+    """Processes that commit once still get their rollups named.
+
+    Otherwise each of them would write another rollup.
+    """
     place = Place()
     for number in range(20):
         await say_all(place.machine(rollup_every=4), f"{number % 10}")

@@ -1,4 +1,4 @@
-"""Records and rollups: what a machine writes must read back, and nothing else may pass for it."""
+"""Records and rollups: they survive storage, and no other bytes pass for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decoded(data: bytes) -> Record:
 
 @given(diff=st.binary(), state=st.none() | st.binary(), seqno=st.integers(1, 2**62))
 def test_a_record_reads_back(diff: bytes, state: bytes | None, seqno: int) -> None:
-    """Each record is read by every later process."""
+    """A record survives storage, because every later process reads it."""
     rollup = None if state is None else describe_rollup(SeqNo(seqno), "some/path", state)
     record = Record(rollup=rollup, floor=seqno, diffs=(diff, b"another"))
 
@@ -39,7 +39,7 @@ def test_a_record_reads_back(diff: bytes, state: bytes | None, seqno: int) -> No
 
 @given(data=st.binary(max_size=60))
 def test_garbage_is_no_record(data: bytes) -> None:
-    """A value or a named error, nothing else."""
+    """Random bytes raise a named error, or decode to a record of a known format."""
     try:
         decoded(data)
     except (CorruptionError, UsageError):
@@ -48,7 +48,7 @@ def test_garbage_is_no_record(data: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_and_a_newer_field_is_not() -> None:
-    """An older tidelog stops at what it cannot understand, and passes over what it may."""
+    """A newer format is refused, and an unknown field is ignored."""
     with pytest.raises(UsageError, match="newer tidelog"):
         decoded(msgspec.msgpack.encode({"v": FORMAT + 1, "diffs": [], "rollup": None}))
     with pytest.raises(UsageError, match="before the first release"):
@@ -60,7 +60,7 @@ def test_a_newer_format_is_refused_and_a_newer_field_is_not() -> None:
 
 @given(state=st.binary(), place=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_rollup_whose_bytes_changed_is_refused(state: bytes, place: int, bit: int) -> None:
-    """A state that is wrong in one bit would be wrong for ever after."""
+    """A changed rollup raises CorruptionError. A state with one wrong bit would stay wrong."""
     body = RolledUp(state=state, floor=3, rollups=(describe_rollup(SeqNo(1), "p", b"older"),))
     data = encode_rollup(body)
     rollup = describe_rollup(SeqNo(4), "p", data)
@@ -74,7 +74,7 @@ def test_a_rollup_whose_bytes_changed_is_refused(state: bytes, place: int, bit: 
 
 
 def test_rollups_sort_by_their_seqno() -> None:
-    """A listing of rollups shows the newest last."""
+    """Paths of rollups sort by seqno, so a listing shows the newest last."""
     paths = [rollup_path("shard/s", SeqNo(n), "u") for n in (1, 9, 10, 255, 256, 2**40)]
 
     assert paths == sorted(paths)

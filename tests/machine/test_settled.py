@@ -1,4 +1,4 @@
-"""A machine that is settled keeps its newest state and no value of the past, after any kill."""
+"""A settled machine keeps its newest state and no removed value, after any kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.testing import Fault, Faulty, Request
 
 
 class Forgetting(WordsLanguage):
-    """A word ``-word`` takes one away; ``@3`` holds the state of a seqno."""
+    """A language in which ``-word`` removes a word and ``@3`` holds the state of a seqno."""
 
     def apply(self, state: Words, diff: str) -> Words:
         if diff.startswith("-"):
@@ -32,7 +32,7 @@ class Forgetting(WordsLanguage):
 
 
 def machine(store: Store, *, rollup_every: int = 64) -> Machine[Words, str]:
-    """Return a machine as a new process has it, whose consensus sends each request once."""
+    """Return a machine as in a new process, whose consensus sends each request once."""
     clock = SystemClock()
     return Machine(
         key="k",
@@ -47,7 +47,7 @@ def machine(store: Store, *, rollup_every: int = 64) -> Machine[Words, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Overtaken(StoreConsensus):
-    """The consensus of a process before each of whose records another one writes a record."""
+    """The consensus of a process that is overtaken by another record before each of its own."""
 
     other: Machine[Words, str]
 
@@ -70,7 +70,10 @@ async def written(*words: str, rollup_every: int = 64) -> MemoryStore:
 
 @pytest.mark.parametrize("rollup_every", [1, 3, 64, 1_000])
 async def test_a_value_that_a_change_took_away_is_nowhere(rollup_every: int) -> None:
-    """In no record, spill or rollup; the newest state stays, and so do later writes."""
+    """A value that a change removed is in no record, spill or rollup.
+
+    The newest state and later writes stay.
+    """
     many = [f"word {n}" for n in range(300)]
     store = await written("xqzv", *many, "-xqzv", rollup_every=rollup_every)
     assert keys_with(store, b"xqzv") or rollup_every == 1
@@ -88,7 +91,10 @@ async def test_a_value_that_a_change_took_away_is_nowhere(rollup_every: int) -> 
 
 
 async def test_a_state_that_a_reader_holds_stays_until_its_hold_goes() -> None:
-    """Then the next call deletes it."""
+    """A state that a reader holds stays until the hold is released.
+
+    The next call then deletes it.
+    """
     store = await written("xqzv", "@1", "-xqzv")
     await machine(store).settle()
     assert keys_with(store, b"xqzv")
@@ -98,7 +104,7 @@ async def test_a_state_that_a_reader_holds_stays_until_its_hold_goes() -> None:
 
 
 async def test_a_machine_that_was_never_written_is_not_written() -> None:
-    """It has no past."""
+    """The settlement of a machine without records writes nothing."""
     store = MemoryStore()
     assert await machine(store).settle() == 0
     assert not store.objects
@@ -108,7 +114,10 @@ async def test_a_machine_that_was_never_written_is_not_written() -> None:
 async def test_who_comes_after_a_collector_that_died_at_any_request_deletes_the_rest(
     happens: bool,
 ) -> None:
-    """A kill before a request, and one after it: no state is lost and no value is left."""
+    """After a kill at any request, the next settlement deletes the rest.
+
+    No state is lost and no value remains.
+    """
     for last in range(40):
         store, asked = await written("xqzv", "a", "-xqzv", rollup_every=2), list[str]()
 
@@ -132,7 +141,7 @@ async def test_who_comes_after_a_collector_that_died_at_any_request_deletes_the_
 
 
 async def test_a_writer_that_is_first_at_every_try_loses_nothing() -> None:
-    """Its changes wait for the next call."""
+    """A writer that wins every race loses nothing. Its changes are settled by the next call."""
     store = await written("xqzv", "-xqzv")
     other, collector = machine(store), machine(store)
     collector.consensus = Overtaken(store=store, clock=SystemClock(), other=other)

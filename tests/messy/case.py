@@ -1,4 +1,4 @@
-"""One case: a seed, from an empty folder to what the collection holds, compared with the model."""
+"""One case: a seed, from an empty folder to the collection's contents, compared with the model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tidelog.store.memory import MemoryStore
 
 EngineOf = Callable[[Location], Engine]
 BYTES_MAX = (1, 30, 300, *[10**8] * 4)
-# Of row groups, and of objects of the cloud, a tick takes bytes, though no row begins in them: of
-# one byte each, there would be thousands of ticks.
+# A tick takes bytes of row groups and cloud objects even if no row begins in them. One byte at a
+# time, it would need thousands of ticks.
 GROUPS_MAX = (500, 3_000, *[10**8] * 4)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a case."""
+    """The result of a case."""
 
     seed: int
     settings: Settings
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def run_case(seed: int, folder: Path, *, engine_of: EngineOf | None = None) -> Outcome:
-    """Run one case in an empty folder; the same seed is the same case."""
+    """Run one case in an empty folder. The same seed gives the same case."""
     return asyncio.run(arun_case(seed, folder, engine_of=engine_of))
 
 
@@ -95,7 +95,7 @@ async def arun_case(seed: int, folder: Path, *, engine_of: EngineOf | None = Non
 
 @dataclass(slots=True)
 class _Run:
-    """The runs of a case: by ingesters that are new, or go on; alone, or two at once."""
+    """The runs of a case: by new or continuing ingesters, one or two at once."""
 
     dice: random.Random
     settings: Settings
@@ -119,7 +119,7 @@ class _Run:
         await self.location.create_source(self.settings.spec(files))
 
     async def step(self, *, final: bool) -> Summary:
-        """Take all that there is."""
+        """Take all rows that exist."""
         dice, last = self.dice, self.last
         way = dice.choice(["new", "new", "new", "new", "on", "two", "dies"])
         by_bytes = self.settings.format == "parquet" or self.settings.is_versioned
@@ -134,7 +134,7 @@ class _Run:
         if way == "two":
             other = await self._ingester(final, dice.choice(sizes))
             await asyncio.gather(run_once(other), run_once(self.last))
-            # Whichever was behind may not have looked at all of what waits.
+            # The slower one may not have looked at all waiting files.
             self.last = await self._ingester(final, bytes_max)
         return await run_once(self.last)
 
@@ -149,7 +149,7 @@ class _Run:
 
 
 async def die_after_minting(ingester: Ingester) -> None:
-    """Record what is to be taken, and take nothing of it."""
+    """Record the next tick, and die before any of it is written."""
     lower = ingester.upper.time
     if ingester.remap.state.upper != lower:
         return
@@ -159,7 +159,7 @@ async def die_after_minting(ingester: Ingester) -> None:
 
 
 def compare_waiting(model: Model, summary: Summary) -> list[str]:
-    """Compare which files are said to wait."""
+    """Return the differences between the reported waiting files and the model's."""
     told = set(summary.waiting)
     return [
         *(f"{path!r} waits, and is not named" for path in sorted(model.waiting - told)),
@@ -171,7 +171,7 @@ def compare_waiting(model: Model, summary: Summary) -> list[str]:
 
 
 async def compare(model: Model, location: Location) -> list[str]:
-    """Compare what is in the collection, and in its errors, with the model."""
+    """Return the differences between the collection, with its errors, and the model."""
     found: Counter[str] = Counter()
     keys: dict[str, list[str]] = {}
     for row in await _rows_of(location, "c"):
@@ -192,7 +192,7 @@ async def _rows_of(location: Location, name: str) -> list[Row]:
     collection = await location.collection(name)
     with suppress(AsOfNotComplete):
         return (await collection.snapshot()).to_pylist()
-    return []  # Nothing has been taken yet.
+    return []  # No tick has happened yet.
 
 
 def _of_rows(model: Model, found: Counter[str]) -> list[str]:
@@ -227,7 +227,10 @@ def _of_bad_rows(model: Model, told: Sequence[tuple[str, int, str]]) -> list[str
 
 
 def _can_be_guessed_from(files: Sequence[Seen]) -> bool:
-    """Say whether the first file can be read: all is said of it, and it is looked into anyway."""
+    """Return True if the first file can be read.
+
+    The schema is given, but creating the source still reads a file.
+    """
     first = min(files, key=lambda one: one.path, default=None)
     if first is None or not first.units:
         return first is None

@@ -1,4 +1,4 @@
-"""Records of csv: fields as they stand there, and records that cannot be read."""
+"""Records of CSV: fields as written in the file, and records that cannot be read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from messy.values import Form, csv_form
 
 
 def csv_text(rows: Rows, form: Form) -> str | None:
-    """Return a field of csv as it stands in its record; None if it cannot be written so."""
+    """Return a field as its record writes it, or None if CSV cannot express it."""
     asked, dice = rows.settings.csv, rows.dice
     quote, text = asked.quote or "", form.text
     ends = "\r" in text or "\n" in text
@@ -25,7 +25,7 @@ def csv_text(rows: Rows, form: Form) -> str | None:
 def csv_record(
     rows: Rows, names: Sequence[str], *, wrong: float, broken: float, may_open: bool
 ) -> Unit:
-    """Draw a record of csv that has these columns, without its end."""
+    """Draw a record of CSV with these columns, without its line end."""
     dice, settings = rows.dice, rows.settings
     sign = settings.csv.delimiter or ","
     kinds = {name: settings.columns.get(name, "bigint") for name in dict.fromkeys(names)}
@@ -44,7 +44,7 @@ def csv_record(
     forms, is_bad = row_forms(rows, kinds, draw, str, wrong=name)
     fields, seen = [], set[str]()
     for column in names:
-        # Of two columns of one name, the first counts.
+        # If two columns have one name, the first one counts.
         form = forms[column] if column not in seen else Form("again")
         seen.add(column)
         nothing = dice.choice(["", *(settings.csv.nulls or ())])
@@ -76,11 +76,11 @@ def csv_record(
 
 
 def _break(fields: list[str], rows: Rows, *, may_open: bool) -> tuple[str, bool]:
-    """Make a record a bad one; return how, and whether a quote is opened for good."""
+    """Break a record. Return how, and True if a quote stays open for good."""
     dice, asked = rows.dice, rows.settings.csv
     quote, place = asked.quote or "", dice.randrange(len(fields))
     note = dice.choice(["few", "many", "behind", "open", "bytes", "return"])
-    # Each line of what is no record is read again.
+    # A broken record is read again line by line.
     fields[:] = ["x" if "\n" in field else field for field in fields]
     if note == "few":
         fields.pop(place)

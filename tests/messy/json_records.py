@@ -1,4 +1,4 @@
-"""Records of json: objects, and lines or elements that are none."""
+"""Records of JSON: objects, and lines or elements that are not objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRA: Final = ('"more": {"deep": [[[[1]]]]}', '"TAG": 5', '"": null', '"more": 
 
 
 def json_unit(rows: Rows, *, broken: float = 0.08, wrong: float = 0.08, lines: bool) -> Unit:
-    """Draw an object of json, without its end."""
+    """Draw a JSON object, without its line end."""
     dice, settings = rows.dice, rows.settings
     if dice.random() < broken:
         pool: tuple[str, ...] = (*BROKEN, *LINES_ONLY) if lines else BROKEN

@@ -1,4 +1,4 @@
-"""Layouts: how units make a text of json lines, of a json array, or of csv."""
+"""Layouts: how units form a text of JSON lines, of a JSON array, or of CSV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLANKS: Final = (b"", b" ", b"\t", b"   ", b"\r")
 
 
 def draw_units(rows: Rows, *, size: int) -> list[Unit]:
-    """Draw the text of a file of the source's format."""
+    """Draw the text of a file in the source's format."""
     dice, settings = rows.dice, rows.settings
     if settings.format == "csv":
         return _csv_units(rows, size)
@@ -29,17 +29,17 @@ def draw_units(rows: Rows, *, size: int) -> list[Unit]:
 
 
 def _repeated(dice: random.Random, units: list[Unit]) -> list[Unit]:
-    """Repeat some records as they are: each of them is a row."""
+    """Repeat some records unchanged; each copy is a row."""
     return [unit for unit in units for _ in range(2 if dice.random() < 0.06 else 1)]
 
 
 def _ended(dice: random.Random, units: list[Unit], delimiter: str = ",") -> list[Unit]:
-    """End each record with a line end, of one kind or mixed; put blank lines between some."""
+    """End each record with a line end, of one kind or mixed, and add some blank lines."""
     ends = dice.choice([[b"\n"], [b"\n"], [b"\r\n"], [b"\n", b"\r\n"]])
     found = []
     for unit in units:
         if dice.random() < 0.05:
-            # A delimiter is none of a blank line: it stands between nulls.
+            # A blank line has no delimiter, which would separate nulls.
             blank = dice.choice(BLANKS).replace(delimiter.encode(), b"") + b"\n"
             found.append(Unit(blank, 0, len(blank), note="blank"))
         end = dice.choice(ends)
@@ -68,7 +68,7 @@ def _array_units(rows: Rows, size: int) -> list[Unit]:
         headed = unit.headed(lead, slack=len(lead))
         stop = len(headed.text) + len(tail) - (len(end) - 1 if last else 0)
         cut_min = len(lead) + 1 if unit.cut_max else 0
-        # An array that is not closed waits, though what it ends with is an object.
+        # An array that is not closed waits, even if it ends with an object.
         found.append(
             replace(headed, text=headed.text + tail, ends=stop, alone=False, cut_min=cut_min)
         )
@@ -83,7 +83,7 @@ def _csv_units(rows: Rows, size: int) -> list[Unit]:
     for _ in range(size):
         opened = any(unit.opens for unit in drawn)
         unit = csv_record(rows, names, wrong=0.08, broken=0.08, may_open=not opened)
-        # What a quote opened nothing closes: not by chance either.
+        # No later record may close the open quote by chance.
         if opened and quote in unit.text:
             continue
         drawn.append(unit)
@@ -101,7 +101,7 @@ def _csv_units(rows: Rows, size: int) -> list[Unit]:
 
 
 def _header(rows: Rows) -> tuple[list[str], str | None]:
-    """Draw which columns a file has, in which order, and its first line."""
+    """Draw the columns of a file, their order, and its first line."""
     dice, settings = rows.dice, rows.settings
     names = list(settings.columns)
     if not settings.csv.header:

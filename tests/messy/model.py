@@ -1,7 +1,7 @@
-"""The model: what has to be in the collection, in `_errors`, and waiting. It decodes nothing.
+"""The model: the expected contents of the collection and `_errors`, and the waiting files.
 
-It is told what there is: files, by name, with the units of their texts and how much of them is
-there. It knows of no ticks, bindings, ranges, dialects or types.
+It gets the files by name, the units of their texts, and the visible part of each. It decodes
+nothing, and knows no ticks, bindings, ranges, dialects or types.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from messy.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it is now, under the name by which it is taken.
+    """A file in its current state, under the name by which it is ingested.
 
-    Shape: so many bytes of its text are ``visible``; ``is_torn`` says that half of a compressed
-        member lies behind them, ``is_stuck`` that nothing new of it can be taken. Of parquet,
-        offsets are numbers of rows.
+    Shape: ``visible`` is the number of visible bytes of its text. ``is_torn`` is true if half of a
+    compressed member follows them, ``is_stuck`` if nothing new can be taken. Offsets of Parquet are
+    row numbers.
     """
 
     id: int
@@ -34,7 +34,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class TakenRow:
-    """A row, when it was taken, and from where."""
+    """A row, its step, and its place."""
 
     row: Row
     step: int
@@ -44,7 +44,7 @@ class TakenRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A bad row: its offset may be said anywhere in ``[offset, offset + slack]``."""
+    """A bad row. Its offset may be reported anywhere in ``[offset, offset + slack]``."""
 
     path: str
     offset: int
@@ -54,7 +54,7 @@ class BadRow:
 
 @dataclass(slots=True)
 class Model:
-    """What has been taken so far."""
+    """The rows ingested so far."""
 
     settings: Settings
     rows: list[TakenRow] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Model:
     done: Counter[int] = field(default_factory=Counter)
 
     def take(self, files: Sequence[Seen], *, step: int, final: bool) -> None:
-        """Take what can be taken of the files that there are, in the order of their names."""
+        """Take all rows that can be taken from the files, in order of name."""
         self.waiting, self.may_wait = set(), set()
         for file in sorted(files, key=lambda one: one.path):
             if file.is_stuck:
@@ -88,15 +88,15 @@ class Model:
                 if not ended and not self._is_whole(unit, there, file, final=final):
                     break
                 self.done[file.id] = number + 1
-                # Half of a record that nobody goes on with is a bad one.
+                # Half of a record that no writer completes is a bad row.
                 half = not ended and there < unit.body
                 self._keep(file, unit, number if file.by_rows else offset, step, half=half)
             elif there < len(unit.text):
-                self.may_wait.add(file.path)  # A line end of which half is there.
+                self.may_wait.add(file.path)  # Half of a line end is visible.
             offset += len(unit.text)
 
     def _is_whole(self, unit: Unit, there: int, file: Seen, *, final: bool) -> bool:
-        """Say whether a last unit is taken, though it has no end."""
+        """Return True if a last unit is taken although it has no end."""
         if not file.is_torn and (final or (unit.alone and there >= unit.body)):
             return True
         is_nothing = unit.row is None and not unit.is_bad and not unit.is_header
@@ -110,11 +110,11 @@ class Model:
             self.rows.append(TakenRow(unit.row, step, file.path, offset))
 
     def contents(self) -> Counter[str]:
-        """Return all rows, without a key."""
+        """Return all rows of a source without a key."""
         return Counter(shown(one.row) for one in self.rows)
 
     def newest(self) -> dict[str, set[str]]:
-        """Return what may stand under each key: most often one row, or the empty text for none."""
+        """Return the possible rows of each key. Mostly there is one; the empty text means none."""
         by_key: dict[str, list[TakenRow]] = {}
         for one in self.rows:
             key = shown({name: one.row[name] for name in self.settings.keys})
@@ -128,7 +128,7 @@ class Model:
         last = max(rows, key=lambda one: (one.step, one.path, one.offset))
         if not self.settings.is_held:
             return [last]
-        # Those of one time that were held back count together, by their addresses: or one was late.
+        # Rows of one time that were held back count together, in order of address; or one was late.
         return [last, max(rows, key=lambda one: (one.path, one.offset))]
 
     def _left(self, one: TakenRow) -> str:
@@ -136,5 +136,5 @@ class Model:
 
 
 def shown(row: Row) -> str:
-    """Return a row as text, by which rows are compared: nulls, too."""
+    """Return a row as text for comparison, including nulls."""
     return repr(sorted(row.items()))

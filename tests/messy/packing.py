@@ -1,4 +1,4 @@
-"""Files as bytes: a text, or what a compressed file holds, of which more and more is there."""
+"""Files as bytes: a text, or compressed members, which become visible step by step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GARBAGE: Final = (b"no such file", b"\x1f\x8b\x08\x00rest", b"\x00" * 40, b"(\xb
 
 @dataclass(slots=True)
 class Text:
-    """A text of units, as it lies in a file.
+    """A text of units as stored in a file.
 
-    Shape: so many bytes of the file are ``shown``. A compressed one has members, each as bytes of
-        the file and of the text; ``damage`` is the place of a byte that is another one.
+    Shape: ``shown`` is the number of visible bytes of the file. ``members`` holds each compressed
+    member and its number of bytes of text. ``damage`` is the place of a changed byte.
     """
 
     units: Sequence[Unit]
@@ -39,7 +39,7 @@ class Text:
 
     @property
     def data(self) -> bytes:
-        """The bytes of the file as they are now."""
+        """Return the bytes of the file as they are now."""
         found = bytearray(self.raw[: self.shown])
         if self.damage is not None and self.damage < len(found):
             found[self.damage] ^= 0xFF
@@ -55,12 +55,12 @@ class Text:
 
     @property
     def _ends(self) -> list[int]:
-        """Return where members end in the file, from its beginning on."""
+        """Return the ends of members in the file, starting with zero."""
         return [0, *accumulate(len(data) for data, _ in self.members)]
 
     @property
     def visible(self) -> tuple[int, bool]:
-        """Return how much of the text is there, and whether half of a member lies behind it."""
+        """Return the visible bytes of text, and True if half of a member follows."""
         if not self.suffix:
             return self.shown, False
         ends = self._ends
@@ -68,7 +68,10 @@ class Text:
         return sum(size for _, size in self.members[:count]), ends[count] < self.shown
 
     def places(self) -> list[int]:
-        """Return where the text may be cut: between units, before line ends, and in good rows."""
+        """Return the places where the text may be cut.
+
+        They are between units, before line ends, and in good rows.
+        """
         found, at = {0}, 0
         for unit in self.units:
             found |= {at + len(unit.text)}
@@ -80,7 +83,7 @@ class Text:
 
 
 def pack(text: Text, dice: random.Random) -> None:
-    """Compress a text in one member or in several; sometimes with something wrong."""
+    """Compress a text in one or several members."""
     if not text.suffix:
         return
     data, places = text.text, text.places()
@@ -90,7 +93,7 @@ def pack(text: Text, dice: random.Random) -> None:
 
 
 def show(text: Text, dice: random.Random, *, may_tear: bool, whole: bool) -> None:
-    """Show more of a file, or all of it; ``may_tear`` says that half of a header may be seen."""
+    """Show more of a file, or all of it. ``may_tear`` allows a cut inside a header."""
     size = len(text.raw)
     if whole:
         text.shown = size
@@ -108,11 +111,14 @@ def show(text: Text, dice: random.Random, *, may_tear: bool, whole: bool) -> Non
 
 
 def damage(text: Text, dice: random.Random) -> None:
-    """Damage a member of a compressed file that is not whole yet, so that its sum tells."""
+    """Damage a member of a compressed file that is not whole yet.
+
+    Its checksum detects the damage.
+    """
     ends = text._ends
     new = [n for n, end in enumerate(ends[:-1]) if end >= text.shown]
     if not new or not text.suffix:
         return
     number = dice.choice(new)
-    # Of a gzip, its sum; of zstd, which may have none, its first bytes.
+    # The checksum of gzip; the first bytes of zstd, which may have no checksum.
     text.damage = ends[number + 1] - 8 if text.suffix == ".gz" else ends[number]

@@ -1,4 +1,4 @@
-"""Parquet: columns that are written as other types than the source's, and what they become."""
+"""Parquet columns of other types than the source's, and their results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHERS: Final[dict[str, list[pa.DataType]]] = {
 
 
 def draw_parquet(rows: Rows, *, size: int) -> tuple[list[Unit], bytes]:
-    """Draw a file: a unit for each of its rows, which are counted; and its bytes."""
+    """Draw a file. Return a unit for each of its rows, and its bytes."""
     dice, settings = rows.dice, rows.settings
     names = list(settings.columns)
     if dice.random() < 0.3:
@@ -102,7 +102,7 @@ def _is_free(rows: Rows, name: str) -> bool:
 
 
 def _draw_value(dice: random.Random, kind: str, dtype: pa.DataType) -> tuple[Form, Any]:
-    """Draw a value as a column of some type has it: what it becomes, and the value."""
+    """Draw a value for a column type. Return its result and the value."""
     if pa.types.is_string(dtype) and kind != "varchar":
         form = csv_form(dice, kind, is_bad=dice.random() < 0.3)
         if "\udcff" in form.text or not form.text:
@@ -148,7 +148,7 @@ def _draw_number(dice: random.Random, kind: str, dtype: pa.DataType) -> tuple[Fo
 
 def _draw_moment(dice: random.Random, kind: str, dtype: pa.DataType) -> tuple[Form, Any]:
     if pa.types.is_integer(dtype):
-        return Form("", is_bad=True), 1_700_000_000  # It does not say what it counts.
+        return Form("", is_bad=True), 1_700_000_000  # An integer does not state its unit.
     day = dice.choice([date(1969, 12, 31), date(2024, 2, 29)])
     if kind == "date":
         if pa.types.is_date(dtype):

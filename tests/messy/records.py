@@ -1,6 +1,6 @@
-"""Records, each with what becomes of it; `json_records` and `csv_records` write them.
+"""Records with their results; `json_records` and `csv_records` write them.
 
-Shape: a unit is a piece of a text, with its end: a record, a blank line, or a header.
+Shape: a unit is a piece of text with its end: a record, a blank line, or a header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from messy.values import EPOCH, Form, moment_form
 
 Row = dict[str, Any]
 WHITE: Final = b" \t\r\n"
-FIRST: Final = 1_700_000_000_000_000  # Of the rows' times, in microseconds since 1970.
+FIRST: Final = 1_700_000_000_000_000  # The first time of a row, in microseconds since 1970.
 SPAN: Final = 3 * 3_600_000_000
 AHEAD: Final = datetime.fromisoformat("2999-01-01")
 BEFORE: Final = datetime.fromisoformat("1969-12-31T23:59:58")
@@ -26,12 +26,12 @@ BEFORE: Final = datetime.fromisoformat("1969-12-31T23:59:58")
 class Unit:
     """A piece of a text.
 
-    Shape: ``row`` is what it becomes, ``is_bad`` says that it is a bad row; a unit that is neither
-        is nothing. It is whole once so many bytes of it are there as ``ends``, None if only the
-        end of the text says so; without its line end it has ``body`` bytes. ``alone`` says that
-        these show that they are whole. Cut at 1 to ``cut_max`` bytes behind ``cut_min``, it is a
-        bad row. Its offset may be said up to ``slack`` bytes later. ``opens`` says that a quote
-        is opened that nothing behind it closes. ``note`` is what was drawn.
+    Shape: ``row`` is its result, and ``is_bad`` marks a bad row; a unit with neither gives nothing.
+    It is whole once ``ends`` bytes are visible, or at the end of the text if ``ends`` is None.
+    Without its line end it has ``body`` bytes. With ``alone``, these bytes show that they are
+    whole. A cut 1 to ``cut_max`` bytes after ``cut_min`` makes it a bad row. Its offset may be
+    reported up to ``slack`` bytes later. With ``opens``, it opens a quote that nothing closes.
+    ``note`` describes the draw.
     """
 
     text: bytes
@@ -48,7 +48,7 @@ class Unit:
     note: str = ""
 
     def headed(self, mark: bytes, *, slack: int = 0) -> Unit:
-        """Return it with some bytes before it."""
+        """Return the unit with some bytes before it."""
         size = len(mark)
         return replace(
             self,
@@ -63,7 +63,7 @@ class Unit:
 
 @dataclass(slots=True)
 class Rows:
-    """Draws the values of rows: each has a tag of its own, and times that go on as they do."""
+    """A source of row values. Each row has its own tag, and times mostly increase."""
 
     dice: random.Random
     settings: Settings
@@ -76,7 +76,7 @@ class Rows:
         return f"r{self.count}"
 
     def time(self) -> Form:
-        """Draw a time: mostly a little later than the last, sometimes the same, or any."""
+        """Draw a time: mostly a little later than the last, sometimes the same, or any time."""
         dice, settings = self.dice, self.settings
         step = dice.choice([0, 1, 999, 1_000, 1_500, 1_000_000, 60_000_000])
         if dice.random() < 0.25:
@@ -100,13 +100,16 @@ class Rows:
         return replace(form, is_bad=is_ahead)
 
     def gone(self, at: Any) -> bool:
-        """Say whether a row deletes; one from before 1970 does not, or it would be forgotten."""
+        """Return True if a row deletes.
+
+        A row from before 1970 does not, because its deletion would be forgotten.
+        """
         early = {int: 0, datetime: EPOCH, date: EPOCH.date()}.get(type(at))
         return self.dice.random() < 0.35 and (early is None or at >= early)
 
 
 def key_form(dice: random.Random, kind: str) -> Form:
-    """Return one of few keys."""
+    """Return one of a few keys."""
     if kind == "varchar":
         text = dice.choice(["a", "b", "A", "ä"])
         return Form(text, text)
@@ -128,9 +131,11 @@ def row_forms(
     *,
     wrong: str | None,
 ) -> tuple[dict[str, Form | None], bool]:
-    """Draw a value for each column, None where it is null; say whether the row is bad.
+    """Draw a value for each column, or None for null.
 
-    ``wrong`` is the column whose value is to be a bad one.
+    Return the values, and True if the row is bad.
+
+    ``wrong`` is the column that gets a bad value.
     """
     forms: dict[str, Form | None] = {}
     texts = {"tag", *rows.settings.keys}

@@ -1,4 +1,4 @@
-"""What a seed draws of the source: its format, its columns, and how it is ingested."""
+"""The source that a seed draws: its format, its columns, and how it is ingested."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NULLS: Final = ("NA", "NULL", "\\N", "-", "?")
 class Settings:
     """A source, and how it is ingested.
 
-    Shape: ``columns`` are types by name: ``tag`` in each, ``k`` the key, ``at`` the time, ``gone``
-        what deletes. ``is_versioned``: files are taken as objects of the cloud are.
+    Shape: ``columns`` are types by name: ``tag`` in each source, ``k`` the key, ``at`` the time,
+    and ``gone`` the deletion. With ``is_versioned``, files are ingested like cloud objects.
     """
 
     format: str
@@ -59,7 +59,7 @@ class Settings:
         return {"json": "jsonl", "json-array": "json"}.get(self.format, self.format)
 
     def spec(self, files: str) -> SourceSpec:
-        """Return the source as a user asks for it."""
+        """Return the source as a user defines it."""
         schema = ", ".join(f'"{name}" {SQL[kind]}' for name, kind in self.columns.items())
         return SourceSpec(
             name="c",
@@ -92,7 +92,7 @@ def draw_settings(dice: random.Random) -> Settings:
     time = dice.choice(TIMES) if dice.random() < 0.6 else None
     if time is not None:
         columns["at"] = time
-    # For days, a deletion would be forgotten with the next one: decision 14.
+    # With days, the next day would make the collection forget a deletion: decision 14.
     ahead = dice.choice(["1d", "1d", "90s", "any"])
     deletes = bool(keys) and dice.random() < 0.25 and time != "date" and ahead != "any"
     if deletes:

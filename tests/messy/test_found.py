@@ -1,4 +1,4 @@
-"""What messy files found: the least file of each, in words. Each was a fault of tidelog's."""
+"""The smallest file for each fault that random messy files found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def take(location: Location, *, bytes_max: int = 10**8, piece_bytes: int =
 
 
 async def rows_in(location: Location, name: str = "c") -> list[str]:
-    """Return a collection's rows as text, in order, each as often as it is there."""
+    """Return a collection's rows as sorted text, each as often as it counts."""
     collection = await location.collection(name)
     with suppress(AsOfNotComplete):
         found = (await collection.snapshot()).to_pylist()
@@ -50,7 +50,7 @@ async def rows_in(location: Location, name: str = "c") -> list[str]:
 @pytest.mark.parametrize("kind", ["date", "timestamp"])
 @pytest.mark.parametrize("format", [None, "%d.%m.%Y"])
 async def test_words_are_no_times(tmp_path: Path, kind: str, format: str | None) -> None:
-    """SQL reads them: 'epoch' was 1970, and with a format 'infinity' was 1900 (seed 8)."""
+    """A word is not a time. SQL reads 'epoch' as 1970, and with a format 'infinity' as 1900."""
     words = ["epoch", "infinity", "-infinity", "Epoch"]
     (tmp_path / "a.csv").write_text("".join(f"{word},1\n" for word in ["t", *words]))
     given = CsvOptions(header=True, delimiter=",", date_format=format, timestamp_format=format)
@@ -66,7 +66,10 @@ async def test_words_are_no_times(tmp_path: Path, kind: str, format: str | None)
 async def test_a_decimal_of_json_has_no_more_digits_than_its_column(
     tmp_path: Path, number: str
 ) -> None:
-    """The reader of json takes any number of whole digits: such a row was in (seed 1121)."""
+    """A JSON decimal with too many digits for its column is a bad row.
+
+    The JSON reader accepts any number of digits.
+    """
     lines = [f'{{"a": {number}}}', f'{{"b": [1, {number}]}}', '{"a": 9999999999.99}']
     (tmp_path / "a.jsonl").write_text("".join(line + "\n" for line in lines))
 
@@ -79,7 +82,10 @@ async def test_a_decimal_of_json_has_no_more_digits_than_its_column(
 
 @pytest.mark.parametrize("number", ["1e400", "-1.5E+999", '{"x": [1e400, "a"]}'])
 async def test_a_number_in_json_text_may_be_as_large_as_it_is(tmp_path: Path, number: str) -> None:
-    """A column of type JSON takes whatever comes, to the letter; Arrow refused the whole line."""
+    """A column of type JSON takes a number of any size, unchanged.
+
+    Arrow would refuse the whole line.
+    """
     lines = [f'{{"t": 1, "a": {number}, "more": 1e400}}', '{"t": 2, "a": 1, "d": 1e400}']
     lines += ['{"t": 3, "t": 3, "a": 1e400}', '{"t": 4, "a": "1e400"}']
     (tmp_path / "a.jsonl").write_text("".join(line + "\n" for line in lines))
@@ -96,7 +102,10 @@ async def test_a_number_in_json_text_may_be_as_large_as_it_is(tmp_path: Path, nu
 async def test_an_array_that_is_not_closed_waits_though_it_ends_with_an_object(
     tmp_path: Path,
 ) -> None:
-    """It is named, so that somebody asks why, as docs/guides/ingest-json.md says (seed 1370)."""
+    """An array that is not closed waits, even if it ends with an object.
+
+    Its file is reported: see docs/guides/ingest-json.md.
+    """
     (tmp_path / "a.json").write_text('[{"k": 1}, {"k": 2}')
     location = await make(tmp_path, "k int", format="json-array")
 
@@ -107,7 +116,10 @@ async def test_an_array_that_is_not_closed_waits_though_it_ends_with_an_object(
 
 
 async def test_half_of_a_member_is_told_whatever_a_tick_takes(tmp_path: Path) -> None:
-    """Of a record of which little was asked for, it was named by nobody (seed 62)."""
+    """A file with half of a compressed member is reported.
+
+    This holds even if a tick takes only a few bytes.
+    """
     data = gzip.compress(b'{"k": 1}\n{"k": 2, "more": 1') + gzip.compress(b"}\n" * 40)
     (tmp_path / "a.jsonl.gz").write_bytes(data[:-9])
     location = await make(tmp_path, "k int")
@@ -122,7 +134,7 @@ async def test_half_of_a_member_is_told_whatever_a_tick_takes(tmp_path: Path) ->
 async def test_a_last_object_is_taken_whichever_pieces_it_lies_in(
     tmp_path: Path, before: str
 ) -> None:
-    """A piece did not show that it was whole, so it waited until another process came (seed 78)."""
+    """A last object without a line end is taken, even if it spans several pieces."""
     (tmp_path / "a.jsonl").write_text(before + '{"k": 1, "more": "' + "x" * 200 + '"}')
     location = await make(tmp_path, "k int")
 
@@ -133,7 +145,10 @@ async def test_a_last_object_is_taken_whichever_pieces_it_lies_in(
 
 
 async def test_a_file_may_grow_whose_first_record_is_longer_than_a_piece(tmp_path: Path) -> None:
-    """Its beginning was no bytes, of which there is no sum: it counted as rewritten (seed 23)."""
+    """A file may grow if its first record is longer than a piece.
+
+    It must not count as rewritten.
+    """
     path = tmp_path / "a.jsonl"
     path.write_text('{"k": 1, "more": "' + "x" * 200 + '"}\n{"k": 2}\n')
     location = await make(tmp_path, "k int")
@@ -147,7 +162,7 @@ async def test_a_file_may_grow_whose_first_record_is_longer_than_a_piece(tmp_pat
 
 
 async def test_what_is_left_for_a_later_tick_does_not_wait(tmp_path: Path) -> None:
-    """A file of which a part was asked for was said to be torn behind that part (seed 100)."""
+    """A file with rows left for a later tick does not wait."""
     (tmp_path / "a.jsonl").write_text('{"k": 1}\n{"k": 2}\n')
     location = await make(tmp_path, "k int")
     ingester = await location.ingester("c", bytes_max=1)
@@ -158,21 +173,24 @@ async def test_what_is_left_for_a_later_tick_does_not_wait(tmp_path: Path) -> No
 
 
 MOVES = {
-    # Seed 98: its beginning was all of its first members, and there is more of it now.
+    # Its beginning was all of its first members, and the file has more members now.
     "members": (
         "a.jsonl.gz",
         gzip.compress(b'{"k": 1}\n'),
         gzip.compress(b'{"k": 2}\n'),
         {"schema": "k int"},
     ),
-    # A record without a line end, which has one now.
+    # A record without a line end gets one.
     "a record": ("a.jsonl", b'{"k": 1}', b'\n{"k": 2}\n', {"schema": "k int"}),
 }
 
 
 @pytest.mark.parametrize("move", MOVES)
 async def test_a_file_that_grew_is_known_under_another_name(tmp_path: Path, move: str) -> None:
-    """Else its rows are there twice; and what it has grown by is taken."""
+    """A file that grew is recognised under another name.
+
+    Its old rows are not doubled, and its new rows are taken.
+    """
     name, first, more, given = MOVES[move]
     (tmp_path / name).write_bytes(first)
     location = await make(tmp_path, **given)
@@ -189,7 +207,7 @@ async def test_a_file_that_grew_is_known_under_another_name(tmp_path: Path, move
 async def test_a_header_that_came_first_does_not_hide_what_a_file_was_called(
     tmp_path: Path,
 ) -> None:
-    """A header alone was its beginning; with records behind it, it was another file (seed 281)."""
+    """A file is recognised under a new name, even if it first had only a header."""
     path = tmp_path / "a.csv"
     path.write_text("k,n\n")
     asked = CsvOptions(header=True, delimiter=",", quote='"', multiline=False)
@@ -205,7 +223,10 @@ async def test_a_header_that_came_first_does_not_hide_what_a_file_was_called(
 
 
 async def test_files_of_one_header_are_not_one_file(tmp_path: Path) -> None:
-    """One that is gone, and had nothing but its header, is no other one's former name."""
+    """Files with the same header are not the same file.
+
+    A deleted file with only a header is not another file's former name.
+    """
     asked = CsvOptions(header=True, delimiter=",", quote='"', multiline=False)
     location = await make(tmp_path, "k int, n int", format="csv", csv=asked)
     for number, text in enumerate(["k,n\n", "k,n\n1,1\n", "k,n\n1,1\n2,2\n", "k,n\n1,1\n"]):

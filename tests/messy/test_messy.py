@@ -1,4 +1,4 @@
-"""Messy files: each row is in the collection or in its errors; none is lost, or there twice.
+"""Messy files: each row is in the collection or in its errors, none is lost or doubled.
 
 More of them: ``make messy MESSY_ARGS="--seed 1000 --cases 5000"``.
 """
@@ -28,14 +28,17 @@ SEEDS, SHARES = 400, 4
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A place for cases; what they leave is nothing to keep: a seed makes it again."""
+    """Return a folder for cases. It is deleted afterwards, because a seed makes its files again."""
     yield tmp_path
     shutil.rmtree(tmp_path)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_each_row_is_in_once(folder: Path, share: int) -> None:
-    """Whatever lies in the folder; 15 s of a core. A seed that fails says how to see it again."""
+    """Each row of any files in a folder is ingested once; this takes 15 s of a core.
+
+    A failed seed prints how to run it again.
+    """
     failed, formats, drawn = [], Counter[str](), Counter[str]()
     for seed in range(1 + share, 1 + SEEDS, SHARES):
         outcome = run_case(seed, folder / str(seed))
@@ -46,7 +49,7 @@ def test_each_row_is_in_once(folder: Path, share: int) -> None:
             failed.append(str(outcome))
 
     assert not failed, "\n\n".join(failed)
-    # Else nothing above would mean anything.
+    # Without these counts, the test above would prove little.
     assert all(formats[name] >= 5 for name in ("json", "json-array", "csv", "parquet")), formats
     wanted = {"grown", "renamed", "deleted", "copied", "linked", "damaged", "garbage", "many"}
     assert all(drawn[name] >= 2 for name in wanted), drawn
@@ -54,7 +57,7 @@ def test_each_row_is_in_once(folder: Path, share: int) -> None:
 
 
 def test_a_seed_is_the_same_each_time(folder: Path) -> None:
-    """A failure that nobody can see again would be believed by nobody."""
+    """A seed gives the same case each time, so that a failure can be repeated."""
     for seed in range(1, 6):
         one, other = (run_case(seed, folder / f"{seed}{again}") for again in "ab")
         assert (one.told, one.drawn, one.rows) == (other.told, other.drawn, other.rows)
@@ -65,7 +68,7 @@ def caught(folder: Path, *, within: int) -> bool:
 
 
 def test_a_bad_row_that_is_dropped_is_missed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary: a decoder that tells all bad rows of a range but its last."""
+    """The canary: a decoder that drops the last bad row of a range is detected."""
     told = decode.errors_table
 
     def dropping(path: str, misfits: Any) -> pa.Table:
@@ -79,7 +82,7 @@ def test_a_bad_row_that_is_dropped_is_missed(folder: Path, monkeypatch: pytest.M
 def test_a_row_that_is_taken_twice_at_a_cut_is_seen(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The canary: the first row of each range that begins within a file comes once more."""
+    """The canary: a decoder that doubles the first row of a later range is detected."""
     decoded = decode_messages
 
     def doubling(data: Any, found: Any, *given: Any, **named: Any) -> Decoded:
@@ -95,11 +98,11 @@ def test_a_row_that_is_taken_twice_at_a_cut_is_seen(
 @pytest.mark.parametrize(
     ("within", "break_"),
     [
-        # Whole numbers with a fraction are rounded.
+        # Numbers with a fraction are rounded to whole numbers.
         (60, lambda patch: patch.setattr(casts, "_INTEGER", ".*")),
-        # What comes last is the newest, whatever its own time says.
+        # The last row is the newest, whatever its own time.
         (25, lambda patch: patch.setattr(envelope, "_is_newest_so_far", lambda r, k, c: c >= 0)),
-        # What waits is told to nobody.
+        # Waiting files are not reported.
         (15, lambda patch: patch.setattr(FilesSource, "waiting", lambda self: {})),
         # A file under another name is another file.
         (60, lambda patch: patch.setattr(Moves, "learn", lambda self, asked, alike: False)),
@@ -112,7 +115,7 @@ def test_what_is_broken_is_caught(
     within: int,
     break_: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    """Canaries: each is caught within so many seeds."""
+    """The canaries: each broken rule is detected within a number of seeds."""
     break_(monkeypatch)
 
     assert caught(folder, within=within)

@@ -1,6 +1,6 @@
-"""Values as text: how json and csv write one, and what it becomes, or that its row is bad.
+"""Values as text: how JSON and CSV write one, and its result or its bad row.
 
-Shape: text may hold bytes that are no UTF-8, as Python's "surrogateescape" has them.
+Shape: a text may hold bytes that are not UTF-8, as Python's "surrogateescape" stores them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ DATES: Final = (
 class Form:
     """A value as it is written.
 
-    Shape: ``is_bad`` says that its row is a bad one; ``breaks`` that a line of json with it is no
-        json; ``plain`` that csv must not put it in quotes, ``quoted`` that it must.
+    Shape: ``is_bad`` makes its row a bad one. With ``breaks``, a line with it is not JSON. With
+    ``plain`` CSV must not quote it, and with ``quoted`` it must.
     """
 
     text: str
@@ -63,7 +63,7 @@ def bad(*texts: str, breaks: bool = False) -> list[Form]:
 
 
 def json_form(dice: random.Random, kind: str, *, is_bad: bool = False) -> Form:
-    """Return a value of a type as json has it."""
+    """Return a value of a type as JSON writes it."""
     if is_bad:
         return dice.choice(JSON_BAD[kind])
     if kind in NESTED:
@@ -83,7 +83,10 @@ def json_form(dice: random.Random, kind: str, *, is_bad: bool = False) -> Form:
 def csv_form(
     dice: random.Random, kind: str, *, is_bad: bool = False, formats: Sequence[str] = ()
 ) -> Form:
-    """Return a value as csv has it. ``formats`` are strptime's, of days and of moments."""
+    """Return a value as CSV writes it.
+
+    ``formats`` are those of strptime, for dates and timestamps.
+    """
     if is_bad:
         return dice.choice(CSV_BAD[kind])
     if kind == "varchar":
@@ -99,7 +102,7 @@ def csv_form(
 
 
 def moment_form(dice: random.Random, value: datetime) -> Form:
-    """Return a moment in one of the ways of ISO 8601, with and without an offset."""
+    """Return a timestamp in one of the forms of ISO 8601, with or without an offset."""
     hours = dice.choice([None, None, 0, 2, -11])
     at = value if hours is None else value + timedelta(hours=hours)
     text = at.isoformat(dice.choice("T "), timespec="microseconds")

@@ -1,4 +1,4 @@
-"""The world: a folder of files that a seed draws, and what becomes of it between runs."""
+"""The world: a random folder of files, and its changes between runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ DATED_NS: Final = 1_700_000_000_000_000_000
 
 @dataclass(slots=True)
 class File:
-    """A file: its name in the folder, or outside of it, with symbolic links to it.
+    """A file: its name in the folder or outside of it, and symbolic links to it.
 
-    Shape: ``pinned`` stays where it is; ``frozen`` does not grow; ``raw`` is what it holds where
-        that is none of the source's texts.
+    Shape: a ``pinned`` file stays at its place, and a ``frozen`` file does not grow. ``raw`` is its
+    content if that is not a text of the source.
     """
 
     id: int
@@ -52,7 +52,7 @@ class File:
 
 @dataclass(slots=True)
 class World:
-    """A folder, and what is known of all that was ever in it."""
+    """A folder, and the knowledge of everything that was ever in it."""
 
     dice: random.Random
     settings: Settings
@@ -72,10 +72,10 @@ class World:
         if self.dice.random() < 0.05:
             (self.folder / f"nothing.{self.settings.extension}").symlink_to("nowhere")
 
-    # What happens ------------------------------------------------------------------------------
+    # Changes -----------------------------------------------------------------------------------
 
     def change(self, model: Model, *, is_first: bool, is_last: bool, final: bool) -> None:
-        """Change the folder: files come and grow, and sometimes one moves, or goes."""
+        """Change the folder: files appear and grow, and sometimes one moves or disappears."""
         for file in list(self.files):
             self._go_on(file, is_last=is_last, final=final)
         for _ in range(self.dice.choice([1, 2, 3, 4] if is_first else [0, 1, 1, 2])):
@@ -133,7 +133,7 @@ class World:
             damage(file.text, self.dice)
 
     def _go_on(self, file: File, *, is_last: bool, final: bool) -> None:
-        """Let a file grow, mend it, or let it appear under a name that is looked at."""
+        """Let a file grow, repair it, or give it a name that the source reads."""
         dice = self.dice
         if file.frozen:
             return
@@ -153,7 +153,8 @@ class World:
                 self._write(file)
         elif not self._is_whole(file) and (final or dice.random() < 0.8):
             self.drawn["grown"] += 1
-            # Whoever says that nobody writes any more must not say it of half a header.
+            # `final` promises that all writers have ended; half a header would break that
+            # promise.
             whole = is_last or final or dice.random() < 0.5
             self._show(file, final=final, whole=whole)
             self._write(file)
@@ -179,7 +180,8 @@ class World:
             self.drawn["copied"] += 1
             file = self.dice.choice(files)
             twin = deepcopy(file)
-            # Of one that is gone, a copy that grew would count as that under another name.
+            # If the original is gone, a copy that grew would count as the original under another
+            # name.
             file.pinned = twin.pinned = True
             twin.id, twin.name, twin.links = self._ids, self._name(file.text.suffix), []
             self._ids += 1
@@ -190,7 +192,7 @@ class World:
         if self.files:
             self.drawn["touched"] += 1
             file = self.dice.choice(self.files)
-            file.pinned = True  # By its date it would not be known again under another name.
+            file.pinned = True  # With another date it is not recognised under another name.
             self._write(file)
 
     def _link(self) -> None:
@@ -202,7 +204,7 @@ class World:
             self._symlink(file.links[-1], file)
 
     def _freeze(self) -> None:
-        """Stop the growth of files of which half of a record is taken."""
+        """Stop the growth of files with half of a record taken."""
         for file in self.files:
             text, at = file.text, 0
             if file.raw is not None:
@@ -213,7 +215,7 @@ class World:
                 file.frozen |= inside and not is_torn and not text.is_damaged
                 at += len(unit.text)
 
-    # How it lies there -------------------------------------------------------------------------
+    # Files on disk -----------------------------------------------------------------------------
 
     def _name(self, suffix: str, *, hide: float = 0.1) -> str:
         while True:
@@ -251,10 +253,10 @@ class World:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(self._path(file))
 
-    # What there is -----------------------------------------------------------------------------
+    # Result ------------------------------------------------------------------------------------
 
     def seen(self) -> Sequence[Seen]:
-        """Return the files that may be taken, as the model is told of them."""
+        """Return the files that can be ingested, as the model needs them."""
         found = []
         for file in self.files:
             own = [] if file.outside or _is_hidden(file.name) else [file.name]
@@ -286,6 +288,6 @@ class World:
 
 
 def _is_hidden(name: str) -> bool:
-    """Say whether a name is one that is passed over: see docs/guides/follow-a-folder.md."""
+    """Return True if the source ignores a name: see docs/guides/follow-a-folder.md."""
     ends = tuple(form[2:] for form in HIDDEN if form.startswith("{}"))
     return any(part[:1] in "._" for part in name.split("/")) or name.endswith(ends)

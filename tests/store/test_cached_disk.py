@@ -142,7 +142,7 @@ def test_the_bound_holds(
 ) -> None:
     """The directory keeps its size limit exactly for one process.
 
-    Each further process may exceed it by what it writes between two counts.
+    Each further process may exceed it by its writes between two counts.
     """
     path, bytes_max = tmp_path_factory.mktemp("copies"), 32_000
     handles = [Directory(path, store=STORE, bytes_max=bytes_max) for _ in range(handles_count)]
