@@ -57,7 +57,7 @@ from tidelog.store.port import Object
 from tidelog.store.wrappers.cached_disk import decode_copy, encode_copy
 from tidelog.verify.checker import decode_cut, encode_cut, first_cut
 
-MEMORY_BYTES: Final = 4_000_000_000  # Of addresses: DuckDB and Arrow reserve most of it.
+MEMORY_BYTES: Final = 4_000_000_000  # Address space: DuckDB and Arrow reserve most of it.
 SCHEMA: Final = schema_of(["string", "int64"], keys=1)
 LANGUAGE: Final = ShardLanguage("s")
 _TYPES: Final[dict[str, pa.DataType]] = {"k": pa.string(), "n": pa.int64()}

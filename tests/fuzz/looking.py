@@ -13,7 +13,7 @@ from fuzz.specimens import Row, Truth, rows_in
 from tidelog.wal.describe import outline_log
 from tidelog.wal.log import Log
 
-ASKED: Final = 3  # Of the optional questions.
+ASKED: Final = 3  # The number of optional questions that are asked.
 WAITS: Final = 3  # Waits of a follower before it counts as at the end.
 
 

@@ -35,7 +35,7 @@ class Report:
     unseen: Counter[str] = field(default_factory=Counter)
     specimens: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # Of all processes, including the making of specimens.
+    cpu_seconds: float = 0.0  # CPU time of all processes, including the making of specimens.
 
     def __str__(self) -> str:
         took = f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} s of them computing"

@@ -1,6 +1,6 @@
-"""What no reader can tell, since the bytes can say it: a short list, that the docs have as well.
+"""Changes that no reader can detect, because the changed bytes are valid; the docs list them too.
 
-Each is a rule over a complaint and what was done; the first line of its docstring is the reason.
+Each rule takes a complaint and the changes. The first line of its docstring is the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.wal.logs import log_folder
 Rule = Callable[[Complaint, Sequence[Mutation], Specimen], bool]
 
 BOUNDS: Final = ("bounds", "describe", "append", "seal", "cursors")
-# Of these nothing but a sum of our own speaks, which is no signature.
+# Only a checksum of tidelog's own covers these fields, and it is not a signature.
 UNSIGNED: Final = (".streams", "tidelog.", "last_us", "streams", "controls")
 
 
@@ -121,7 +121,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def reason_of(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> str:
-    """Return why a complaint is none; empty if it is one."""
+    """Return the reason why a complaint does not count, or an empty text if it counts."""
     for rule in RULES:
         if complaint.kind in (CHANGED, MISSING, BLIND) and rule(complaint, done, specimen):
             return (rule.__doc__ or "").partition("\n")[0]
@@ -129,7 +129,7 @@ def reason_of(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
 
 
 def _is_ahead(key: str, specimen: Specimen) -> bool:
-    """Say whether an object lies in a slot that its log's manifest has not come to."""
+    """Return True if an object has a slot that its log's manifest has not reached."""
     _, name, within = (*key.split("/", 2), "", "")[:3]
     place = place_of(within)
     if place is None or name not in specimen.logs:
@@ -139,5 +139,5 @@ def _is_ahead(key: str, specimen: Specimen) -> bool:
 
 
 def _is_of_an_end(told: str) -> bool:
-    """Say whether a change was of a fragment's or a pointer's start or limit."""
+    """Return True if a change was to the start or limit of a fragment or a pointer."""
     return "limit.offset" in told or "0.start.offset" in told
