@@ -255,7 +255,7 @@ async def test_the_environment_says_what_the_url_does_not(
 
 
 def test_a_process_that_was_forked_from_one_with_a_cloud_store_is_told() -> None:
-    """A process that is forked after it opened a cloud store gets UsageError at its first use.
+    """A forked process gets UsageError if its parent has opened a cloud store before.
 
     The client's threads do not exist in the child, where a request would hang.
     """

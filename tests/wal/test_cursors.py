@@ -258,9 +258,9 @@ async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> N
 
 
 async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
-    """The load of a cursor waits until a newer plan is carried out or discarded.
+    """The load of a cursor waits for the end of a stored plan, or raises BusyError.
 
-    The plan may be older than the cursor, and then the cursor holds.
+    If the plan is discarded, the cursor holds. The plan may be older than the cursor.
     """
     store = await log_of([2] * 10)
     cursors = cursors_on(store)

@@ -42,7 +42,7 @@ class Cut:
         if not self.is_cut or not key.startswith(self.prefix):
             return
         self.left -= 1
-        async with self._healing:  # No request fails during this time.
+        async with self._healing:  # Other requests wait here.
             if not self.left and self.healed is not None:
                 await self.healed()
                 self.is_cut = False
