@@ -42,10 +42,7 @@ async def keys_of(store: LocalStore, prefix: str = "", after: str | None = None)
 
 
 async def test_reading_makes_nothing(tmp_path: Path) -> None:
-    """Reads, deletes and conditional replacements create no directory.
-
-    A mistyped path must leave nothing behind.
-    """
+    """Reads and deletes create no directory, because a mistyped path must leave nothing behind."""
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
 
     with pytest.raises(ObjectNotFound):
@@ -91,10 +88,7 @@ async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
 async def test_what_cannot_be_swept_stands_in_no_write_s_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put succeeds even if it cannot delete old temporary files.
-
-    In a sticky directory, a process cannot remove the files of another user.
-    """
+    """A put succeeds even if it cannot delete another user's old temporary files."""
     (tmp_path / ".tidelog" / "tmp" / "directory").mkdir(parents=True)
     (theirs := tmp_path / ".tidelog" / "tmp" / "theirs").write_bytes(b"")
     for left in theirs.parent.iterdir():
@@ -114,10 +108,7 @@ async def test_what_cannot_be_swept_stands_in_no_write_s_way(
 
 
 async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
-    """No two versions of an object have the same e-tag.
-
-    This holds if the clock stops or goes back, and bodies and inodes repeat.
-    """
+    """Two versions never share an e-tag, even if the clock stops or goes back."""
     clock = StuckClock()
     store = LocalStore(tmp_path, clock=clock)
 
@@ -130,10 +121,7 @@ async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
 
 
 async def test_the_witness_of_a_deleted_object_does_not_fit_the_next(tmp_path: Path) -> None:
-    """The e-tag of a deleted object never matches a later object.
-
-    Nothing of the first object remains to compare times with.
-    """
+    """The e-tag of a deleted object never matches a later object, for any clock."""
     clock = StuckClock()
     lots = itertools.count(2**64, 7)
     store = LocalStore(tmp_path, clock=clock)
@@ -153,10 +141,7 @@ async def test_the_witness_of_a_deleted_object_does_not_fit_the_next(tmp_path: P
 async def test_a_clock_that_jumped_ahead_makes_no_object_unwritable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An object stays writable after the clock jumped far ahead.
-
-    A file system may store no time after 2446.
-    """
+    """An object stays writable after a jump of the clock, past the file system's last year."""
     set_exactly, latest_ns = os.utime, 15_032_385_535 * 10**9
 
     def set_what_there_is(path: int, ns: tuple[int, int]) -> None:
@@ -194,10 +179,7 @@ async def test_coarse_file_times_are_stepped_over(
 
 
 async def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
-    """A key that is a directory of another is refused with a hint.
-
-    Object stores allow both a and a/b, but file systems do not.
-    """
+    """A key that is a directory of another is refused: a file system cannot store both."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
     await store.put("a", b"1")
@@ -241,10 +223,7 @@ async def test_a_full_or_closed_disk_is_a_sentence(
 async def test_what_no_wait_changes_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """A fault that no wait can change raises StoreRefused at once.
-
-    Retries would delay the message by seconds.
-    """
+    """A fault that no wait can change raises StoreRefused at once, without retries."""
     if why == "a directory":
         (tmp_path / "a").mkdir()
     elif why == "a link loop":
@@ -264,10 +243,7 @@ async def test_what_no_wait_changes_is_told_at_once(
 async def test_a_failed_last_sync_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put whose last sync fails reports UNKNOWN.
-
-    The object is in place, but a power loss may remove it.
-    """
+    """A put whose last sync fails reports UNKNOWN: a power loss may undo it."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("a", b"old")
 
@@ -354,10 +330,7 @@ async def test_a_root_that_was_unmounted_or_moved_takes_nothing(
 
 
 async def test_a_root_that_goes_before_the_first_put_takes_nothing(tmp_path: Path) -> None:
-    """A store that has only read also recognises its root.
-
-    A replaced root refuses the first put.
-    """
+    """A store that has only read also recognises its root, and refuses a replaced one."""
     lake = tmp_path / "lake"
     lake.mkdir()
     await LocalStore(lake, clock=CLOCK).put("log/a/b", b"1")
@@ -371,10 +344,7 @@ async def test_a_root_that_goes_before_the_first_put_takes_nothing(tmp_path: Pat
 
 
 async def test_a_folder_that_was_moved_is_not_made_again(tmp_path: Path) -> None:
-    """A moved folder is not created again.
-
-    New records of its log would be damage after it is moved back.
-    """
+    """A moved folder is not created again: its new records would be damage after the move back."""
     store = LocalStore(tmp_path, clock=CLOCK)
     for key in ("log/a/b/c", "log/other/b/c"):
         await store.put(key, b"1")
@@ -392,10 +362,7 @@ async def test_a_folder_that_was_moved_is_not_made_again(tmp_path: Path) -> None
 
 
 async def test_an_empty_folder_below_it_is_made_again(tmp_path: Path) -> None:
-    """An empty folder inside it is created again after one failure.
-
-    A user may remove empty directories while a process runs.
-    """
+    """An empty folder that a user removed is created again by the second put."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("log/a/b/c", b"1")
     await store.put("log/a/kept", b"1")
@@ -427,10 +394,7 @@ async def test_a_put_makes_no_root(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_only_reads_takes_another_directory(tmp_path: Path) -> None:
-    """A store that only reads accepts another directory in its place.
-
-    A user may replace the whole folder of a source.
-    """
+    """A store that only reads accepts a replaced directory, such as a source's new folder."""
     lake = tmp_path / "lake"
     lake.mkdir()
     (lake / "a").write_bytes(b"1")

@@ -173,10 +173,7 @@ async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: Tidel
 
 
 async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
-    """The retries of a stuck manifest become rarer.
-
-    The writer must not send a refusing store thousands of requests.
-    """
+    """The retries of a stuck manifest become rarer, to spare a store that refuses."""
     gate = Gate(MANIFEST, StoreRefused("denied"))
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
@@ -195,10 +192,7 @@ async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
 
 
 async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> None:
-    """A close writes the appends that wait behind a stuck manifest.
-
-    They are few, and the manifest only makes reads faster.
-    """
+    """A close writes the appends behind a stuck manifest, which readers can do without."""
     gate = Gate(MANIFEST, StoreRefused("denied"))
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
@@ -219,10 +213,7 @@ async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> Non
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
-    """If a store never answers, every append gets an outcome, and close ends.
-
-    Unsent appends report NOT_APPLIED and sent ones UNKNOWN.
-    """
+    """If a store never answers, sent appends report UNKNOWN, others NOT_APPLIED, and close ends."""
     gate = Gate("")
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -250,10 +241,7 @@ async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
     ids=["first look at slots", "first look", "look after a lost number"],
 )
 async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_lost: bool) -> None:
-    """An append that waits for the log to open reports NOT_APPLIED if the store answers no read.
-
-    No put was sent.
-    """
+    """If the log cannot be opened, waiting appends report NOT_APPLIED. No put was sent."""
     gate = Gate(MANIFEST, op="get")
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -301,10 +289,7 @@ async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
 async def test_closing_tells_of_what_nobody_waited_for(
     kind: Kind, error: TidelogError | None
 ) -> None:
-    """A close raises LocationError if an append without a waiting caller was lost.
-
-    A cancelled caller does not stop its write.
-    """
+    """A close raises LocationError if it lost an append whose caller was cancelled."""
     gate = Gate("", error)
     store = Interposed(inner := MemoryStore(), before=gate)
     await kind.make(inner)
@@ -323,10 +308,7 @@ async def test_closing_tells_of_what_nobody_waited_for(
 
 
 async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
-    """An error of the body is raised before the error of close, which becomes a note.
-
-    The reader of the traceback needs the first fault.
-    """
+    """An error of the body is raised, and the error of close becomes its note."""
     gate = Gate("epoch/")
     await make_slots(inner := MemoryStore())
 
@@ -375,10 +357,7 @@ async def test_to_cancel_closing_cancels_no_write(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
-    """A batch that the store refuses fails alone.
-
-    Smaller batches before and after it are written.
-    """
+    """A batch that the store refuses fails alone: smaller batches are written."""
     inner, refused = MemoryStore(), 0
 
     class Limited(MemoryStore):
@@ -489,10 +468,7 @@ async def test_a_conflict_over_a_slot_is_no_answer() -> None:
 
 
 async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
-    """An append next to a foreign object reports UNKNOWN.
-
-    The damage ends the writer, but a put in flight may still land.
-    """
+    """An append next to a foreign object reports UNKNOWN, because its put may still land."""
     hold = asyncio.Event()
 
     async def after(op: str, key: str) -> None:
