@@ -69,10 +69,7 @@ async def test_an_append_whose_stream_s_id_comes_to_too_much_is_refused() -> Non
 
 
 async def test_bodies_that_compress_as_well_as_they_can_are_read() -> None:
-    """Readers accept bodies that compress extremely well.
-
-    Here 150 MB are in an object of a few megabytes.
-    """
+    """Readers accept bodies that compress extremely well, here 150 MB of zeros."""
     count = 3
     async with await opened() as log:
         await log.append_arrow(repeated(bytes(50_000_000), count))
