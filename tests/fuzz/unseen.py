@@ -36,7 +36,7 @@ def the_end_of_a_log(complaint: Complaint, done: Sequence[Mutation], specimen: S
 
 
 def a_signature(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Epochs, seals, streams, times and lists of keys have a sum that anybody can make anew."""
+    """Epochs, seals, streams, times and lists of keys have a sum that any program can compute."""
     if complaint.kind == CHANGED and complaint.step.endswith(("scan", "fetch", "follow")):
         return False
     return any(
