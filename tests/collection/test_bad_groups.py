@@ -62,9 +62,9 @@ def test_a_bad_row_of_parquet_with_a_time_beyond_python_spoils_no_other() -> Non
 
 
 def test_the_text_of_a_bad_row_does_not_depend_on_those_beside_it() -> None:
-    """Two ingesters may read different ranges of one file.
+    """The text of a row does not depend on its neighbours.
 
-    Both must report the same text for a row.
+    Two ingesters may read different ranges.
     """
     near: Any = pa.array([1, 2], pa.int32()).cast(pa.date32())
     nanos: Any = pa.array([1_000, 1], pa.int64()).cast(pa.timestamp("ns"))
@@ -127,9 +127,9 @@ VIEWS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_what_they_show(name: str) -> None:
-    """Tools in Rust write view types, and Arrow cannot take single rows of them.
+    """Columns of view types decode as plain types, also next to a bad row.
 
-    The decoder returns them as plain types, next to a bad row.
+    Tools in Rust write such types.
     """
     kind, values = VIEWS[name]
     table = pa.table({"n": [0, None, 2, 3], "v": pa.array(values, kind)})

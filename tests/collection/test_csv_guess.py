@@ -111,7 +111,10 @@ def test_later_files_tell_of_types_and_columns(texts: list[str], types: dict[str
 
 
 def test_a_later_file_tells_of_line_breaks_in_quotes() -> None:
-    """Without the multiline option, each record with a line break would be two bad rows."""
+    """A line break in quotes in a later file sets the multiline option.
+
+    Its records would otherwise be bad rows.
+    """
     others = [(b'n,t\n2,"a\nb"\n3,"c\nd"\n', False)]
     dialect, schema = guess_csv(b"n,t\n1,x\n", CsvOptions(), None, others=others)
     assert dialect.multiline
@@ -280,7 +283,7 @@ def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) 
 def test_a_first_line_that_says_the_delimiter_is_no_record(
     mark: str, end: str, sign: str, has_header: bool
 ) -> None:
-    """Excel understands a first line such as `sep=;`. It sets the delimiter and is not a record."""
+    """A first line such as `sep=;` sets the delimiter and is not a record, as in Excel."""
     lines = [f"sep={sign}", *[sign.join("ab")] * has_header, f"1,5{sign}x", f"2,5{sign}y"]
     sample = (mark + "".join(line + end for line in lines)).encode()
 
@@ -297,7 +300,7 @@ def test_a_first_line_that_says_the_delimiter_is_no_record(
 
 
 def test_a_first_line_that_says_the_delimiter_waits_for_its_header() -> None:
-    """A file may still be incomplete: with only the `sep=` line, the header is unknown."""
+    """With only the `sep=` line, the header is still unknown. The file may be incomplete."""
     assert header_of(b"sep=;\n", CsvDialect(delimiter=";")) is None
     assert header_of(b"sep=;\na;b\n1;2\n", CsvDialect(delimiter=";")) == b"sep=;\na;b\n"
 

@@ -125,7 +125,7 @@ def test_csv_decodes_alike_whole_and_cut(lines: list[str], data: st.DataObject) 
 
 
 def test_json_values_are_what_they_say() -> None:
-    """A time keeps the offset that it states. Other values decode to their declared types."""
+    """An offset in a time is applied, and other values decode to their declared types."""
     found = decode(("\n".join(JSON_LINES) + "\n").encode(), format="json")
     rows = {row["id"]: row for row in found.rows.to_pylist()}
 

@@ -106,7 +106,7 @@ def test_what_python_writes_is_read(given_: list[tuple[str, str]], crlf: bool) -
 
 
 def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
-    """Csv has no null. Writers use an empty field for null, and a quoted one for empty text."""
+    """An empty field is null, and a quoted empty field is empty text. Csv has no other null."""
     assert [r[1:] for r in rows(decode(b'x,\n,y\n"",""\n'))] == [
         ("x", None),
         (None, "y"),
@@ -127,7 +127,7 @@ def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
 )
 @DIALECTS
 def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) -> None:
-    """The error states the reason, so that a user can correct the file.
+    """The error of a bad record states the reason, for a correction of the file.
 
     The next line is decoded.
     """
@@ -138,9 +138,9 @@ def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) 
 
 
 def test_columns_that_the_schema_lacks_are_counted_and_missing_ones_are_null() -> None:
-    """Files of one source may have different headers.
+    """Columns unknown to the schema are counted, and missing ones are null.
 
-    Unknown columns are counted, missing ones are null.
+    Files may have different headers.
     """
     decoded = decode(b"1,2,3\n4,,6\n", header=b"b,more,other\n")
 
@@ -149,7 +149,7 @@ def test_columns_that_the_schema_lacks_are_counted_and_missing_ones_are_null() -
 
 
 def test_of_two_columns_of_one_name_the_first_is_meant() -> None:
-    """Inference also takes the type of the first column with a name."""
+    """If two columns have one name, the first one counts. Inference uses the first one too."""
     assert [r[1:] for r in rows(decode(b"1,2,3\n", header=b"a,b,a\n"))] == [("1", "2")]
 
 

@@ -225,10 +225,7 @@ def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
     ids=str,
 )
 def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, text: str) -> None:
-    """A decimal must reserve the digits of its scale.
-
-    Otherwise a large number would lose high bits.
-    """
+    """A number with too many digits for its decimal is an error. Its scale also needs digits."""
     wanted = pa.schema([pa.field("d", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
     data = f'{{"d":1,"l":[]}}\n{{"d":{text},"l":[]}}\n{{"d":2,"l":[{text}]}}\n'.encode()
     found = FileRange(path="p", start=0, limit=len(data))

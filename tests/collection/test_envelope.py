@@ -99,7 +99,10 @@ def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]
 def test_keys_whose_hashes_meet_by_half_are_told_apart(
     messages: list[Any], current: dict[Any, Any]
 ) -> None:
-    """A collision of 64 bits is likely at some time, so the envelope compares 128 bits."""
+    """Keys with equal 64-bit halves of their hashes stay distinct.
+
+    Such a collision is likely at some time.
+    """
 
     def by_half(columns: Any, *, rows: int) -> Hashes:
         found = hash_rows(columns, rows=rows)
@@ -116,7 +119,10 @@ def test_keys_whose_hashes_meet_by_half_are_told_apart(
 def test_what_stands_does_not_depend_on_the_order_of_updates(
     messages: list[Any], as_of: int, dice: Any
 ) -> None:
-    """Another process may concatenate the parts in another order."""
+    """The current rows do not depend on the order of the updates.
+
+    Another process may concatenate the parts.
+    """
     updates = apply_upsert(table_of(messages), KeysBefore(rows_of({})), SCHEMA).rows
     places = list(range(updates.num_rows))
     dice.shuffle(places)
@@ -136,7 +142,7 @@ def test_what_stands_does_not_depend_on_the_order_of_updates(
 def test_updates_come_by_key_with_their_hashes(
     messages: list[Any], current: dict[Any, Any]
 ) -> None:
-    """Key order lets readers skip row groups, and the hashes give the sums of a part."""
+    """Updates are in key order, with the hashes of their rows. Readers skip row groups by key."""
     found = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA)
 
     rows = found.rows
@@ -163,7 +169,7 @@ def test_none_appends_each(messages: list[Any]) -> None:
 
 @given(first=MESSAGES, second=MESSAGES)
 def test_feedback_makes_two_ticks_one(first: list[Any], second: list[Any]) -> None:
-    """A tick knows the output of earlier ticks, and nothing else of them."""
+    """Two ticks give the result of one. A tick knows only the output of the earlier ones."""
     later = [(key, value, time + 10, *rest) for key, value, time, *rest in second]
     before = apply_upsert(table_of(first), KeysBefore(rows_of({})), SCHEMA).rows
     messages = table_of(later)

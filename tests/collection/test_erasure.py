@@ -163,7 +163,10 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
 async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     tmp_path: Path, time_column: str | None, many: int, is_merged: bool
 ) -> None:
-    """An idle source needs no later tick, and an earlier merge does not keep bad rows."""
+    """Bad rows before `since` are erased, also if the source is idle.
+
+    They are erased too if an earlier merge kept them.
+    """
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -220,7 +223,10 @@ DAY_MS = 86_400_000
 async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
     tmp_path: Path, many: int
 ) -> None:
-    """A day of event time after the deletion, a row of the key counts as new, not as late."""
+    """A deleted key is erased after a day of event time.
+
+    A row of the key then counts as new, not as late.
+    """
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -247,7 +253,10 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
 async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
     tmp_path: Path, first: int, retain: str
 ) -> None:
-    """Old deletions may arrive late or be from before 1970, so `since` has not passed them."""
+    """A scrub is clean after a merge of deletions with old times.
+
+    These may arrive late or be from before 1970.
+    """
     location = await fed(
         tmp_path,
         MemoryStore(),
@@ -287,7 +296,10 @@ async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path:
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None
 ) -> None:
-    """Two ingesters compute the same rows, even if only one reads the merged state."""
+    """A merge of deletions does not change later ticks.
+
+    Two ingesters compute equal rows, even if one reads the merged state.
+    """
     ticks: list[list[dict[str, Any] | str]] = [
         [row("x", "v", 1)],
         [row("x", None, 2, gone=True)],
@@ -325,7 +337,10 @@ async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_pa
 async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean(
     tmp_path: Path,
 ) -> None:
-    """Dropped shards accumulate over years, so they must not add requests to a sweep."""
+    """A clean dropped shard costs no request in later sweeps.
+
+    Dropped shards accumulate over years.
+    """
     location = await fed(tmp_path, MemoryStore(), [row("a", "b", 1)], time_column="at")
 
     async def requests_of_a_sweep() -> int:
@@ -347,7 +362,7 @@ async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean
 
 
 async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) -> None:
-    """Records of transactions and shards hold rows until a sweep."""
+    """A sweep erases retracted rows from the records of transactions and shards."""
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
     schema = pa.schema({"k": pa.string(), "v": pa.string()})
@@ -396,7 +411,10 @@ class Overtaken(LocalEngine):
 async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
     tmp_path: Path, before: str, ticks: int
 ) -> None:
-    """A later sweep deletes the ingester's part and status. The catalog no longer names them."""
+    """An ingester overtaken by a drop raises SourceDropped.
+
+    A later sweep deletes its part and status.
+    """
     store = MemoryStore()
     first: list[dict[str, Any] | str] = [row("a", "b", 1)]
     location = await fed(tmp_path, store, *[first] * ticks)
@@ -419,7 +437,7 @@ async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) -> None:
-    """The records of a keyed log's state contain the first and last key of each run."""
+    """Retired or dropped keys of a keyed log are erased, also from the records of its state."""
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
     log = await location.create_keyed("orders", retention=Retention(segments=1))
@@ -454,7 +472,10 @@ async def closed(log: KeyedLog) -> AsyncGenerator[KeyedLog, None]:
 
 @pytest.mark.parametrize("happens", [False, True])
 async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: bool) -> None:
-    """The collector may die after raising the floor, before truncating the records."""
+    """If a collector dies at any write, later collections erase the keys.
+
+    It may die between raising the floor and truncating records.
+    """
     for last in range(200):
         store, asked = MemoryStore(), list[str]()
         location = await open_location("memory://lake", create=True, store=store)

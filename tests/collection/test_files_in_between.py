@@ -78,7 +78,10 @@ async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
 async def test_what_was_just_listed_is_bound_without_another_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second look would cost a request per thousand files, or one per file."""
+    """A file listed just now is bound without a second look.
+
+    That would cost a request per thousand files.
+    """
     await made(tmp_path)
     write(tmp_path / "in" / "a.jsonl", 1)
     monkeypatch.setattr(files, "find_lost", None)  # A call of it raises TypeError.

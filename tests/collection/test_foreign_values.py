@@ -37,7 +37,10 @@ def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.string()])
 def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
-    """Spark wrote such timestamps by default. Its end of time, the year 9999, exceeds 2^63 ns."""
+    """Timestamps of 96 bits keep their values, also in the year 9999, which exceeds 2^63 ns.
+
+    Spark wrote them by default.
+    """
     days = [dt.date(9999, 12, 31), dt.date(2020, 1, 1)]
     table = pa.table({"t": pa.array(days).cast(pa.timestamp("us"))})
 
@@ -73,7 +76,7 @@ def test_a_moment_of_96_bits_is_not_cut(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms"), pa.time64("ns")], ids=str)
 def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
-    """The same rule holds for 24:00:00 in json and csv."""
+    """A time of day outside the day makes a bad row, as 24:00:00 does in json and csv."""
     day = {"us": 86_400_000_000, "ms": 86_400_000, "ns": 86_400_000_000_000}[kind.unit]
     table = pa.table({"t": pa.array([day, 0, -1000, day - 1000], kind)})
 
@@ -107,7 +110,7 @@ def plain_within(kind: pa.DataType, how: str) -> pa.Schema:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms")], ids=str)
 def test_a_time_of_day_beyond_the_day_is_an_error_within_others_too(kind: Any, how: str) -> None:
-    """The rule also holds within nested values."""
+    """A nested time of day outside the day makes a bad row too."""
     day = {"us": 86_400_000_000, "ms": 86_400_000}[kind.unit]
     times = pa.array([day, 0, None, -1000, day - 1000], kind)
 
@@ -152,7 +155,10 @@ TORN: dict[str, Callable[[], pa.Array[Any]]] = {
 
 @pytest.mark.parametrize("kind", TORN)
 def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
-    """Arrow does not check the text that it reads. One bad value must not stop the source."""
+    """A text that is not UTF-8 makes a bad row, and does not stop the source.
+
+    Arrow does not check it.
+    """
     column = TORN[kind]()
     wanted = pa.schema([("n", pa.int64()), ("c", canonical_type(column.type))])
 
@@ -194,7 +200,10 @@ def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
 
 @pytest.mark.parametrize("mode", ["legacyDateTime", "legacyINT96"])
 def test_the_legacy_calendar_of_spark_is_named(mode: str) -> None:
-    """Arrow reads such dates in another calendar, which shifts them by days."""
+    """A file in Spark's legacy calendar is reported.
+
+    Arrow reads its dates in another calendar, days apart.
+    """
     sink = io.BytesIO()
     table = pa.table({"n": [1]})
     pq.write_table(table.replace_schema_metadata({f"org.apache.spark.{mode}": ""}), sink)
@@ -249,7 +258,7 @@ TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "
 
 
 def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
-    """Csv has the same rule. A struct with repeated fields is not allowed as a column type."""
+    """If two columns or fields have one name, the first one counts, as in csv."""
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), TWICE], names=["a", "a", "s"])
     wanted = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])
 
@@ -261,7 +270,7 @@ def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
 
 @pytest.mark.parametrize("twin", ["x", "X"])
 def test_a_struct_with_two_fields_of_one_name_is_refused(twin: str) -> None:
-    """SQL and readers could not distinguish the two fields."""
+    """A struct with two fields of one name raises UsageError. SQL could not distinguish them."""
     inner = pa.struct([pa.field("x", pa.int64()), pa.field(twin, pa.int64())])
 
     with pytest.raises(UsageError, match="two fields"):
@@ -287,7 +296,10 @@ def test_no_column_is_inferred_that_no_line_has(lines: bytes, why: str) -> None:
 
 
 def test_names_that_look_made_up_and_are_not_are_columns() -> None:
-    """A line that Python cannot read does not make the names of other lines suspect."""
+    """Names like those that DuckDB invents are columns if a line has them.
+
+    A line that Python cannot read changes nothing.
+    """
     schema = sample_schema(b'{"a":1,"a_1":2,"f":NaN}\n{"a":1}{"b":1}\n{"json":3}\n')
 
     assert {"a", "a_1", "json"} <= set(schema.names)
@@ -295,7 +307,7 @@ def test_names_that_look_made_up_and_are_not_are_columns() -> None:
 
 
 def test_many_fields_of_one_type_are_columns() -> None:
-    """With 200 fields or more, DuckDB infers a map, although each line has all fields."""
+    """An object with 300 fields gives 300 columns. DuckDB infers a map from 200 fields up."""
     line = json.dumps({f"c{n}": n for n in range(300)}).encode()
 
     assert sample_schema(b"{}\n" + 3 * (line + b"\n")).names == [f"c{n}" for n in range(300)]

@@ -55,7 +55,7 @@ async def test_a_counter_counts_and_ends() -> None:
 
 
 async def test_rows_are_the_same_however_they_are_cut() -> None:
-    """A tick, a task or a later run may ask for any range of the same rows."""
+    """Any range gives the same rows as the whole. A tick, a task or a later run may ask for it."""
     asked = {"shape": "key-value", "seed": "7", "keys": "50", "skew": "2"}
 
     whole = await made(asked, 0, 70_000)
@@ -87,7 +87,7 @@ async def test_keys_are_skewed_as_said() -> None:
 
 
 async def test_rows_come_at_their_rate() -> None:
-    """Rows arrive since the creation of the source, with their times of arrival."""
+    """Rows arrive at the given rate since the source's creation, with their times of arrival."""
     clock = SwiftClock()
     location = await location_with(clock, settings={"rate": "100"}, time_column="time")
     ingester = await location.ingester("g")

@@ -17,7 +17,10 @@ from tidelog.location import open_location
 async def test_an_idle_ingester_that_was_overtaken_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its empty commit finds the ticks of the other ingester, and the run ends without an error."""
+    """An idle ingester that others overtook ends without an error.
+
+    It finds their ticks at its empty commit.
+    """
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')

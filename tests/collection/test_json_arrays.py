@@ -45,7 +45,7 @@ def test_elements_become_lines_where_they_stand(
 
 
 def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
-    """In a file of many lines, later elements survive.
+    """A string without its end quote spoils only its line.
 
     A line end within a string stays an error.
     """
@@ -59,7 +59,10 @@ def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
 
 
 def test_what_is_an_array_is_said_by_its_first_sign() -> None:
-    """The first character after a byte order mark and white space decides."""
+    """A file is an array if its first character is a bracket.
+
+    A byte order mark and white space may precede it.
+    """
     assert array_mark(b'\xef\xbb\xbf \n [{"a": 1}]') == b"["
     assert not array_mark(b'{"a": [1]}')
     assert not array_mark(b"")
@@ -109,9 +112,9 @@ async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
 
 
 async def test_an_array_that_is_torn_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """A writer may still be writing the file.
+    """An unclosed array waits, and other files continue.
 
-    The elements before the last comma count, and ``--final`` takes the rest.
+    Its complete elements are taken, and ``--final`` takes the rest.
     """
     (tmp_path / "a.json").write_text('[\n{"n": 1},\n{"n": 2},\n{"n"')
     (tmp_path / "b.json").write_text('[{"n": 3}]')

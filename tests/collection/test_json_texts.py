@@ -80,7 +80,10 @@ def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
 def test_many_bad_lines_are_not_read_again_and_again(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python writes NaN without quotes. A file of such lines must decode in linear work."""
+    """Many bad lines cost a few reads each.
+
+    Python writes NaN without quotes, so files may have many.
+    """
     lines = [bad if n % 10 == 0 else f'{{"id":{n},"x":{{"n":{n}}}}}' for n in range(999)]
     read = decode._read
     reads: list[int] = []
@@ -130,7 +133,7 @@ def kinds_of(*lines: str) -> dict[str, str]:
     ],
 )
 def test_a_column_gets_a_type_that_takes_its_values(values: list[str], kind: str) -> None:
-    """A type that the first file's own rows do not fit would make good rows bad."""
+    """An inferred type takes all values of its column. Good rows would otherwise be bad."""
     lines = [f'{{"id":{n},"v":{value}}}' for n, value in enumerate(values)]
 
     assert kinds_of(*lines) == {"id": "BIGINT", "v": kind}
@@ -219,7 +222,10 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separator", [":", " : "])
 @pytest.mark.parametrize(("name", "twin"), [("é", r"\u00e9"), ("a/b", r"a\/b"), ("p", r"\u0070")])
 def test_a_name_that_is_escaped_is_the_same_name(name: str, twin: str, separator: str) -> None:
-    """Python escapes characters beyond ASCII. An escaped repetition of a field makes a bad row."""
+    """An escaped name equals the plain one, so a repetition makes a bad row.
+
+    Python escapes characters beyond ASCII.
+    """
     lines = [
         f'{{"{twin}"{separator}1}}',
         f'{{"{twin}"{separator}2,"{twin}"{separator}3}}',

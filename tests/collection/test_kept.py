@@ -144,9 +144,9 @@ def test_a_range_is_decoded_once(is_versioned: bool) -> None:
 
 
 def test_a_binding_of_other_bytes_is_read_anew() -> None:
-    """A binding may be of other bytes than the survey saw.
+    """For a binding of other bytes than the survey's, the bytes decide, not the rows in memory.
 
-    Then its bytes decide, not the rows in memory.
+    Another ingester may have bound it.
     """
     lake = Timed([line(n, "xyz") for n in range(40)])
 
@@ -166,7 +166,10 @@ def test_a_binding_of_other_bytes_is_read_anew() -> None:
 
 
 def test_a_record_that_ends_otherwise_is_read_anew() -> None:
-    """The end of the record is in the next piece, so the sums of its own piece do not prove it."""
+    """A record that ends in another piece is decoded again if that piece differs.
+
+    The sums of its own piece do not prove it.
+    """
     mine = Timed([line(n, "x" * 20) for n in range(20)])
     text = b"".join(mine.lines)
     at = text.index(b"x", 3 * BLOCK)
@@ -188,7 +191,7 @@ def test_a_record_that_ends_otherwise_is_read_anew() -> None:
 
 
 def test_a_version_proves_nothing_of_another() -> None:
-    """A replaced object is read again, which reports that it differs."""
+    """A range of a replaced object raises SourceRewritten, although its rows are in memory."""
     lake = Timed([line(n, "xyz") for n in range(20)], is_versioned=True)
 
     async def read() -> None:

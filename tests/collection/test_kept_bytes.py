@@ -40,7 +40,10 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
     timed: bool,
     change: str,
 ) -> None:
-    """The file changes between the surveys of two ingesters. The second binding decides."""
+    """The rows are those of the second binding.
+
+    The file changes between the surveys of the two ingesters.
+    """
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / f"a{suffix}"
     write(file, 1, 2, 3)

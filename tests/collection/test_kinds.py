@@ -86,7 +86,10 @@ async def test_a_source_is_told_what_is_in() -> None:
 
 
 async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
-    """A binding promises that its messages never change."""
+    """Changed or missing messages of a binding raise an error.
+
+    A binding promises that they never change.
+    """
     Shelf.rows["a"] = [row(1, 1)]
     location = await location_with(schema=DATA)
     await ingest(location, "s")
@@ -166,7 +169,10 @@ async def test_texts_are_decoded_as_lines_of_files_are() -> None:
 async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The failure may be temporary, so a run with `follow` retries, as after a store failure."""
+    """An unexpected error of a kind becomes a LocationError with its first line.
+
+    Like a store failure, it may be temporary.
+    """
 
     def failing(*_: object, **__: object) -> None:
         raise ValueError("the shelf fell over\nonto me")
@@ -225,13 +231,16 @@ async def test_columns_are_inferred_from_texts() -> None:
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
-    """The error states what to correct."""
+    """A wrong setting raises UsageError, which states what to correct."""
     with pytest.raises(UsageError, match=said):
         await location_with(**asked)
 
 
 async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The location only looks the kind's name up, and never imports a module by that name."""
+    """A source of an unregistered kind raises UsageError with the remedy.
+
+    It can still be dropped.
+    """
     location = await location_with(schema=DATA)
     monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
 
@@ -276,7 +285,7 @@ def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
 async def test_contents_do_not_depend_on_how_a_source_is_cut(
     shelf: list[Row], bytes_max: int, piece_bytes: int
 ) -> None:
-    """Times come from the data, in any order, and the survey may look at pieces."""
+    """The contents are those of a plain dictionary, for any size of ticks and pieces."""
     Shelf.rows["a"] = list(shelf)
     location = await location_with(
         envelope="upsert", key=("k",), time_column="at", delete_when="gone"
@@ -310,7 +319,7 @@ async def test_a_row_that_does_not_fit_moves_no_upper() -> None:
 
 
 async def test_a_time_far_ahead_is_a_bad_row() -> None:
-    """An accepted time far ahead would make all rows until then late."""
+    """A row with a time far ahead is a bad row. Otherwise all rows until then would be late."""
     day_ms = 86_400_000
     Shelf.rows["a"] = [row(1, 5), row(2, 10**15), row(3, 9)]
     location = await location_with(schema=DATA, time_column="at")
@@ -336,7 +345,10 @@ async def test_a_time_far_ahead_is_a_bad_row() -> None:
     ],
 )
 def test_json_becomes_one_line(body: bytes, line: bytes | None) -> None:
-    """Line ends between values have no meaning. Within a string, they are not json."""
+    """Line ends between json values become spaces.
+
+    A line end within a string makes the record bad.
+    """
     assert one_line(body) == line
     if line is not None:
         assert json.loads(line) == json.loads(body)

@@ -27,7 +27,10 @@ DIALECTS = pytest.mark.parametrize("dialect", [None, CsvDialect(), CsvDialect(mu
 
 @given(data=RAW)
 def test_records_end_at_line_ends(data: bytes) -> None:
-    """In csv this holds if no quoted field contains a line end."""
+    """Each line end ends a record.
+
+    In csv without the multiline option, this includes those in quotes.
+    """
     ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
 
     assert record_ends(data).tolist() == ends
@@ -56,7 +59,7 @@ def test_records_with_line_ends_in_quotes_end_behind_them(data: bytes, ends: lis
 def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A writer may still close the quote of a growing file, but only within a byte limit."""
+    """An open quote at the end waits for more bytes, up to a limit. A writer may still close it."""
     dialect = CsvDialect(multiline=True)
     data = b'a,b\n1,"2\n3,4\n'
 
@@ -73,7 +76,10 @@ def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
 def test_ends_after_an_end_do_not_depend_on_what_was_before(
     dialect: CsvDialect | None, data: bytes, cut: int
 ) -> None:
-    """A range starts where another one ended, and its reader sees no earlier bytes."""
+    """The ends after an end do not depend on earlier bytes.
+
+    A reader of a range does not see them.
+    """
     ends = [0, *record_ends(data, dialect).tolist()]
     start = ends[cut % len(ends)]
 

@@ -57,7 +57,10 @@ async def cursors_of(location: Location) -> dict[str, int]:
 
 @PROTOCOLS
 async def test_records_are_rows_once(protocol: str) -> None:
-    """Ticks end at object boundaries, and a later ingest continues after them."""
+    """Each record of a log becomes one row, in several ticks.
+
+    A later ingest continues after them.
+    """
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 7, protocol=protocol)
@@ -106,7 +109,7 @@ async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
 
 
 async def test_a_cursor_that_was_deleted_is_made_again() -> None:
-    """The next run makes it again. A run in progress assumes that the source was dropped."""
+    """The next run recreates a deleted cursor."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await log_of(store, "l", 2)
@@ -209,7 +212,10 @@ async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: 
 
 
 async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) -> None:
-    """Its positions now name other records, so the source must not continue."""
+    """An older copy or a new log under the name raises SourceRewritten.
+
+    Its positions name other records.
+    """
     location = await open_location(str(tmp_path), create=True, clock=SwiftClock())
     await log_of(location.store, "l", 3)
     await source_of(location)
@@ -298,7 +304,10 @@ records = st.lists(
 async def test_contents_do_not_depend_on_how_a_log_is_cut(
     batches: list[list[tuple[int, int]]], bytes_max: int
 ) -> None:
-    """If times come from the data, a tick may end within an object."""
+    """The contents do not depend on the size of ticks.
+
+    With times from the data, a tick may end within an object.
+    """
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     await shelf_on(store).create("l")

@@ -23,7 +23,10 @@ from tidelog.testing import Fault, Faulty, Request
 async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A cursor without a source would hold the log's records forever."""
+    """A source dropped at the start of its ingestion leaves no cursor.
+
+    It would hold the log's records forever.
+    """
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
@@ -71,7 +74,10 @@ async def collect(location: Location, *, after_us: int = 0) -> None:
 async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
     again: str, landed: bool
 ) -> None:
-    """A cursor without a source holds the log's records forever."""
+    """The next drop or collect completes a killed drop.
+
+    A leftover cursor would hold the log's records forever.
+    """
     for number in count():
         store = MemoryStore(name="memory://")
         died = await dropped_halfway(store, number, landed=landed)
@@ -95,7 +101,7 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
 
 
 async def test_a_cursor_that_a_killed_ingester_made_late_goes_with_the_shards() -> None:
-    """An ingester may create the cursor after the drop released it, and then die."""
+    """A collection deletes a cursor that an ingester created after the drop."""
     store = MemoryStore(name="memory://")
     assert not await dropped_halfway(store, 99, landed=False)
     location = await lake(store)

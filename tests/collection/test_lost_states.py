@@ -45,7 +45,10 @@ def lose(folder: Path, state: str) -> None:
 async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
     tmp_path: Path, which: str, runs: int
 ) -> None:
-    """A lost state must not read as empty, because an ingester would then take all files again."""
+    """A lost state raises CorruptionError in reads and ingestion.
+
+    As an empty one, it would be ingested again.
+    """
     location = await fed(tmp_path, runs=runs)
     _, rendition = await location.source("c")
     shards = {"output": rendition.shards[1], "remap": rendition.remap, "errors": rendition.errors}
@@ -67,7 +70,7 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
 async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
     tmp_path: Path, which: str
 ) -> None:
-    """Restoring an old backup of one object is damage: the other objects are newer."""
+    """A state restored from an old backup raises CorruptionError. The other objects are newer."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     shards = {"output": rendition.shards[0], "remap": rendition.remap, "errors": rendition.errors}
@@ -88,7 +91,10 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
 
 
 async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_path: Path) -> None:
-    """A state behind by less than one binding is like that after a crash between two commits."""
+    """A state behind by less than one binding is completed.
+
+    A crash between two commits leaves such a state.
+    """
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     place = tmp_path / "lake" / "consensus" / rendition.shards[0]
@@ -101,7 +107,7 @@ async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_pat
 
 
 async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> None:
-    """With swapped states, rows of a key would be in the wrong shard."""
+    """Swapped states raise CorruptionError. Rows of a key would otherwise be in the wrong shard."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.source("c")
     one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)
@@ -121,9 +127,9 @@ async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> None:
-    """A location without its catalog must not read as empty.
+    """A location without its catalog raises CorruptionError.
 
-    It must not accept a new source either.
+    It would otherwise read as empty, and accept new sources.
     """
     location = await fed(tmp_path, runs=1)
     lose(tmp_path, "catalog")
@@ -138,7 +144,10 @@ async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
-    """A location without `tidelog.json` must not read as absent, nor be created again."""
+    """A location with data but without `tidelog.json` raises CorruptionError.
+
+    Both opening and creating it raise.
+    """
     location = await fed(tmp_path, runs=1)
     (tmp_path / "lake" / "tidelog.json").unlink()
 
@@ -151,7 +160,10 @@ async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path) -> None:
-    """A user's shard is not a sign of a lost catalog."""
+    """A location with only logs and shards has no collections.
+
+    A user's shard is not a sign of a lost catalog.
+    """
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     await shard.compare_and_append(None, 0, 1)
@@ -162,9 +174,9 @@ async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path
 
 
 async def test_a_shard_that_has_a_rollup_was_written(tmp_path: Path) -> None:
-    """Only a record of the state leads to a rollup.
+    """A shard with a rollup but no state raises CorruptionError.
 
-    A rollup without a state therefore proves a loss.
+    Only a record leads to a rollup.
     """
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)

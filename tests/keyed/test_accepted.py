@@ -87,7 +87,10 @@ async def test_the_bound_of_the_queue_raises() -> None:
 
 
 async def test_positions_move_up_when_the_store_refuses_records() -> None:
-    """Readers see each record once at its final place, and the flush reports the loss."""
+    """After the store refuses records, later ones take their sequences.
+
+    The flush reports the loss, and readers see each record once.
+    """
     stopped = Stopped()
     log = await opened(stopped)
     stopped.open.clear()

@@ -26,7 +26,7 @@ def _chunked(large: bool) -> pa.Table:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_table_of_more_than_two_gibibytes_is_cut_into_batches(large: bool) -> None:
-    """An Arrow binary array holds at most 2 GiB."""
+    """A table over 2 GiB is cut into batches, because an Arrow binary array holds no more."""
     found = batches_of(_chunked(large))
     assert [keys.to_pylist() for keys, _ in found] == [[b"%d" % n] for n in range(37)]
     assert {(str(v.type), len(v)) for _, v in found} == {("binary", 1)}

@@ -93,7 +93,7 @@ async def test_nothing_that_was_only_ordered_outlives_its_process(
 async def test_a_durable_append_that_is_taken_over_is_told_so(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """The error states that the append is not in the log."""
+    """A durable append lost in a takeover raises Fenced with NOT_APPLIED."""
     gate = Gate()
     await logs_by(shared).create("log")
     old = await logs_by(shared, gate).open("log", batching=FAST)

@@ -75,7 +75,7 @@ def test_entries_are_spelled_as_opendata_spells_them(
     ],
 )
 def test_numbers_are_spelled_as_opendata_spells_them(number: int, spelled: str) -> None:
-    """The examples include both sides of each change of length."""
+    """Numbers have OpenData's bytes. The examples include both sides of each change of length."""
     assert encode_number(number) == bytes.fromhex(spelled)
     assert decode_number(bytes.fromhex(spelled)) == (number, len(bytes.fromhex(spelled)))
 
@@ -92,7 +92,10 @@ def test_what_is_no_entry_is_spelled_as_well() -> None:
 def test_entries_sort_as_what_they_say(
     one: tuple[int, bytes, int], other: tuple[int, bytes, int]
 ) -> None:
-    """A store sorts bytes, so the records of a key must be adjacent and in order for a scan."""
+    """The bytes of entries sort like their segment, key and sequence.
+
+    A scan then reads adjacent bytes.
+    """
     spelled, others = encode_entry(*one), encode_entry(*other)
 
     assert (spelled < others) == (one < other)
@@ -102,7 +105,10 @@ def test_entries_sort_as_what_they_say(
 
 @given(one=KEYS, other=KEYS)
 def test_escaped_keys_sort_as_keys_and_none_begins_another(one: bytes, other: bytes) -> None:
-    """A terminator without escapes would put "a" before "a" with a zero byte."""
+    """Escaped keys sort like keys, and none is a prefix of another.
+
+    With a terminator alone, "a" could follow "a" with a zero.
+    """
     assert (escape_key(one) < escape_key(other)) == (one < other)
     assert one == other or not escape_key(one).startswith(escape_key(other))
     assert unescape_key(b"x" + escape_key(one) + b"y", 1) == (one, len(escape_key(one)) + 1)
@@ -124,7 +130,7 @@ def test_escaping_ff_would_break_the_order() -> None:
 def test_ranges_hold_what_they_are_of_and_no_more(
     segment: int, key: bytes, other: bytes, relative: int
 ) -> None:
-    """The end of a range is the next prefix, also if the prefix ends in ff."""
+    """The range of a key or prefix contains exactly its entries, also if it ends in ff."""
     spelled = encode_entry(segment, other, relative)
     first, limit = entry_range(segment, key)
     prefix_first, prefix_end = entry_prefix_range(segment, key)
@@ -148,7 +154,10 @@ def test_drafts_and_listings_come_back(
 
 @given(data=st.one_of(st.binary(max_size=20), st.binary(max_size=12).map(GOLDEN_HEAD.__add__)))
 def test_other_bytes_are_refused_or_are_the_only_ones_of_their_kind(data: bytes) -> None:
-    """Each entry has only one encoding, so equal keys cannot be two records."""
+    """Other bytes raise UsageError, or encode to themselves.
+
+    Otherwise equal keys could be two records.
+    """
     try:
         found = decode_entry(data)
     except UsageError:
@@ -180,6 +189,6 @@ def test_what_is_cut_off_or_spelled_otherwise_is_refused(spelled: str) -> None:
 
 @pytest.mark.parametrize(("segment", "relative"), [(-1, 0), (2**32, 0), (0, -1), (0, 2**64)])
 def test_numbers_that_do_not_fit_are_refused(segment: int, relative: int) -> None:
-    """A number that does not fit would have the encoding of another number."""
+    """A number out of range raises UsageError. It would have the encoding of another number."""
     with pytest.raises(UsageError, match="the number must be"):
         encode_entry(segment, b"a", relative)

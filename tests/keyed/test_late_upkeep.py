@@ -90,7 +90,7 @@ def _slow(
 ) -> list[int]:
     """Run ``work`` after each part that the compactor writes, at most ``times``.
 
-    Return the runs so far.
+    Return the list of these calls.
     """
     real, done = compactor.__dict__["_store"], list[int]()
 

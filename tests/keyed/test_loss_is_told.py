@@ -69,9 +69,9 @@ def taken() -> Takeover:
 
 
 async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeover) -> None:
-    """At the end of a ``with`` block, `close` is the last call that can report a loss.
+    """A close reports lost appends, and only once.
 
-    It reports it once.
+    At the end of a ``with`` block, no later call could.
     """
     log = await taken.open()
     await log.append([(b"k", b"lost")], durable=False)
@@ -109,7 +109,10 @@ async def test_what_nobody_waits_for_any_more_is_told(
 async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
     taken: Takeover, durable: bool
 ) -> None:
-    """A caller that appends the rest of a table later relies on the rows reported as accepted."""
+    """If accepted rows of a table are lost, the append or the next flush raises Fenced.
+
+    The caller relies on them.
+    """
     log = await taken.open(pending_bytes=9 << 20)
     large = pa.array([b"v" * (4 << 20)] * 6, pa.binary())
     table = pa.table({"key": pa.array([b"k"] * 6, pa.binary()), "value": large})

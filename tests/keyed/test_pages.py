@@ -65,7 +65,7 @@ def test_values_of_a_page_come_back(values: list[bytes], data: st.DataObject) ->
     ],
 )
 def test_a_page_whose_header_is_another_is_refused(changed: dict[str, object], why: str) -> None:
-    """The checksum covers the body only, so the decoder checks each header field."""
+    """A page with another header raises ValueError. The checksum covers only the body."""
     with pytest.raises(ValueError, match=why):
         decode_page(page([b"one", b"two"], **changed), 2)  # type: ignore[arg-type]
 
@@ -80,13 +80,13 @@ def test_a_page_that_is_cut_off_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\1\0", b"\2\0\0\0a", plain([b"a"])])
 def test_values_that_are_fewer_than_told_are_refused(data: bytes) -> None:
-    """Two values are expected, and the data has none, part of one, or one."""
+    """Fewer values than expected raise ValueError: two are expected, and less is there."""
     with pytest.raises(ValueError, match="values"):
         values_of(data, 0, 2)
 
 
 def test_numbers_that_are_fewer_or_more_than_told_are_refused() -> None:
-    """The decoder reads all numbers at once, so their count must match the data."""
+    """A wrong count of numbers raises ValueError, because all are read at once."""
     assert integers_of(bytes(7) + b"\x80" + bytes(8), 2).tolist() == [-(2**63), 0]
     with pytest.raises(ValueError, match="numbers"):
         integers_of(bytes(16), 3)

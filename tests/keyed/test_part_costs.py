@@ -48,7 +48,7 @@ def shuffled(keys: int = KEYS, each: int = EACH) -> EncodedPart:
 
 
 async def test_a_key_of_a_hundred_records_takes_two_requests_and_64_kilobytes() -> None:
-    """The limits hold for each key, wherever its records are in row groups and pages."""
+    """A read of 100 records takes at most two requests and 64 KiB, wherever the key lies."""
     parts = Parts()
     part = await parts.put(shuffled())
     await parts.reader.find(part, b"key-00000000")
@@ -63,7 +63,7 @@ async def test_a_key_of_a_hundred_records_takes_two_requests_and_64_kilobytes() 
 
 
 async def test_a_key_costs_the_directory_besides_when_nothing_was_read() -> None:
-    """The directory stores the places of pages, so a cold read skips the part's footer."""
+    """A cold read of a key takes one more request for the directory. It skips the part's footer."""
     parts = Parts()
     part = await parts.put(shuffled())
     await parts.reader.read_key(part, b"key-00000777", 0, EVER)
@@ -97,7 +97,10 @@ async def test_an_absent_key_and_counts_of_whole_keys_cost_nothing() -> None:
 
 
 async def test_a_count_of_some_costs_a_page_of_sequences_at_each_end() -> None:
-    """The directory knows the first sequence of each page of a large key."""
+    """A count in a range reads one page of sequences at each end.
+
+    The directory knows the first sequence of each page.
+    """
     parts = Parts()
     part = await parts.put(hot())
     await parts.reader.find(part, b"hot")
@@ -140,7 +143,10 @@ def hot() -> EncodedPart:
 
 
 async def test_many_who_ask_for_a_directory_at_once_send_one_request() -> None:
-    """A thousand followers that start together must not send a thousand requests."""
+    """Concurrent readers of a directory share one request.
+
+    A thousand followers may start together.
+    """
     parts = Parts()
     part = await parts.put(shuffled())
     # The store answers late, so that all callers ask before the first answer.
@@ -160,9 +166,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("large")
 async def test_a_large_directory_is_read_by_its_footer_and_a_piece() -> None:
-    """Ten million keys need a directory of a hundred megabytes.
+    """A lookup in a large directory reads its footer and one piece.
 
-    One lookup reads some kilobytes of it.
+    Ten million keys would be a hundred megabytes.
     """
     parts = Parts()
     part = await parts.put(many_keys())
@@ -203,7 +209,7 @@ def many_keys() -> EncodedPart:
 
 
 async def test_a_scan_of_all_reads_row_groups_together() -> None:
-    """One request per row group would take as long as the transfer of its data."""
+    """A scan reads row groups together. One request for each would take as long as the transfer."""
     parts = Parts()
     part = await parts.put(shuffled())
     tables = [t async for t in parts.reader.scan_keys(part, b"", None, 0, EVER)]
@@ -217,7 +223,7 @@ async def test_a_scan_of_all_reads_row_groups_together() -> None:
 
 
 async def test_a_time_outside_of_a_part_costs_nothing() -> None:
-    """The state stores the least and the greatest time of a part."""
+    """A time outside a part's bounds needs no request, because the state stores these bounds."""
     parts = Parts()
     part: RunPart = await parts.put(shuffled())
 

@@ -71,7 +71,10 @@ async def seen(data: bytes, directory: bytes, part: RunPart, look: Look) -> Any:
 async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_read(
     look: Look,
 ) -> None:
-    """Arrow checks the pages but not their headers, so it can return wrong rows."""
+    """With any byte changed, a read gives the right rows or CorruptionError.
+
+    Arrow alone does not check page headers.
+    """
     whole = made()
     expected = await seen(whole.data, whole.directory, whole.part, look)
     found = [
@@ -91,7 +94,10 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_rea
 async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state stores a checksum of the directory, or of its footer with the other checksums."""
+    """A changed byte of a directory raises CorruptionError.
+
+    The state has a checksum of it, or of its footer.
+    """
     monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     looks: list[Look] = [by_pages, listed]
@@ -113,7 +119,10 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
 async def test_objects_that_are_cut_off_are_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A truncated copy returns fewer bytes than the reader asked for, or none."""
+    """A read of a truncated object raises CorruptionError.
+
+    A read that needs none of the missing bytes succeeds.
+    """
     monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     for cut in (0, 1, 7, len(whole.data) // 2, len(whole.data) - 1):
@@ -130,7 +139,10 @@ async def test_objects_that_are_cut_off_are_told(
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
 async def test_a_directory_of_another_part_is_told(look: Look) -> None:
-    """Swapped objects are intact, so only the names inside reveal the swap."""
+    """The directory of another part raises CorruptionError.
+
+    It is intact, so only the names inside reveal it.
+    """
     whole, other = made(), made("run/b.parquet")
     swapped = await seen(whole.data, other.directory, whole.part, look)
     # The directory is refused even if the state has its checksum.
@@ -143,9 +155,9 @@ async def test_a_directory_of_another_part_is_told(look: Look) -> None:
 
 
 async def test_another_part_of_the_same_shape_is_told() -> None:
-    """The other part's pages are intact and at the same places.
+    """Another part of the same shape raises CorruptionError.
 
-    Its footer and row groups differ.
+    Its pages are intact, but its footer and groups differ.
     """
     whole = made()
     others = [(key, sequence, us, value[::-1]) for key, sequence, us, value in RECORDS]
@@ -156,7 +168,10 @@ async def test_another_part_of_the_same_shape_is_told() -> None:
 
 
 async def test_an_object_that_is_not_there_is_told_as_that() -> None:
-    """A merge may replace a run during a read, so the reader then looks at a newer state."""
+    """A missing object raises ObjectNotFound.
+
+    A merge may have replaced the run, so the reader looks again.
+    """
     whole = made()
     for gone in (whole.part.path, whole.part.directory):
         parts = Parts()
@@ -167,7 +182,7 @@ async def test_an_object_that_is_not_there_is_told_as_that() -> None:
 
 
 async def test_what_was_damaged_and_is_mended_is_read() -> None:
-    """The cache keeps no error, so a read after the repair succeeds."""
+    """After a repair, a read succeeds, because the cache keeps no error."""
     whole = made()
     parts = Parts()
     await parts.put(replace(whole, directory=flip(whole.directory, 40)))

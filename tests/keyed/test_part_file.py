@@ -98,7 +98,7 @@ def test_pages_are_where_the_directory_says() -> None:
 
 
 def test_row_groups_end_where_keys_do() -> None:
-    """A key in two row groups would cost two more requests."""
+    """A row group ends at the end of a key. A key in two groups would cost two more requests."""
     made = encoded(MANY)
     head, keys = decode_directory(made.directory)
     borders = head.layout.group_rows[1:-1].tolist()
@@ -109,7 +109,7 @@ def test_row_groups_end_where_keys_do() -> None:
 
 
 def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
-    """Otherwise a large key would force very large row groups, or a very small one before it."""
+    """A key of more than half a row group is split. Row groups would otherwise have any size."""
     records = [(b"a", n, 0, b"") for n in range(1, 101)]
     records += [(b"b", n, 0, b"") for n in range(101, 30_101)]
     made = encoded(records)
@@ -119,7 +119,10 @@ def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
 
 
 async def test_large_values_make_small_row_groups_and_pages() -> None:
-    """A page of 1,024 values of a mebibyte would be a gigabyte."""
+    """Large values give small row groups and pages.
+
+    A page of 1,024 mebibytes would be too large to read one.
+    """
     big = bytes(range(256)) * 4_096
     records = [(b"k%d" % (n % 2), n, n, big if n % 3 else b"") for n in range(1, 41)]
     parts = Parts()
@@ -134,7 +137,7 @@ async def test_large_values_make_small_row_groups_and_pages() -> None:
 
 
 async def test_large_keys_are_kept_whole() -> None:
-    """A key of 16 KiB exceeds Parquet's statistics, so the reader does not use them."""
+    """A key of 16 KiB is stored whole and found. Parquet's statistics would truncate it."""
     records = [(b"x" * 16_383 + bytes([n % 5]), n, n, b"v") for n in range(1, 2_001)]
     parts = Parts()
     part = await parts.put(encoded(records))
@@ -151,7 +154,7 @@ async def test_large_keys_are_kept_whole() -> None:
     ("size", "rows"), [(0, 1_024), (10, 1_024), (100, 512), (200, 256), (5_000, 8), (10**6, 8)]
 )
 def test_pages_have_about_64_kibibytes_of_values(size: int, rows: int) -> None:
-    """A read of one record decodes a page, so pages are small."""
+    """A page has about 64 KiB of values, because a read of one record decodes a page."""
     records = [(b"k", n, 0, b"v" * size) for n in range(1, 11)]
 
     assert page_rows_for(table_of(records)) == rows
@@ -177,7 +180,10 @@ def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
 
 
 def test_a_writer_holds_little_more_than_its_bytes() -> None:
-    """A task may write a part with more bytes of records than its memory holds."""
+    """A writer holds little more than the encoded part.
+
+    A task may have less memory than its records.
+    """
     value = b"the same text in each record, so that the part itself is small" * 16
     writer = RunPartWriter("run/a.parquet")
     before = pa.total_allocated_bytes()
@@ -205,7 +211,10 @@ def test_a_writer_holds_little_more_than_its_bytes() -> None:
     ],
 )
 def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) -> None:
-    """An unsorted part would give wrong answers, so the writer refuses it."""
+    """A writer refuses unsorted records and empty parts.
+
+    An unsorted part would give wrong answers.
+    """
     writer = RunPartWriter("run/a.parquet")
 
     def write() -> None:
@@ -218,7 +227,7 @@ def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) ->
 
 
 def test_what_a_state_knows_of_a_part_is_plain() -> None:
-    """The state stores the descriptor as msgpack."""
+    """A descriptor survives msgpack, in which the state stores it."""
     part = encoded(MANY[:10]).part
     told = msgspec.msgpack.encode(part)
 
@@ -271,9 +280,9 @@ async def test_keys_are_listed_by_bytes_where_they_are_large(
 async def test_what_would_be_too_many_row_groups_is_another_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run of large records has few rows and stored bytes.
+    """A merge starts a new part before the row groups exceed their limit.
 
-    It must still be split into several parts.
+    Large records would otherwise never merge.
     """
     for name, value in (("GROUPS_MAX", 40), ("GROUP_ROWS", 4), ("PIECE_ROWS", 8)):
         monkeypatch.setattr(part_file, name, value)

@@ -64,7 +64,10 @@ async def scanned(reader: RunPartReader, part: RunPart, *args: Any) -> list[Reco
 def test_every_reader_agrees_with_a_plain_list(
     records: list[Record], sizes: tuple[int, ...], data: st.DataObject
 ) -> None:
-    """The reader chooses the cheapest bytes to read. The rows and counts stay the same."""
+    """Each reader gives the rows and counts of a plain list.
+
+    The choice of bytes to read is only a matter of cost.
+    """
     rows, page_rows, piece_keys, whole_bytes, group_bytes, table_rows = sizes
     with (
         mock.patch.multiple(

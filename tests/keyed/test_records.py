@@ -35,7 +35,7 @@ RECORDS = st.lists(
 
 @given(records=RECORDS, cuts=st.lists(st.integers(0, 40), max_size=3))
 def test_records_are_sorted_as_bytes_are(records: list[Record], cuts: list[int]) -> None:
-    """Zero bytes at the end of a key belong to the key."""
+    """Records sort by the bytes of their keys, including zero bytes at the end."""
     ends = [0, *sorted(cuts), len(records)]
     pieces = [records[a:b] for a, b in pairwise(ends)]
     chunked = pa.concat_tables([table_of(piece) for piece in pieces])
@@ -49,7 +49,10 @@ def test_records_are_sorted_as_bytes_are(records: list[Record], cuts: list[int])
 
 @given(records=RECORDS, start=st.integers(0, 40))
 def test_keys_begin_where_they_change(records: list[Record], start: int) -> None:
-    """A slice of a column starts at its own values, although its buffers hold the whole column."""
+    """A key starts where the value changes, also in a slice.
+
+    The buffers of a slice hold the whole column.
+    """
     keys = sorted(record[0] for record in records)
     column = pa.array(keys, pa.binary())[start:]
     found = keys[start:]
@@ -60,7 +63,7 @@ def test_keys_begin_where_they_change(records: list[Record], start: int) -> None
 
 
 def test_a_sequence_that_comes_twice_is_not_in_order() -> None:
-    """Overlapping runs would make a part with a repeated sequence."""
+    """A repeated sequence of a key is not in order. Overlapping runs would give one."""
     assert not in_order(table_of([(b"a", 1, 0, b""), (b"a", 1, 0, b"")]))
     assert in_order(table_of([(b"a", 1, 0, b""), (b"b", 1, 0, b"")]))
 
@@ -84,7 +87,7 @@ def test_a_million_records_are_sorted_without_a_loop() -> None:
 
 @given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_packed_numbers_come_back(numbers: list[int]) -> None:
-    """Checksums use all 64 bits of a number."""
+    """Packed numbers of 64 bits survive, because checksums use all bits."""
     assert unpack(pack(np.array(numbers, np.int64))).tolist() == numbers
 
 
@@ -108,7 +111,7 @@ def test_joined_spans_hold_all_and_waste_little(spans: list[Span], waste: int) -
 
 
 def test_small_gaps_are_filled_before_large_ones() -> None:
-    """The budget goes to the gaps that save the most requests."""
+    """The smallest gaps between spans are filled first, because they save the most requests."""
     spans = [Span(0, 10), Span(1_010, 1_020), Span(1_050, 1_060), Span(1_120, 1_130)]
 
     assert join_spans(spans, 0) == spans

@@ -16,7 +16,10 @@ HOURLY = Sealing(age_us=3_600 * 10**6)
     "sealing", [None, Sealing(bytes=9), Sealing(age_us=DAY.age_us and DAY.age_us + 1)]
 )
 async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing | None) -> None:
-    """Only a sealed segment is retired, and a quiet segment is sealed by its age alone."""
+    """Retention by age without sealing by age raises UsageError.
+
+    A quiet segment would never be sealed, and so never retired.
+    """
     logs = keyed_logs()
     with pytest.raises(UsageError, match="retention by age deletes only"):
         await logs.create("log", sealing=sealing, retention=DAY)
@@ -35,7 +38,7 @@ async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing
 
 @pytest.mark.parametrize("sealing", [HOURLY, Sealing(bytes=None)])
 async def test_a_retention_that_can_act_is_accepted(sealing: Sealing) -> None:
-    """Segments are sealed by age in time, or only by the caller."""
+    """Retention by age is accepted with sealing by age, or if only the caller seals."""
     log = await keyed_logs().create("log", sealing=sealing, retention=DAY)
 
     assert (await log.describe()).retention == DAY

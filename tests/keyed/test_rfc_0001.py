@@ -76,7 +76,7 @@ async def test_sequences_are_of_one_counter_that_rises_by_one(log: KeyedLog) -> 
 
 
 async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -> None:
-    """The log stores no counter: the next sequence is the end of the wal."""
+    """After a restart, the next sequence is the end of the wal. The log stores no counter."""
     await logs.create("log")
     for expected in (1, 2, 3):
         log = await logs.open("log", batching=FAST)
@@ -85,7 +85,10 @@ async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -
 
 
 async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None:
-    """Two writers would interleave their records, so the older one gets Fenced."""
+    """A newer writer fences the older one, which gets Fenced.
+
+    Their records would otherwise interleave.
+    """
     await logs.create("log")
     old = await logs.open("log", batching=FAST)
     await old.append([(b"k", b"1")])
@@ -121,7 +124,10 @@ async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
 
 
 async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> None:
-    """Key and sequence are separate columns, so a longer key is never taken for a shorter one."""
+    """A scan of a key never returns records of a longer key.
+
+    Key and sequence are separate columns.
+    """
     keys = [b"k", b"k\x00", b"k" + bytes(8), b"k\x00\x00\x00\x00\x00\x00\x00\x01"]
     await log.append([(key, key) for key in keys])
     await log.compact(everything=True)
@@ -133,7 +139,10 @@ async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> Non
 async def test_a_count_of_what_is_compacted_asks_for_no_records(
     store: Recorded, log: KeyedLog
 ) -> None:
-    """The directory stores the number of records of each key, so a count fetches no records."""
+    """A count of compacted records fetches none of them.
+
+    The directory stores the count of each key.
+    """
     await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
     await log.compact(everything=True)
     since = len(store.records)
@@ -193,7 +202,7 @@ async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: Keyed
 async def test_the_tip_of_a_log_is_read_without_what_is_older(
     store: Recorded, logs: KeyedLogs
 ) -> None:
-    """Runs do not overlap in sequence, so the newest run with records is enough."""
+    """A read of the newest records fetches one run. Runs do not overlap in sequence."""
     await logs.create("log", sealing=Sealing(bytes=None))
     log = await logs.open("log", batching=FAST, upkeep=False)
     for n in range(4):
@@ -267,7 +276,7 @@ async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(keep("one", one, 2))
         group.create_task(keep("some", some, 2))
-        await asyncio.sleep(0.5)  # Wait until both followers are waiting.
+        await asyncio.sleep(0.5)  # Give both followers time to start.
         await log.append([(b"b", b"other")])
         await log.append([(b"a1", b"new"), (b"a2", b"too")])
     assert got == {"one": [b"old", b"new"], "some": [b"new", b"too"]}
@@ -410,7 +419,7 @@ async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
 async def test_what_is_no_record_is_refused_before_anything_is_asked(
     store: Recorded, log: KeyedLog, wrong: object
 ) -> None:
-    """The append sends no request, and the log stays unchanged."""
+    """An append of wrong records raises UsageError without a request."""
     since = len(store.records)
 
     with pytest.raises(UsageError):
@@ -424,7 +433,7 @@ async def test_what_is_no_record_is_refused_before_anything_is_asked(
 async def test_ranges_that_are_none_are_refused(
     log: KeyedLog, start: int, limit: int | None
 ) -> None:
-    """The call itself raises UsageError, not the later read."""
+    """A wrong range raises UsageError at the call itself, not at the later read."""
     with pytest.raises(UsageError):
         log.scan(b"k", start, limit)
     with pytest.raises(UsageError):

@@ -81,7 +81,10 @@ def _kind(key: str) -> str:
 
 
 async def test_a_window_that_no_run_has_is_told(log: KeyedLog) -> None:
-    """No decision produces such a state, so the test commits it directly."""
+    """The scrubber reports sequences without a run.
+
+    No decision makes such a state, so the test commits it directly.
+    """
     run = log.standing.state.runs[-1]
     later = replace(run, id="later", lower=run.upper + 5, upper=run.upper + 9, parts=())
     await log.standing.machine.commit(

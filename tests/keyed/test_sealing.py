@@ -27,9 +27,9 @@ async def _log(age_us: int) -> KeyedLog:
 
 
 async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> None:
-    """Loose records of the segment before do not count.
+    """Old loose records of the previous segment do not age the new one.
 
-    Otherwise every new segment would be sealed at once.
+    It would otherwise be sealed at once.
     """
     log = await _log(HOUR_US)
     now_us = wall_us(log.standing.clock)

@@ -34,7 +34,10 @@ async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
 async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the compactor would hold gigabytes, and Arrow cannot sort more than 2 GiB."""
+    """A run is limited by the size of its records in memory.
+
+    The compactor would otherwise hold gigabytes, and Arrow sorts at most 2 GiB.
+    """
     for module in (plan, compactor):
         monkeypatch.setattr(module, "RUN_BYTES_MAX", AT_ONCE, raising=False)
     log = await _filled(40)

@@ -90,7 +90,10 @@ async def test_a_handle_that_was_taken_over_comes_to_show_what_others_wrote() ->
 
 
 async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() -> None:
-    """An acknowledged append proves that no other process has written. The read needs no look."""
+    """A handle that continues to write reads its log without a request.
+
+    An acknowledged append proves that no other process wrote.
+    """
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"0")
@@ -104,7 +107,10 @@ async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() 
 
 
 async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
-    """The other writer's records are in runs and no longer in the wal. A new look finds them."""
+    """A follower of a superseded handle receives the other writer's records.
+
+    They are in runs, and only a new look finds them.
+    """
     disk = Disk()
     old, new = await _taken_over(disk)
     await new.compact(everything=True)
@@ -159,7 +165,10 @@ async def test_a_read_beside_a_look_leaves_no_gap() -> None:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: bool) -> None:
-    """Several appends share a fragment. A look may come between their acknowledgements."""
+    """Each record of a partly known fragment is read once.
+
+    A look may come between the acknowledgements of its appends.
+    """
     disk = Disk()
     await (await disk.logs().create("log")).close()
     writer = await disk.logs().open("log", batching=Batching(interval_us=100_000), upkeep=False)
@@ -225,7 +234,10 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_two_who_collect_at_once_are_in_nobody_s_way(is_first: bool) -> None:
-    """Concurrent collections both succeed if one creates or moves the wal's cursor first."""
+    """A collection succeeds, although another process moves the cursor first.
+
+    The other process creates or moves the wal's cursor and collects before it.
+    """
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"1", b"2")

@@ -93,7 +93,10 @@ async def test_keys_of_many_small_runs_are_few_pages(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kept", [1, 100, 101, 12_345, 100 * MANY, 100 * MANY + 1])
 def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
-    """Quadratic work over thousands of segments would block the process for minutes."""
+    """Retention and listings look at each run a constant number of times.
+
+    Quadratic work would block the process for minutes.
+    """
     state = _state(MANY)
     Counted.looks = 0
     retired = retired_by(state, Retention(bytes=kept), now_us=0)
@@ -110,7 +113,10 @@ def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
 
 
 def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
-    """Runs cover the wal before and after the wrong time, so it keeps no wal."""
+    """A run with a time years ahead does not keep the wal.
+
+    Runs cover the wal before and after it.
+    """
     state = _state(5)
     ahead = replace(state, runs=(replace(state.runs[0], at_us=10**15), *state.runs[1:]))
     assert needed_from(state, 2) == needed_from(ahead, 2) == 7
@@ -118,7 +124,10 @@ def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
 
 
 def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
-    """Otherwise a checkpoint each night would make the state, and each commit, megabytes large."""
+    """The state stores each run once, for any number of checkpoints.
+
+    A nightly checkpoint would otherwise make it megabytes large.
+    """
     language = KeyedLanguage("log")
     plain = _state(MANY)
     state = replace(plain, runs=tuple(plain.runs))
@@ -143,7 +152,10 @@ def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
 
 
 def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
-    """Without the run, a collector would delete records that the checkpoint keeps."""
+    """A state whose checkpoint lacks a run raises CorruptionError.
+
+    A collector would delete the checkpoint's records.
+    """
     state = replace(_state(2), runs=tuple(_state(2).runs))
     made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
     assert made is not None
@@ -157,7 +169,7 @@ def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
 
 
 def test_a_checkpoint_that_says_its_runs_itself_is_read() -> None:
-    """The first versions stored the runs inside each checkpoint."""
+    """A checkpoint that contains its runs is readable, as the first versions stored it."""
     state = replace(_state(2), runs=tuple(_state(2).runs))
     made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
     assert made is not None

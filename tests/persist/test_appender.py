@@ -46,9 +46,9 @@ async def test_another_writer_is_met_with_an_error() -> None:
 
 
 async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
-    """Two writers share a name and an upper.
+    """Two writers share a name.
 
-    The late one is refused, because the rows stored are not its own.
+    The late one gets UpperMismatch, because the stored rows are not its own.
     """
     late, other = await place.shard().appender("till"), await place.shard().appender("till")
     await other.append(rows(("b", 1, 0, 1)), 2)
@@ -61,9 +61,9 @@ async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
 
 
 async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
-    """A sink may restart while its old process still runs.
+    """If two appenders of one name append equal rows, both succeed.
 
-    If both append equal rows, both succeed.
+    A sink may restart while its old process still runs.
     """
     place = in_memory()
     one, two = await place.shard().appender("sink"), await place.shard().appender("sink")
@@ -100,7 +100,7 @@ async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
 
 
 async def test_the_beat_comes_by_itself() -> None:
-    """A quiet appender publishes its progress at each heartbeat."""
+    """An appender publishes an advance at its next heartbeat, without another call."""
     place = in_memory()
     ticker = await place.shard().appender("ticker", heartbeat_us=5_000_000)
     await ticker.append(None, 1)
@@ -114,7 +114,7 @@ async def test_the_beat_comes_by_itself() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed: int) -> None:
-    """T17 to T20: retries, heartbeats and heirs survive lost requests and lost answers."""
+    """T17 to T20: each interval lands once, despite lost requests, lost answers and refusals."""
     dice = random.Random(f"appender {seed}")
     fates = [Fault(), Fault(), Fault(told=False), Fault(happened=False, told=False)]
 
@@ -198,7 +198,7 @@ async def test_a_name_that_was_dropped_begins_anew_and_loses_nothing(place: Plac
 
 
 async def test_a_retry_is_known_though_its_name_was_dropped_meanwhile() -> None:
-    """A retry of the same interval with the same rows is the same write."""
+    """A retry of an interval with equal rows gets ALREADY, even after its name was dropped."""
     shard = in_memory().shard()
     table = rows(("a", 1, 0, 1))
     for verdict in (COMMITTED, ALREADY):

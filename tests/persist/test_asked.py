@@ -54,7 +54,7 @@ ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("what", ASKED)
 def test_a_shard_refuses_what_it_cannot_be_asked(what: str) -> None:
-    """A text in place of a number must raise at once.
+    """An argument of a wrong type raises UsageError.
 
     Otherwise the shard could store a wrong value.
     """
@@ -99,7 +99,10 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
 
 
 def test_a_reader_and_a_writer_that_were_closed_say_so() -> None:
-    """A closed lease protects no data, so its reads must raise instead of running unprotected."""
+    """Each call of a closed lease or appender raises.
+
+    A closed lease no longer protects its data.
+    """
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])
         shard.compare_and_append(ROW, 0, 1)

@@ -163,7 +163,7 @@ def test_an_earlier_form_of_a_record_is_decoded() -> None:
 
 
 def test_a_schema_says_what_a_type_does_not() -> None:
-    """Python's Decimal has no precision, so the codec needs a schema."""
+    """A codec of decimals needs a schema, because Python's Decimal has no precision."""
     schema = pa.schema([("amount", pa.decimal128(10, 2))])
     codec = RecordCodec(Money, schema=schema)
 
@@ -188,7 +188,7 @@ def test_what_is_no_record_is_refused(values: list[Any], problem: str) -> None:
 
 @pytest.mark.parametrize("record", [int, list[int], None, 3])
 def test_what_is_no_type_of_records_is_refused(record: Any) -> None:
-    """A type without fields has no columns, so the codec refuses it."""
+    """The codec refuses a type without fields, because it has no columns."""
     with pytest.raises(UsageError, match="records"):
         RecordCodec(record)
 

@@ -237,7 +237,10 @@ async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
 
 
 async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
-    """After an unknown answer, the merger keeps its parts, because the state may name them."""
+    """If the answer to a merge's commit is lost, the merger keeps its parts.
+
+    The state may name them.
+    """
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 8)
@@ -258,7 +261,10 @@ async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
 
 
 async def test_damaged_bytes_are_not_merged() -> None:
-    """A merge must not read damaged bytes: new checksums would then cover the damage."""
+    """A merge of damaged bytes raises CorruptionError.
+
+    Its new checksums would otherwise cover the damage.
+    """
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 4)
@@ -382,7 +388,7 @@ async def test_one_value_in_most_rows_is_merged_by_files() -> None:
     key=st.integers(0, 100),
 )
 def test_a_common_bucket_holds_all_keys(buckets: list[tuple[int, int]], key: int) -> None:
-    """Readers skip parts by bucket, so the common bucket must cover every key of its parts."""
+    """The common bucket covers every key of its parts, because readers skip parts by bucket."""
     count, at = common_bucket(buckets)
     if any(key % n == b for n, b in buckets):
         assert key % count == at
@@ -444,9 +450,9 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
 
 
 async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
-    """A reader that already returned rows raises ReadOvertaken.
+    """A reader whose parts are gone retries.
 
-    A retry could repeat or lose rows.
+    After its first rows, it raises ReadOvertaken instead.
     """
     gone = PartMissing("gone", path="a")
     tries = list[int]()

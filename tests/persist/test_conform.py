@@ -57,9 +57,9 @@ def of_twins() -> Any:
     ids=range(12),
 )
 def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType) -> None:
-    """Arrow casts each of these values to a different value without an error.
+    """A shard refuses a value that a cast would change.
 
-    The shard refuses them.
+    Arrow casts each of these without an error.
     """
     assert len(given.cast(wanted)) == 1
 
@@ -122,16 +122,16 @@ def text_of(*offsets: int, data: bytes = b"hello world") -> Any:
 )
 @pytest.mark.parametrize("wanted", [pa.string(), pa.binary()], ids=str)
 def test_arrays_that_are_none_are_refused(given: Any, wanted: pa.DataType) -> None:
-    """Arrow does not validate buffers that it reads.
+    """Invalid Arrow buffers raise UsageError.
 
-    The use of invalid ones can crash the process.
+    Arrow does not validate them, and their use can crash the process.
     """
     with pytest.raises(UsageError, match="do not fit the schema"):
         conform(pa.table({"v": given}), field(wanted))
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
-    """With two columns of one name, the intended one is unknown."""
+    """A table with two columns of one name raises UsageError, because the choice is ambiguous."""
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["v", "v"])
 
     with pytest.raises(UsageError, match="twice: v"):

@@ -284,7 +284,10 @@ async def test_a_damaged_part_is_told_whichever_way_it_is_read(way: Way) -> None
 
 
 def test_the_way_is_chosen_by_what_is_known_of_the_parts() -> None:
-    """The reader skips grouping only if the parts prove that grouping changes nothing."""
+    """The facts of the parts decide the way of reading.
+
+    Grouping is skipped only if it provably changes nothing.
+    """
     keyed, keyless = schema_of(["int64", "string"], keys=1), schema_of(["int64"], keys=0)
     nested = schema_of(["list"], keys=1)
 

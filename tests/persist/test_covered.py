@@ -51,7 +51,7 @@ async def written(place: Place, *, merged: bool = False) -> Shard:
 async def test_other_data_at_other_boundaries_is_refused(
     place: Place, other: list[Fact], merged: bool
 ) -> None:
-    """Two writers with different data must not both continue, whatever their boundaries."""
+    """An append of other data over covered times raises DataDiffers, whatever its boundaries."""
     await written(place, merged=merged)
     late = place.shard()
 
@@ -78,7 +78,10 @@ async def test_the_same_data_at_other_boundaries_is_accepted(place: Place, merge
 
 
 async def test_times_that_the_shard_no_longer_keeps_apart_are_refused() -> None:
-    """Updates before `since` cannot be compared by reading. Only a remembered upper decides."""
+    """An append that would need times before `since` raises AsOfBeforeSince.
+
+    At a remembered upper, sums still decide.
+    """
     place = in_memory()
     shard = await written(place)
     await shard.downgrade_since("history", 7)
@@ -96,10 +99,7 @@ async def test_times_that_the_shard_no_longer_keeps_apart_are_refused() -> None:
 
 
 async def test_a_finished_shard_is_compared_to_its_last_time() -> None:
-    """The upper of a finished shard is the empty frontier.
-
-    Appends still compare with its last time.
-    """
+    """Appends to a finished shard compare with its last time, although its upper is empty."""
     place = in_memory()
     shard = await written(place)
     await shard.compare_and_append(rows(LATER), 20, None)
@@ -158,7 +158,10 @@ FACTS = st.lists(
 async def test_any_span_is_accepted_if_and_only_if_its_updates_are_the_shards(
     facts: list[Fact], cuts: set[int], span: tuple[int, int], data: st.DataObject
 ) -> None:
-    """A plain list of the updates is the model, with and without a merge."""
+    """An append over any covered span gets ALREADY if its updates are equal, else DataDiffers.
+
+    A plain list is the model.
+    """
     place = in_memory()
     shard = place.shard()
     ends = [0, *sorted(cuts), 12]

@@ -20,7 +20,10 @@ def test_times_are_utc_and_nothing_is_left_behind() -> None:
 
 
 def test_an_engine_that_broke_is_replaced() -> None:
-    """DuckDB refuses all work after a fatal error. A new engine lets the ingester continue."""
+    """After a fatal error, the next caller gets a new engine.
+
+    DuckDB refuses all work on the old one.
+    """
     with pytest.raises(duckdb.FatalException):
         work_that_breaks_it()
 

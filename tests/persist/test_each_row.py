@@ -72,9 +72,9 @@ async def test_equal_rows_come_once_if_the_caller_asks(
 
 
 async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() -> None:
-    """A table of 2^40 rows would exhaust memory.
+    """A read of a row 2^40 times raises UsageError with the remedy, `consolidated=True`.
 
-    The error names the remedy, `consolidated=True`.
+    The table would exhaust memory.
     """
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 2**40)), 0, 1)
@@ -90,7 +90,10 @@ async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() ->
 
 
 def test_counts_beyond_64_bits_are_refused_and_never_dropped() -> None:
-    """An overflowed sum is negative, and would turn many rows into none."""
+    """Counts whose sum exceeds 64 bits raise UsageError.
+
+    A negative sum would turn many rows into none.
+    """
     counts = pa.array([2**62, 2**62, -1], pa.int64())
     contents = pa.table({"c1": pa.array([1, 2, 3], pa.int64()), "_diff": counts})
 

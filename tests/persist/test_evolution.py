@@ -133,7 +133,7 @@ async def test_t64_a_shard_without_a_schema_or_an_end_does_not_evolve() -> None:
 
 @pytest.mark.parametrize("inline", [True, False])
 async def test_t64_old_parts_are_read_with_nulls_by_every_path(place: Place, inline: bool) -> None:
-    """Every read path fills a column added later with nulls, without rewriting the stored parts."""
+    """Every read path fills a column added later with nulls."""
     shard = await grown(place, inline=inline)
     count = 1 if inline else 3_000
     snapshot = await shard.snapshot(1)
@@ -181,7 +181,10 @@ async def test_t64_a_reader_is_served_or_told_that_its_column_is_gone(place: Pla
 
 
 async def test_t64_a_snapshot_that_is_planned_again_is_told_too(place: Place) -> None:
-    """After a merge, the parts lack the dropped column, so an old snapshot cannot read it."""
+    """An old snapshot raises SchemaEvolved after a merge.
+
+    The parts then lack its dropped column.
+    """
     shard = await grown(place, inline=False)
     early = await place.shard(schema=shaped("ka")).snapshot(1)
     await shard.evolve_schema(columns("kb"))
@@ -249,7 +252,10 @@ async def test_a_handle_without_a_schema_writes_by_the_one_that_is_there(place: 
 
 
 async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> None:
-    """An old writer would retract rows by the columns that it knows, and cancel nothing."""
+    """A writer of an earlier schema gets SchemaEvolved.
+
+    It would retract rows by its own columns, and cancel nothing.
+    """
     shard = await grown(place)
     old = place.shard(schema=shaped("ka"))
 
@@ -282,10 +288,7 @@ async def test_t64_handles_follow_without_a_schema_or_when_they_evolve() -> None
 
 
 async def test_t64_rows_are_of_the_schema_that_their_writing_began_with() -> None:
-    """If the schema changes while rows arrive, the append fails.
-
-    The new columns do not fit its rows.
-    """
+    """If the schema changes while rows arrive, the append raises SchemaEvolved."""
     place = in_memory()
     shard, other = await grown(place), place.shard(schema=None)
 
@@ -318,7 +321,7 @@ async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -
 async def test_t64_a_scrub_finds_nothing_wrong_with_an_older_schema(
     place: Place, inline: bool, is_merged: bool
 ) -> None:
-    """The scrubber checks each part by its own schema, before and after a merge."""
+    """The scrubber reports no damage in parts of older schemas, before and after a merge."""
     shard = await grown(place, inline=inline)
     lease = await place.shard(schema=None).lease()
     await shard.evolve_schema(columns("kb"))
@@ -371,7 +374,10 @@ async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_w
 
 
 async def test_replicas_are_compared_in_the_newest_columns() -> None:
-    """Row sums depend on the schema, so the shard reads and compares rows of an older one."""
+    """A replica's rows are compared in the newest columns.
+
+    Older rows are read, because sums depend on the schema.
+    """
     shard = await grown(in_memory())
     everything = rows("kab", (0, "x", None, 0, 1), (7_000, "y", 1, 1, 1))
 
@@ -400,7 +406,10 @@ STEPS = st.lists(
 async def test_t64_any_evolution_reads_as_rows_that_always_had_the_newest_columns(
     steps: list[tuple[str, Any]],
 ) -> None:
-    """The model keeps each row as a mapping, without schemas, parts or merges."""
+    """After any evolution, a read gives the rows in the newest columns.
+
+    The model keeps each row as a mapping.
+    """
     place = in_memory()
     shard = place.shard(schema=shaped("k"))
     names, used, time = "k", set("k"), 1

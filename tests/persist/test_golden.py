@@ -1,8 +1,9 @@
 """T61: a location stored by an earlier version can be read, checked and written.
 
-tests/golden/location.zip was made by `kit.golden_location`. It holds each stored form of shards:
-records and rollups with two schemas, holds of each kind, claims and named writers; parts inline and
-as objects; a finalized shard; transactions; a source's shards and its catalog.
+tests/golden/location.zip was made by `kit.golden_location`. It holds each stored form of shards.
+These are records and rollups with two schemas, holds of each kind, claims and named writers. There
+are also parts inline and as objects, a finalized shard, transactions, and a source with its
+catalog.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
 
 
 async def test_all_of_it_is_checked_and_nothing_is_found_wrong(golden: Location) -> None:
-    """The scrubber checks bytes, sums, bounds and the agreement of rollups and changes."""
+    """A scrub of the old location is clean: bytes, sums, bounds, and rollups against changes."""
     tending = golden.maintenance
     found = [one async for one in tending.scrub(await tending.kept())]
     assert {one.name for one in found} >= {"prices", "over", "giro", "savings", "seen"}

@@ -58,7 +58,7 @@ def after(state: State, decision: Decision[Diff, Any]) -> State:
 
 
 def test_a_lease_holds_since_and_the_state_it_was_placed_at() -> None:
-    """A lease protects the times since its start, and the objects of states since its seqno."""
+    """A lease protects its time and all later ones, and the objects of the state at its seqno."""
     state = after(START, decide_lease(START, lease("r", since=5)))
     assert state.holds["r"].kind is HoldKind.LEASED
     assert (least_since(state.holds), least_seqno(state.holds)) == (Frontier.at(5), 7)
@@ -104,7 +104,10 @@ def test_a_lease_that_is_over_is_over() -> None:
 def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_less_an_hour(
     boot: str, later: Watch, ended: bool
 ) -> None:
-    """A collector whose wall clock is ahead must not end the lease of a live reader."""
+    """Collectors on one boot of a machine compare monotonic clocks.
+
+    Others compare wall clocks, less an hour. A wall clock ahead must not end a live lease.
+    """
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_watch(state, Watch(at_us=9, monotonic_us=0, boot=boot)))
     if later.boot == "one" and not boot:
@@ -156,7 +159,7 @@ def test_a_greater_token_takes_a_hold_over_for_good() -> None:
 
 @pytest.mark.parametrize("since", [21, 2**63 - 1])
 def test_no_hold_is_moved_past_upper(since: int) -> None:
-    """A hold past the upper would make future updates unreadable."""
+    """A hold past the upper raises UsageError, because future updates would be unreadable."""
     state = after(START, decide_hold(START, "h", None))
     for refused in (
         lambda: decide_downgrade(state, "h", Frontier.at(since)),
@@ -209,7 +212,7 @@ def decided(state: State, what: str, name: str, at: Frontier) -> Decision[Diff, 
 
 @given(data=st.data())
 def test_since_never_goes_back_nor_past_a_hold_nor_moves_when_one_ends(data: st.DataObject) -> None:
-    """T31, T32: these rules hold for any interleaving of holders that arrive, move and vanish."""
+    """T31, T32: `since` never moves back, never passes a hold, and stays when a hold ends."""
     state = State(schema=b"x", since=0, upper=30)
     names = st.sampled_from("abc")
     for _ in range(data.draw(st.integers(1, 25))):

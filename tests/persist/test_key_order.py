@@ -1,4 +1,4 @@
-"""Merging by key without SQL: it gives the result of SQL, and is used only if it can."""
+"""Merging by key without SQL: the result equals that of SQL, and other cases are left to SQL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 def test_what_is_merged_by_key_is_what_sql_merges(
     parts: list[list[Update]], key: list[str]
 ) -> None:
-    """Both merges give the same order, with nulls, repeated rows and retractions in other parts."""
+    """A merge by key gives the rows and key order of SQL.
+
+    Rows may be null, repeated or retracted.
+    """
     tables = [table_of(rows) for rows in parts]
     found = merge(tables, NARROW, key=key)
     with patch.object(updates, "can_sort", return_value=False):
@@ -75,7 +78,10 @@ def keys_in_turn(table: pa.Table, key: list[str]) -> list[tuple[Any, ...]]:
 @given(rows=ROWS)
 @example(rows=[(1, "a", 0, 1), (2, "a", 0, 1), (1, "a", 0, -1), (2, "a", 0, 2)])
 def test_what_is_summed_is_what_sql_sums(rows: list[Update]) -> None:
-    """Rows that cancel leave nothing behind. Rows with nulls may be left to SQL."""
+    """Summed rows equal those of SQL, and cancelled rows are gone.
+
+    Rows with nulls may be left to SQL.
+    """
     table = table_of(rows)
     found = summed(table)
     timed = table.append_column("_time", pa.array([0] * len(rows), pa.int64()))
@@ -109,12 +115,15 @@ def test_parts_that_follow_one_another_are_joined_in_whatever_order_they_come() 
     ids=["overlap", "taken back", "one key twice", "in no order", "null"],
 )
 def test_other_parts_are_not_joined_as_they_stand(parts: list[list[Update]]) -> None:
-    """A join would put rows out of order, or separate a row from its retraction."""
+    """Other parts are not joined: rows would be out of order, or apart from their retractions."""
     assert joined_in_order([table_of(rows) for rows in parts], ["n"]) is None
 
 
 def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
-    """SQL orders floats and decimals by its own rules, and can spill many rows to disk."""
+    """Floats, decimals and many rows are left to SQL.
+
+    It has its own order of them, and can spill.
+    """
     whole = pa.table({"f": pa.array([1.5]), "n": pa.array([1]), DIFF: pa.array([1])})
     many = pa.table({"n": pa.nulls(SORTED_ROWS_MAX + 1, pa.int64())})
 
@@ -125,7 +134,10 @@ def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
 
 
 def test_a_dictionary_in_one_part_alone_is_no_reason_to_fail() -> None:
-    """The writer decides per part whether a text column gets a dictionary."""
+    """Parts with and without a dictionary merge.
+
+    The writer decides per part whether a column gets one.
+    """
     plain = table_of([(1, "a", 0, 1)])
     packed = table_of([(2, "b", 0, 1), (3, "b", 0, 1)])
     packed = packed.set_column(1, "t", packed.column("t").dictionary_encode())

@@ -97,7 +97,7 @@ async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None
 
 
 async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
-    """A Spark job plans under a fixed term and reads elsewhere. No process renews the term."""
+    """A fixed term protects a Spark job's splits without renewal, and then ends by the clock."""
     place = in_memory()
     shard = await written(place)
     clock = HandClock()
@@ -110,7 +110,7 @@ async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
     await clock.pass_us(LEASE_US)
     with pytest.raises(HoldExpired, match="term of this reader has ended"):
         await reader.snapshot(5)
-    # The merging process recorded the hold one term ago.
+    # The collector in `merged_away` recorded a sighting of this lease one term ago.
     assert await place.shard(clock=clock).end_leases() == 1
 
 
@@ -242,7 +242,7 @@ class OtherMachine(SystemClock):
 
 
 async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> None:
-    """A collector with a clock up to an hour ahead sees a live lease, and must not end it."""
+    """A collector whose clock is up to an hour ahead must not end a live lease."""
     place = in_memory()
     shard = await written(place, count=2)
     async with await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US) as reader:
@@ -255,7 +255,10 @@ async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> No
 
 
 def test_processes_of_one_machine_have_one_time_since_its_start() -> None:
-    """A collector run by cron compares its clock with that of the previous run."""
+    """Processes of one machine share a monotonic clock.
+
+    A collector run by cron compares it with the previous run.
+    """
     code = "from tidelog.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_us, _, boot = told.stdout.strip().partition(" ")

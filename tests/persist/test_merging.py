@@ -130,7 +130,7 @@ def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) ->
 def test_with_since_behind_there_are_few_batches_too(
     sizes: list[int], steps: list[int], lag: int
 ) -> None:
-    """A merged batch spans a limited share of the times after `since`, and the batches stay few."""
+    """The number of batches stays logarithmic, even if `since` lags behind the upper."""
     state = state_of([])
     for number, rows in enumerate(sizes):
         lower = state.upper or 0
@@ -166,7 +166,7 @@ def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) ->
 
 
 def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
-    """A full merge leaves one batch, even if `since` covers part of it.
+    """A full merge leaves one batch, even if `since` has passed only some of it.
 
     It repeats only after `since` moves.
     """
@@ -226,7 +226,10 @@ def test_what_takes_back_all_leaves_no_batch() -> None:
 
 
 def test_other_rows_than_went_in_change_nothing() -> None:
-    """The merged V must equal that of the inputs. Otherwise a wrong merge would stay undetected."""
+    """A merge whose V differs from that of its inputs raises CorruptionError.
+
+    It would otherwise stay undetected.
+    """
     batches = [batch_of(t, t + 1, 10) for t in range(2)]
     state = state_of(batches)
     request = MergeRequest(tuple(batches), 0)

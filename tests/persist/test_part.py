@@ -90,7 +90,10 @@ def test_every_type_comes_back_from_parquet(kind: str, data: st.DataObject) -> N
 
 
 def test_small_parts_ride_in_the_state_and_large_ones_do_not() -> None:
-    """A state that grew with its data would make each commit more expensive."""
+    """Small parts are stored in the state, and large ones as objects.
+
+    A large state would make each commit slow.
+    """
     schema, few = some_rows(3)
     _, many = some_rows(200_000)
 
@@ -130,7 +133,7 @@ def test_no_other_bytes_pass(inline: bool) -> None:
 
 
 def test_bytes_that_were_never_a_part_are_corruption() -> None:
-    """A correct checksum does not make other bytes a part of this shard."""
+    """Bytes that are not a part raise CorruptionError, even if their checksum matches."""
     schema, table = some_rows(3)
     part, _ = encoded(table, schema, inline=False)
     elsewhere = schema_of(["int64"], keys=1)
@@ -149,7 +152,10 @@ def test_bytes_that_were_never_a_part_are_corruption() -> None:
 
 
 def test_parquet_that_others_read_has_what_they_need() -> None:
-    """Spark reads the files directly: plain sorted columns, row groups, and page checksums."""
+    """Spark reads the files directly.
+
+    They have plain sorted columns, row groups, and page checksums.
+    """
     schema, table = some_rows(200_000)
     _, data = encoded(table, schema, inline=False)
 
@@ -184,7 +190,10 @@ def test_sums_do_not_know_how_updates_are_cut(
 def test_v_is_unchanged_by_advancing_and_cancelling_and_t_tells_times_apart(
     drawn: tuple[ShardSchema, pa.Table],
 ) -> None:
-    """V proves merges, so it must ignore times. T compares replicas, so it must not."""
+    """V ignores times, because it proves merges.
+
+    T depends on times, because it compares replicas.
+    """
     schema, table = drawn
     merged = consolidate([table], schema)
     late = table.set_column(
@@ -221,7 +230,7 @@ def test_a_part_that_is_passed_over_holds_no_wanted_key(data: st.DataObject) -> 
 
 
 def test_long_keys_are_no_bounds() -> None:
-    """The state stores each descriptor, so a bound must not hold a long key."""
+    """A bound does not contain a long key, because the state stores each descriptor."""
     schema = schema_of(["string", "binary"], keys=2)
     long = prepared(table_of(schema, [("x" * 100_000, b"y" * 100_000, 0, 1)]), schema)
 
@@ -246,7 +255,7 @@ def test_bounds_say_what_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
 def test_bounds_of_times_beyond_python_are_told(dtype: Any) -> None:
-    """Arrow's years exceed those of Python, and a key may be in any of them."""
+    """Bounds may be times outside Python's range of years, because Arrow's range is wider."""
     schema = shard_schema(pa.schema([("k", dtype)]), key=["k"])
     unit = 1 if dtype == pa.date32() else 86_400_000_000
     numbers = [-2_000_000 * unit, 0, 3_000_000 * unit]
@@ -266,14 +275,14 @@ def test_bounds_of_times_beyond_python_are_told(dtype: Any) -> None:
 
 
 def test_parts_lie_under_their_shard_and_epoch() -> None:
-    """The sweeper reads the epoch from the path, to find parts too old to be linked."""
+    """The path of a part contains its shard and epoch. The sweeper finds old parts by the epoch."""
     path = part_path(ShardId("s1"), 255, "u")
 
     assert path == "shard/s1/part/000000ff/u.parquet"
 
 
 def test_a_descriptor_is_a_plain_value() -> None:
-    """Executors send descriptors to the driver in any serialization."""
+    """A descriptor survives serialization, because executors send descriptors to the driver."""
     schema, table = some_rows(3)
     for inline in (True, False):
         part, _ = encoded(table, schema, inline=inline)

@@ -162,7 +162,10 @@ def nonzero(found: Counter[Row]) -> dict[Row, int]:
 @settings(max_examples=60)
 @given(case=cases())
 async def test_changes_in_pieces_are_those_of_the_whole(case: Case) -> None:
-    """Only updates of the same time cancel, so parts of other times need not be read together."""
+    """The pieces give the changes of the whole, in the order of times.
+
+    Only updates of one time cancel.
+    """
     schema, store, after, until = case.schema, MemoryStore(), case.after, case.as_of
     parts = await write_parts(store, schema, case.tables)
     wanted = Wanted(as_of=until, after=after, columns=tuple(schema.names), box={})
@@ -226,7 +229,7 @@ async def test_parts_and_row_groups_outside_of_the_box_are_not_read(read: Any) -
 
 
 async def test_a_row_that_was_taken_back_in_a_later_part_does_not_come() -> None:
-    """A piece must include the retractions of later parts before it is returned."""
+    """The first piece lacks a row that a later part retracts."""
     store = MemoryStore()
     tables = [numbered(0, 10), numbered(0, 5, time=1, diff=-1)]
     parts = await write_parts(store, SCHEMA, tables)
@@ -269,7 +272,7 @@ async def test_what_is_only_appended_to_loses_nothing() -> None:
 
 @pytest.mark.parametrize("harm", ["flipped", "deleted"])
 async def test_a_part_is_checked_whole_however_little_of_it_is_read(harm: str) -> None:
-    """The whole part is verified, because a damaged bound would hide rows."""
+    """A read of one row still verifies the whole part, because a damaged bound would hide rows."""
     store = MemoryStore()
     (part,) = await write_parts(store, SCHEMA, [numbered(0, 10)])
     path = part.path or ""
@@ -285,7 +288,10 @@ async def test_a_part_is_checked_whole_however_little_of_it_is_read(harm: str) -
 
 
 def test_a_path_that_two_columns_share_bounds_neither() -> None:
-    """Parquet uses one path for field b of column a and for a column "a.b"."""
+    """A column "a.b" gets no bounds next to a field b of column a.
+
+    Parquet has one path for both.
+    """
     table = pa.table({"a": [{"b": 1}], "a.b": [9]})
     file = pq.ParquetFile(pa.BufferReader(parquet.encode_parquet(table)))
 
@@ -293,7 +299,10 @@ def test_a_path_that_two_columns_share_bounds_neither() -> None:
 
 
 def test_row_groups_are_in_order_where_it_is_known() -> None:
-    """Ranges cut through unordered row groups would decode them repeatedly."""
+    """Row groups count as ordered only if their bounds prove it.
+
+    Others would be decoded repeatedly.
+    """
 
     def groups(*bounds: tuple[int | None, int | None]) -> list[Group]:
         return [Group(1, {"k": each}) for each in bounds]

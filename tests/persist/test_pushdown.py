@@ -66,7 +66,10 @@ def bounds(sql: str, sandbox: duckdb.DuckDBPyConnection) -> Box:
 def test_plain_comparisons_bound_their_columns(
     sql: str, expected: Box, sandbox: duckdb.DuckDBPyConnection
 ) -> None:
-    """Bounds are inclusive, because the reader still applies the condition to the rows."""
+    """A plain comparison gives inclusive bounds.
+
+    The reader still applies the condition to the rows.
+    """
     assert bounds(sql, sandbox) == expected
 
 
@@ -95,7 +98,7 @@ def test_plain_comparisons_bound_their_columns(
     ],
 )
 def test_all_else_bounds_nothing(sql: str, sandbox: duckdb.DuckDBPyConnection) -> None:
-    """A wrong bound would drop requested rows, so no other condition gives bounds."""
+    """Other conditions give no bounds, because a wrong bound would drop requested rows."""
     assert bounds(sql, sandbox) == {}
 
 
@@ -160,7 +163,7 @@ CONDITIONS: Any = st.recursive(
 @settings(max_examples=40, deadline=None)
 @given(sql=CONDITIONS)
 def test_every_row_that_fulfils_a_condition_lies_within_its_bounds(sql: str) -> None:
-    """Pruning is correct only if no row that matches lies outside the bounds."""
+    """Every row that a condition chooses is within its bounds. Pruning relies on this."""
     try:
         predicate = check_predicate(sql, SCHEMA, definite=False)
     except ValueError:

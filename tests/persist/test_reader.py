@@ -88,7 +88,7 @@ async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
 
 
 async def test_splits_are_balanced_by_bytes() -> None:
-    """All readers wait for the slowest one, so splits have similar sizes."""
+    """Splits have similar sizes, because all readers wait for the slowest one."""
     parts = await parts_on(MemoryStore(), count=12)
     splits = plan_splits("s", SCHEMA, 0, parts, 4)
 
@@ -99,7 +99,7 @@ async def test_splits_are_balanced_by_bytes() -> None:
 
 
 async def test_less_than_one_split_is_refused() -> None:
-    """Zero splits would read as an empty shard."""
+    """A request for zero splits raises UsageError. It would read as an empty shard."""
     shard = shard_on(MemoryStore())
     await shard.compare_and_append(None, 0, 1)
     with pytest.raises(UsageError):
@@ -134,7 +134,7 @@ async def test_an_object_that_is_not_what_was_written_is_an_error_never_rows(har
 
 
 async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
-    """Callers catch LocationError, so parallel reads must not wrap it in an exception group."""
+    """Parallel reads raise a plain LocationError, which callers can catch, not a group."""
     store = MemoryStore()
     parts = await parts_on(store)
     failing = Faulty(store, toss=lambda r: Fault(happened=False))
@@ -143,7 +143,10 @@ async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
 
 
 async def test_parts_that_are_kept_are_not_read_again() -> None:
-    """Parts never change, so a cached part is never stale. The cache stays within its bound."""
+    """A cached part is not read again, because parts never change.
+
+    The cache stays within its bound.
+    """
     store = Recorded(MemoryStore())
     parts = await parts_on(store, count=6)
     store.records.clear()

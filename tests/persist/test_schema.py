@@ -28,7 +28,7 @@ def columns(**types: pa.DataType) -> pa.Schema:
 
 @given(drawn=schemas())
 def test_a_schema_reads_back(drawn: tuple[ShardSchema, list[str]]) -> None:
-    """Other processes read a shard from its stored bytes alone."""
+    """A schema survives encoding, because other processes read a shard from its bytes alone."""
     schema, _ = drawn
 
     assert decode_schema(encode_schema(schema)) == schema
@@ -54,7 +54,7 @@ def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
 
 
 def test_keys_come_first_in_the_order_they_are_named() -> None:
-    """Parts are sorted by key, so the key columns come first."""
+    """The key columns come first in the schema, in the given order. Parts are sorted by them."""
     given_ = columns(a=pa.int64(), b=pa.string(), c=pa.bool_())
     schema = shard_schema(given_, key=["c", "a"])
 
@@ -80,13 +80,13 @@ def test_keys_come_first_in_the_order_they_are_named() -> None:
     ids=lambda same: str(same[0]),
 )
 def test_types_that_mean_the_same_are_one(same: list[pa.DataType]) -> None:
-    """Two writers with different libraries can write one shard."""
+    """Equivalent types become one type. Writers with different libraries can then share a shard."""
     assert len({shard_schema(one(dtype)).data.field(0).type for dtype in same}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_canonical_type_stays_what_it_is(kind: str) -> None:
-    """Registering a stored schema again gives the same schema."""
+    """A canonical type maps to itself, so registering a stored schema again changes nothing."""
     dtype = KINDS[kind][0]
 
     assert canonical_type(dtype) == dtype
@@ -138,6 +138,9 @@ def test_what_has_no_equality_in_sql_is_refused(dtype: pa.DataType) -> None:
     ],
 )
 def test_names_that_would_be_confused_are_refused(names: list[str], key: list[str] | None) -> None:
-    """SQL ignores case, and `_time` and `_diff` are reserved for tidelog."""
+    """Ambiguous or reserved names raise UsageError.
+
+    SQL ignores case, and `_time` and `_diff` are tidelog's.
+    """
     with pytest.raises(UsageError):
         shard_schema(pa.schema([pa.field(n, pa.int64()) for n in names]), key=key)

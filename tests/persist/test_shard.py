@@ -65,7 +65,7 @@ async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
 async def test_other_data_for_the_same_times_is_found_and_refused(
     other: list[tuple[str, int | None, int, int]],
 ) -> None:
-    """Two writers with different data must not both continue, because one of them is wrong."""
+    """Other data for written times raises DataDiffers, because one of the two writers is wrong."""
     place = in_memory()
     await place.shard().append(rows(("a", 1, 0, 1)), 0, 3)
     second = place.shard()

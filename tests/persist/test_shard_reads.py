@@ -76,7 +76,7 @@ async def test_first_holds_stand_before_anybody_could_let_go() -> None:
 
 
 async def test_another_schema_is_refused(place: Place) -> None:
-    """A shard has one schema, so a writer with another schema probably means another shard."""
+    """A writer with another schema gets UsageError. It probably means another shard."""
     other = schema_of(["string", "string"], keys=1)
 
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -107,7 +107,7 @@ async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() 
 
 
 async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
-    """A listener returns the changes of the chosen columns.
+    """A listener of some columns returns only their changes.
 
     Updates that cancel without the other columns are left out.
     """
@@ -127,7 +127,7 @@ async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
 
 
 async def test_a_listener_is_told_at_once_of_a_column_that_is_none() -> None:
-    """A wrong column must raise at once, because no update would ever match."""
+    """A listener of a wrong column raises at once, instead of waiting forever."""
     with pytest.raises(UsageError, match="no column named 'nix'"):
         await anext(in_memory().shard().listen(0, columns=["nix"]))
 

@@ -66,7 +66,7 @@ def test_a_spine_is_the_list_of_its_batches(data: st.DataObject, size: int) -> N
 
 
 def test_a_finished_spine_has_an_end_that_is_past_all_times() -> None:
-    """The last batch of a finished shard may hold updates of any time."""
+    """A search at any time includes the last batch of a finished shard."""
     spine = Spine.of([batch(0, 5), batch(5, None)])
 
     assert [b.upper for b in spine.after(10**15)] == [None]

@@ -156,7 +156,10 @@ def test_sums_and_counts_are_those_of_all_parts(history: list[Diff]) -> None:
 
 
 def test_sums_are_remembered_at_the_last_uppers_and_no_others() -> None:
-    """Writers with different boundaries compare their sums at a remembered upper that both have."""
+    """A state remembers its sums at the last uppers only.
+
+    Writers with other boundaries compare at a shared one.
+    """
     state = State()
     for number in range(COMMITS_KEPT + 10):
         state = apply_diff(state, append(state, 2 * number + 2, number=number))
@@ -240,7 +243,7 @@ def test_fields_of_a_diff_that_are_not_known_reach_the_state(place: tuple[str | 
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:
-    """An older version must not change a state that it cannot read."""
+    """A state of a newer format raises UsageError, because an older version must not change it."""
     written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(State()))
     written["format"] = FORMAT + 1
 
@@ -291,7 +294,7 @@ def test_a_diff_is_as_large_as_the_change() -> None:
 
 
 def test_a_thousand_empty_commits_leave_a_small_state() -> None:
-    """Most shards advance without data, so empty commits must not enlarge the state."""
+    """A thousand empty commits leave a small state, because most shards advance without data."""
     state = apply_diff(State(), append(State(), 1))
     for number in range(1, 1_001):
         state = apply_diff(state, append(state, number + 1, number=number, rows=0))

@@ -83,7 +83,7 @@ async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end
 
 
 async def test_a_sleeper_cannot_name_what_was_swept() -> None:
-    """A stalled writer gets PartsSwept for deleted parts, and can write them again."""
+    """A stalled writer cannot commit deleted parts: it gets PartsSwept, and writes them again."""
     place = in_memory()
     sleeper = place.shard()
     await sleeper.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -94,7 +94,7 @@ async def test_a_sleeper_cannot_name_what_was_swept() -> None:
     await sweep(place.shard())
     with pytest.raises(PartsSwept, match="write them again"):
         await sleeper.commit_parts(parts, Frontier.at(1), Frontier.at(2))
-    # The later upload may be too young to delete.
+    # The later upload may be too young to delete, but old enough to be refused.
     assert once[0].path not in keys(place) or epoch_of(once[0].path or "") is not None
     done = await sleeper.compare_and_append(rows(("b", 1, 1, 1)), 1, 2)
     assert done.verdict is COMMITTED

@@ -147,9 +147,9 @@ TOLD = {
 
 
 def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
-    """The oldest remembered commit starts at the same time.
+    """A forgotten write of an empty interval raises OutcomeUnknown.
 
-    It does not prove that the write was lost.
+    The oldest commit proves nothing, as it starts at the same time.
     """
     # It is stored, because it places a hold.
     mine = command(0, 0, ("e", 0), first_holds={"h": Frontier.at(0)})
@@ -164,7 +164,10 @@ def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
 
 @pytest.mark.parametrize("name", TOLD)
 def test_an_append_is_decided(name: str) -> None:
-    """A wrong COMMITTED loses data, and a wrong MISMATCH makes the caller write it twice."""
+    """Each append gets the right verdict and upper.
+
+    A wrong COMMITTED loses data, and a wrong MISMATCH doubles it.
+    """
     state, asked, wanted = TOLD[name]
 
     assert answer(state, asked) == wanted
@@ -199,13 +202,13 @@ def test_what_cannot_be_known_is_said_to_be_unknown(state: State, asked: Compare
     ids=["schema", "below lower", "at upper", "past upper", "in no time", "backwards"],
 )
 def test_a_wrong_append_is_refused(asked: CompareAndAppend) -> None:
-    """Parts may come from any process, so the decision checks their times against the interval."""
+    """An append with parts outside its interval, or of another schema, raises UsageError."""
     with pytest.raises(UsageError):
         decide_append(walk(2), asked)
 
 
 def test_check_interval_says_what_is_wrong() -> None:
-    """The check needs no state, and so no request."""
+    """A wrong interval raises UsageError without a state, and so without a request."""
     check_interval(Frontier.at(1), Frontier.at(1), rows=0)
     check_interval(Frontier.at(1), Frontier.empty(), rows=5)
     with pytest.raises(UsageError, match="past upper"):
@@ -303,7 +306,7 @@ def test_what_is_so_already_is_not_written_again() -> None:
 
 
 def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
-    """A reader can hold the beginning of a shard before its first write."""
+    """A hold creates a shard, so that a reader can protect the beginning before the first write."""
     diff = decide_hold(State(), "a", None, schema=SCHEMA).diff
 
     assert diff is not None
@@ -338,7 +341,7 @@ def test_sums_between_uppers_that_are_known() -> None:
 
 
 def test_a_finished_shard_does_not_advance() -> None:
-    """No decision advances a finished shard, so such a diff raises InvariantError."""
+    """A diff that advances a finished shard raises InvariantError. No decision makes one."""
     with pytest.raises(InvariantError):
         apply_diff(FINISHED, Diff(upper=(9,), token=("w", 3)))
     with pytest.raises(InvariantError):

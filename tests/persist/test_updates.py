@@ -100,7 +100,7 @@ def test_prepared_updates_are_the_same_updates(drawn: tuple[ShardSchema, pa.Tabl
 
 
 def test_updates_of_zero_are_not_written() -> None:
-    """Updates with a diff of 0 change nothing, and every reader would have to read them."""
+    """Updates with a diff of 0 are not written, because they change nothing."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, 0, 0), (2, 0, 1), (3, 7, 0)])
 
@@ -111,9 +111,9 @@ def test_updates_of_zero_are_not_written() -> None:
 
 @pytest.mark.parametrize(("time", "lower", "upper"), [(4, 5, 9), (9, 5, 9), (10, 5, 9)])
 def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper: int) -> None:
-    """An update below `lower` would change complete times.
+    """An update outside its interval raises UsageError.
 
-    One at `upper` or later belongs to a later append.
+    It would change complete times, or belong to a later append.
     """
     schema = schema_of(["int64"], keys=1)
 
@@ -127,7 +127,7 @@ def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper:
 
 
 def test_the_last_time_there_is_can_be_written() -> None:
-    """Frontiers and stored integers end at the same time, 2^63-1."""
+    """The last time, 2^63-1, can be written and read."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, TIME_MAX, 1)])
 
@@ -178,7 +178,7 @@ def test_tables_that_do_not_fit_are_refused(table: pa.Table) -> None:
 
 
 def test_columns_come_in_any_order_and_in_kindred_types() -> None:
-    """Other libraries use other string types and integer widths."""
+    """Columns may be in any order and in related types, as other libraries produce them."""
     schema = schema_of(["int64", "string"], keys=1)
     table = pa.table(
         {
@@ -194,7 +194,7 @@ def test_columns_come_in_any_order_and_in_kindred_types() -> None:
 
 
 def test_many_rows_are_grouped_as_few_are() -> None:
-    """For large inputs, the engine works in parallel and spills. The result is the same."""
+    """Many rows give the contents of the model. The engine then works in parallel and spills."""
     schema = schema_of(["int64", "float64"], keys=1)
     rows = 300_000
     table = pa.table(
@@ -214,10 +214,7 @@ def test_many_rows_are_grouped_as_few_are() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nulls_of_every_type_are_grouped(kind: str) -> None:
-    """In SQL, null equals nothing, but grouping puts nulls together.
-
-    Contents group them as well.
-    """
+    """Nulls of each type group together in contents, although null equals nothing in SQL."""
     schema = schema_of([kind, "int8"], keys=1)
     table = table_of(schema, [(None, None, 0, 1), (None, None, 1, 1), (None, 1, 0, 1)])
 
@@ -225,9 +222,9 @@ def test_nulls_of_every_type_are_grouped(kind: str) -> None:
 
 
 def test_ten_thousand_columns_are_looked_up_by_a_table_of_names() -> None:
-    """Arrow builds a list of all names at each access to `names`.
+    """The work for many columns is linear.
 
-    Without a table, the work is quadratic.
+    Arrow builds a list of all names at each access to `names`.
     """
     wide = pa.table({f"c{n}": [n] for n in range(10_000)})
     schema = pa.schema([*list(wide.schema)[1:], wide.schema.field(0)])
@@ -245,7 +242,7 @@ def test_ten_thousand_columns_are_looked_up_by_a_table_of_names() -> None:
 
 
 def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None:
-    """The writer skips the sort for rows in key order. Sorting is a third of a write."""
+    """Rows already in key order are not sorted again, because sorting is a third of a write."""
     schema = schema_of(["int64", "string"], keys=1)
     rising = table_of(schema, [(n, "x", 0, 1) for n in range(9)])
     equal = table_of(schema, [(1, "b", 0, 1), (1, "a", 0, 1)])
@@ -259,10 +256,7 @@ def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None
 @pytest.mark.parametrize("diffs", [[2**62] * 4, [2**63 - 1, 1], [-(2**63), -(2**63)]])
 @pytest.mark.parametrize("kind", ["int64", "float64"])
 def test_sums_that_do_not_fit_are_told(kind: str, diffs: list[int]) -> None:
-    """A sum of 64 bits can overflow to 0, which would hide a row.
-
-    It raises CorruptionError instead.
-    """
+    """A sum beyond 64 bits raises CorruptionError. An overflow to 0 would hide a row."""
     schema = schema_of([kind], keys=1)
     table = table_of(schema, [(1.0 if kind == "float64" else 1, 0, diff) for diff in diffs])
 
@@ -273,7 +267,7 @@ def test_sums_that_do_not_fit_are_told(kind: str, diffs: list[int]) -> None:
 
 
 def test_large_diffs_that_take_each_other_back_are_added_up() -> None:
-    """Merged diffs may use all 64 bits. Only the final sum has to fit."""
+    """Large diffs may cancel: only the final sum has to fit into 64 bits."""
     schema = schema_of(["int64"], keys=1)
     table = table_of(schema, [(1, 0, 2**63 - 1), (1, 0, 2**63 - 1), (1, 0, -(2**63)), (1, 0, 1)])
 

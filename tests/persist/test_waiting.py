@@ -47,7 +47,7 @@ async def written(place: Place, *, upper: int | None = 3) -> Shard:
 async def test_a_read_past_upper_is_refused_and_names_upper(
     read: Callable[[Shard, int], Awaitable[object]],
 ) -> None:
-    """A read of a wrong time would otherwise wait without end."""
+    """A read past the upper raises AsOfNotComplete with the upper, instead of waiting forever."""
     shard = await written(in_memory())
 
     async with asyncio.timeout(5):
@@ -59,7 +59,10 @@ async def test_a_read_past_upper_is_refused_and_names_upper(
 async def test_a_read_of_a_name_without_a_shard_is_refused(
     read: Callable[[Shard, int], Awaitable[object]],
 ) -> None:
-    """A misspelled name is the likeliest cause, so the message advises a check of the name."""
+    """A read of an unwritten shard raises AsOfNotComplete.
+
+    The message advises a check of the name.
+    """
     async with asyncio.timeout(5):
         with pytest.raises(AsOfNotComplete, match=r"check its name.*asked=0 upper=\{0\}"):
             await read(in_memory().shard(name="nix"), 0)
@@ -99,7 +102,7 @@ async def test_a_read_of_a_limited_handle_ends_within_its_limit(
 
 
 async def test_a_limited_read_ends_though_the_store_does_not_answer() -> None:
-    """The limit also covers the request in progress."""
+    """A limited read ends at its limit, even while a request is in progress."""
     clock = HandClock()
     place = in_memory()
     slow = Delayed(place.store, clock=clock, delay_us=lambda _, __: 50 * SECOND_US)
@@ -148,9 +151,9 @@ async def test_transactions_refuse_or_wait_as_shards_do() -> None:
 async def test_a_listener_after_the_greatest_time_is_refused_by_the_callers_value(
     upper: int | None,
 ) -> None:
-    """No time follows 2^63 - 1.
+    """A listener after 2^63 - 1 raises UsageError, as no time follows.
 
-    The message shows that number, not the 2^63 of the implementation.
+    The message shows that number.
     """
     shard = await written(in_memory(), upper=upper)
 

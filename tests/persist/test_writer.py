@@ -81,7 +81,7 @@ async def test_nothing_is_written_for_nothing() -> None:
 
 
 async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None:
-    """A small commit costs one round trip, so its rows are stored inline."""
+    """Few rows are stored inline without an upload, so a small commit costs one round trip."""
     store = MemoryStore()
 
     (inline,) = await writer(store).write(rows(3))
@@ -92,7 +92,7 @@ async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
-    """Uploads without a commit are garbage. For the caller nothing was applied, so it can retry."""
+    """A failed upload raises LocationError with NOT_APPLIED. Its uncommitted parts are garbage."""
     faulty = Faulty(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
 
     with pytest.raises(LocationError) as caught:
@@ -101,7 +101,10 @@ async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -
 
 
 def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
-    """The size limit applies to each record, not to the average."""
+    """One row over 8 MiB raises UsageError, also among small ones.
+
+    The limit is not on the average.
+    """
     small = [(f"k{n}", n, 0, 1) for n in range(1_000)]
     large = [("x" * (RECORD_BYTES_MAX + 1), 0, 0, 1)]
 
@@ -116,7 +119,7 @@ def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
 
 
 async def test_parts_carry_the_epoch_they_were_begun_under() -> None:
-    """The sweeper reads the epoch from the path.
+    """The path of a part contains the write epoch.
 
     Old epochs mark parts that no writer can commit.
     """

@@ -42,7 +42,10 @@ USES: dict[str, Callable[[Shard], Awaitable[object]]] = {
 async def test_the_first_use_of_a_handle_with_another_schema_names_both(
     other: ShardSchema, use: Callable[[Shard], Awaitable[object]]
 ) -> None:
-    """A reader would get swapped columns, and a writer would assume another key."""
+    """The first use of a handle with another schema raises UsageError with both schemas.
+
+    A reader would get swapped columns.
+    """
     place = in_memory()
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
 
@@ -57,7 +60,10 @@ async def test_the_first_use_of_a_handle_with_another_schema_names_both(
 
 
 async def test_a_token_of_another_interval_is_refused() -> None:
-    """ALREADY would report a write that is not stored."""
+    """A token used for another interval raises UsageError.
+
+    ALREADY would report a write that is not stored.
+    """
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1, token=("w", 7))
@@ -72,7 +78,7 @@ async def test_a_token_of_another_interval_is_refused() -> None:
 
 
 async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
-    """Tokens of transactions give the same guarantee."""
+    """Transactions also refuse a token of another interval, or of other updates."""
     place = in_memory()
     clock, consensus = place.shard().clock, place.consensus()
     bank = Transactions(name="b", store=place.store, consensus=consensus, clock=clock)
@@ -98,7 +104,10 @@ async def test_a_token_of_another_interval_is_refused_by_transactions() -> None:
 )
 @pytest.mark.parametrize("later", [0, 1, 63])
 async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) -> None:
-    """ALREADY would report updates that are not stored."""
+    """A token used for other updates raises DataDiffers.
+
+    ALREADY would report updates that are not stored.
+    """
     place = in_memory()
     shard = place.shard()
     mine = rows(("a", 1, 0, 1))
@@ -117,7 +126,10 @@ async def test_a_token_of_other_updates_is_refused(other: pa.Table, later: int) 
 
 
 async def test_a_writer_that_was_dropped_is_not_told_that_other_updates_are_its_own() -> None:
-    """A dropped writer counts from 0 again, so its numbers may equal those of earlier writes."""
+    """A dropped writer counts from 0 again.
+
+    Other updates under an old number get MISMATCH, not ALREADY.
+    """
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
     await shard.drop_writer("till")
@@ -157,7 +169,7 @@ def with_later(table: pa.Table, value: int | None) -> pa.Table:
 async def test_a_token_of_an_earlier_schema_is_answered_only_for_the_same_rows(
     newest: list[pa.Schema], given: pa.Table | None, is_same: bool, opened: ShardSchema | None
 ) -> None:
-    """The shard compares rows in their stored columns or in the newest ones.
+    """A retry after an evolution gets ALREADY only for equal rows, in old or new columns.
 
     Absent columns are null.
     """
@@ -221,7 +233,7 @@ async def test_a_retry_in_the_stored_columns_needs_no_times_that_were_given_up()
 
 
 async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -> None:
-    """A new writer of the same name counts from 0 again, also after an evolution of the schema."""
+    """After an evolution, a new writer of a dropped name gets ALREADY only for equal rows."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("till", 0), named=True)
@@ -236,7 +248,10 @@ async def test_a_dropped_name_of_other_rows_of_an_earlier_schema_is_no_retry() -
 
 
 async def test_a_token_is_refused_with_rows_of_a_shard_registered_since() -> None:
-    """The stored transaction has no rows of the later shard, so these are other updates."""
+    """A retry with rows of a shard registered later raises DataDiffers.
+
+    The stored transaction has none of it.
+    """
     place = in_memory()
     bank = bank_of(place)
     await bank.register(place.shard(name="s"))
@@ -255,7 +270,7 @@ async def test_a_token_is_refused_with_rows_of_a_shard_registered_since() -> Non
 
 @pytest.mark.parametrize("is_back", [False, True])
 async def test_transactions_compare_rows_of_a_shard_that_evolved_since(is_back: bool) -> None:
-    """Transactions compare rows in the columns that the shard was written with."""
+    """Transactions compare a retry in the columns with which the shard was written."""
     place = in_memory()
     bank = bank_of(place)
     await bank.register(place.shard(name="s"))
@@ -290,7 +305,10 @@ COLUMNS = {"c0": ["a"], "c1": [1], "_time": [0], "_diff": [1]}
     [(COLUMNS, "dict"), ({}, "dict"), ("c0", "str"), (b"c0", "bytes"), (7, "int")],
 )
 async def test_updates_of_another_type_are_named_by_their_own_type(given: Any, kind: str) -> None:
-    """A mapping iterates over its names, and an empty one would be an empty append."""
+    """Updates of another type raise UsageError, which names that type.
+
+    An empty mapping is not an empty append.
+    """
     shard = in_memory().shard()
     for call in (shard.compare_and_append, shard.try_compare_and_append):
         with pytest.raises(UsageError, match=rf"pyarrow.table\(\.\.\.\).*given={kind}\)"):
@@ -304,7 +322,7 @@ async def test_updates_of_another_type_are_named_by_their_own_type(given: Any, k
 
 
 async def test_a_data_frame_is_named_as_one() -> None:
-    """A pandas DataFrame iterates over its column names, which are texts."""
+    """A pandas DataFrame raises UsageError, which names its type."""
     pandas = pytest.importorskip("pandas")
     with pytest.raises(UsageError, match="given=DataFrame"):
         await in_memory().shard().compare_and_append(pandas.DataFrame(COLUMNS), 0, 1)

@@ -75,7 +75,10 @@ def test_a_step_waits_for_the_one_before_it() -> None:
 
 
 def test_a_shard_that_has_a_step_or_is_another_is_told_apart() -> None:
-    """A shard past the step has applied it. A shard behind it was restored from an older state."""
+    """A shard past a step has applied it.
+
+    A shard behind it, with older state, raises CorruptionError.
+    """
     step = Step(registered=HERE, after=0, lower=2, upper=3)
 
     assert decide_apply(State(upper=3), step).result
@@ -98,9 +101,9 @@ def test_a_shard_leaves_once_it_has_all() -> None:
 
 
 def test_the_epoch_of_a_registered_shard_is_raised_by_its_transactions_alone() -> None:
-    """Only the transactions know committed parts that are not applied.
+    """Only its transactions raise the epoch of a registered shard.
 
-    So only they raise the epoch.
+    They know committed parts that are not applied.
     """
     state = State(write_epoch=5, registered=HERE)
 
@@ -154,7 +157,10 @@ def test_a_token_that_may_have_been_forgotten_is_not_guessed() -> None:
 
 
 async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -> None:
-    """An error after the commit would make the caller commit it twice."""
+    """A commit returns COMMITTED even if its application fails.
+
+    An error would make the caller commit twice.
+    """
     place = in_memory()
     found = await registered(place, "a")
 

@@ -260,7 +260,10 @@ async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(plac
 
 
 async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Place) -> None:
-    """A direct write could fall into times that the transactions have reported complete."""
+    """A direct write to a registered shard raises ShardRegistered.
+
+    It could fall into complete times.
+    """
     early = place.shard(name="a")
     await early.compare_and_append(rows(("z", 0, 0, 1)), 0, 1, token=("w", 0))
     found = await registered(place, "a")
@@ -284,7 +287,7 @@ async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Plac
 
 
 async def test_a_shard_is_registered_where_it_is(place: Place) -> None:
-    """The shard's upper may be ahead of the transactions or behind them."""
+    """A shard is registered at its own upper, ahead of the transactions or behind them."""
     ahead, behind = place.shard(name="ahead"), place.shard(name="behind")
     await ahead.compare_and_append(row("x", 1, 6), 0, 7)
     await behind.compare_and_append(row("y", 1, 0), 0, 1)
@@ -301,7 +304,7 @@ async def test_a_shard_is_registered_where_it_is(place: Place) -> None:
 
 
 async def test_a_finished_shard_and_one_without_a_schema_are_not_registered() -> None:
-    """Transactions cannot write such a shard."""
+    """Registering a finished shard, or one without a schema, raises UsageError."""
     place = in_memory()
     await place.shard(name="over").compare_and_append(row("x", 1, 0), 0, None)
     found = transactions(place)
@@ -371,7 +374,7 @@ async def test_a_forgotten_shard_is_its_own_again_with_all_that_was_committed(
 
 
 async def test_parts_of_an_earlier_registration_are_not_committed(place: Place) -> None:
-    """The shard may have another schema or epoch by the time of its new registration."""
+    """Parts of an earlier registration raise NotRegistered. Schema and epoch may have changed."""
     found = await registered(place, "a")
     stale = await committing.write_parts(found, "a", row("a", 1, 0), Frontier.at(0), Frontier.at(1))
     await found.forget("a")
@@ -430,7 +433,7 @@ async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> 
 
 
 async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -> None:
-    """Merges and collections change no contents, so registered shards permit them."""
+    """Registered shards permit merges and collections, which change no contents."""
     found = await registered(place, "a")
     for time in range(10):
         await found.compare_and_append({"a": large(time)}, time, time + 1)
@@ -448,7 +451,10 @@ async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -
 
 
 async def test_sweeps_leave_what_is_committed_and_not_applied(place: Place) -> None:
-    """Only the transaction state names these parts, and the sweeper must not delete them."""
+    """The sweeper keeps committed parts that are not applied.
+
+    Only the transaction state names them.
+    """
     found = await registered(place, "a", "b")
     await commit_only(found, {"a": large(0), "b": large(0)}, 0, 1)
 
@@ -482,9 +488,9 @@ async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place
 
 
 async def test_what_is_too_old_to_be_committed_is_refused_not_torn(place: Place) -> None:
-    """The commit refuses parts that are too old.
+    """The commit raises PartsSwept for parts that are too old.
 
-    A later failure would leave the transaction half applied.
+    A later failure would leave half a transaction.
     """
     found = await registered(place, "a", "b")
     sleeper = transactions(place)
