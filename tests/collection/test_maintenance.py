@@ -67,7 +67,7 @@ async def collected(location: Location, *, after_us: int | None = None) -> list[
 
 
 async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
-    """Maintenance includes the shards of bindings and of deletions."""
+    """Maintenance merges all shards of all sources, also those of bindings and deletions."""
     location = await fed(tmp_path, 20)
     await fed(tmp_path, 3, name="d")
     tending = location.maintenance
@@ -102,7 +102,7 @@ async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
 
 
 async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
-    """The next collection after that hour deletes them.
+    """The first collection an hour after a merge deletes the replaced parts.
 
     Until then, readers of an old state still work.
     """
@@ -124,9 +124,9 @@ async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
 
 
 async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
-    """Only one rollup per shard remains, which tells late writers that the shard is finished.
+    """Of a dropped source, one rollup per shard remains.
 
-    Readers have an hour.
+    It tells late writers that the shard is finished. Readers have an hour.
     """
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
@@ -156,7 +156,10 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> None:
-    """Its shards were never written, and no process can write them afterwards."""
+    """A dropped source without any ingest is finalized too.
+
+    Its shards were never written, and no process can write them afterwards.
+    """
     location = await fed(tmp_path, 0)
     zombie = await location.ingester("c")
     await location.drop_source("c")
@@ -167,7 +170,7 @@ async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> No
 
 
 async def test_the_catalog_stays_small(tmp_path: Path) -> None:
-    """Sources that come and go must not enlarge the catalog forever."""
+    """The catalog stays small, although sources come and go."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     (tmp_path / "in").mkdir()
     for number in range(12):

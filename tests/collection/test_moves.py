@@ -104,9 +104,9 @@ async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: 
 
 
 async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path) -> None:
-    """A daily report may repeat its bytes, so skipping it would lose rows.
+    """A file with the same bytes and another date is another file, and is reported.
 
-    The ingester reports it.
+    A daily report may repeat its bytes, so skipping it would lose rows.
     """
     await made(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
@@ -141,7 +141,10 @@ async def test_a_copy_is_another_file(tmp_path: Path) -> None:
 async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
     tmp_path: Path, rows: int
 ) -> None:
-    """The ingester reads no bytes of an object to identify it, so only the size shows a rename."""
+    """An object that was perhaps renamed is taken, and reported.
+
+    The ingester reads no bytes of an object to identify it, so only the size shows a rename.
+    """
     await made(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, *range(rows))
@@ -155,7 +158,10 @@ async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
 
 
 async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
-    """Links may be next to the file, in a linked folder or outside, and may come first."""
+    """A file is taken once, with any number of links to it.
+
+    Links may be next to the file, in a linked folder or outside, and may come first.
+    """
     await made(tmp_path)
     folder, apart = tmp_path / "in", tmp_path / "apart"
     (folder / "x").mkdir()
@@ -210,7 +216,7 @@ async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, nam
 async def test_a_file_that_goes_while_it_is_surveyed_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file was listed but is not bound, and the others are ingested."""
+    """A file deleted after its listing is not bound, and the others are ingested."""
     await made(tmp_path)
     write(tmp_path / "in" / "a.jsonl", 1)
     write(tmp_path / "in" / "b.jsonl", 2)

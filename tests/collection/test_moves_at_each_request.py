@@ -195,7 +195,10 @@ async def play(folder: Path, tool: Callable[[Logs], None], at: int, *, is_killed
 async def test_a_tool_may_work_at_any_request_of_a_run(
     tmp_path: Path, tool: Callable[[Logs], None], is_killed: bool
 ) -> None:
-    """A listing is older than the reads after it, so only identities distinguish files."""
+    """Each row is in once, with a tool at work during one of the requests of a run.
+
+    A listing is older than the reads after it, so only identities distinguish files.
+    """
     at = 1
     while True:
         run = await play(tmp_path / str(at), tool, at, is_killed=is_killed)

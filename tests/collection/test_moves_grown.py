@@ -30,7 +30,10 @@ async def made(folder: Path, *, format: str = "json") -> None:
 async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
     tmp_path: Path, suffix: str, count: int
 ) -> None:
-    """The ingester recognises the first member of any length, and takes the member after it."""
+    """The ingester recognises a renamed compressed file by its first member.
+
+    The member may have any length, and the ingester takes the member after it.
+    """
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(lines(*range(count)), suffix))
@@ -53,7 +56,10 @@ async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
 async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
     tmp_path: Path, format: str, begin: bytes, more: bytes
 ) -> None:
-    """The first record identifies the file, although its line goes on after the append."""
+    """A renamed file is recognised by its first record.
+
+    The line of that record goes on after the append.
+    """
     await made(tmp_path, format=format)
     old, new = (tmp_path / "in" / f"{name}.json" for name in "ab")
     old.write_bytes(begin)
@@ -69,7 +75,10 @@ async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
 
 
 async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> None:
-    """The rows taken under the other name are not taken again."""
+    """A file that returns to its first name is not taken again.
+
+    The ingester took its rows under the other name.
+    """
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     old.write_bytes(lines(1))
@@ -85,7 +94,10 @@ async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> 
 
 
 async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
-    """The other file is a copy, and so a file of its own, even if both are found at once."""
+    """Of two equal files, one was renamed, and the other is a copy.
+
+    The copy is a file of its own, even if both are found at once.
+    """
     await made(tmp_path)
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
     a.write_bytes(lines(1))
@@ -98,7 +110,7 @@ async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
 
 
 async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path) -> None:
-    """A renamed folder has more files than a tick takes, and a new file is still ingested."""
+    """A new file is ingested next to more renamed files than a tick takes."""
     await made(tmp_path)
     (tmp_path / "in" / "old").mkdir()
     count = 70
@@ -134,10 +146,7 @@ async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> Non
 async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
     tmp_path: Path, suffix: str, more: tuple[int, ...]
 ) -> None:
-    """Files of equal beginning are different files if one is deleted before the other appears.
-
-    No row may be lost.
-    """
+    """A new file with the beginning of a deleted file is another file. No row may be lost."""
     await made(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(b'{"n": 0}\n', suffix) if suffix else b'{"n": 0}\n')

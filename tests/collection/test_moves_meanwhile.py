@@ -50,7 +50,7 @@ async def ingester(folder: Path) -> Ingester:
 async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_name(
     tmp_path: Path, timed: bool
 ) -> None:
-    """An ingester may remember a move that is undone before its tick.
+    """Each row is in once, although a remembered move is undone before the tick.
 
     Another ingester has an older listing.
     """
@@ -76,7 +76,10 @@ async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_
 async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
     tmp_path: Path,
 ) -> None:
-    """The listing is older than a tick of another ingester, which took more of the file."""
+    """No row is taken again from a listing older than another ingester's tick.
+
+    That tick took more of the file.
+    """
     await made(tmp_path, "in")
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(old, 1)
@@ -99,9 +102,9 @@ async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
 async def test_a_file_that_goes_while_it_is_looked_at_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """The file may be a renamed one, which cannot be decided once it is gone.
+    """The rows of a file deleted during the look wait, and none is bound.
 
-    Its rows wait, and none is bound.
+    The file may be a renamed one, which cannot be decided once it is gone.
     """
     await made(tmp_path, "in", timed=timed)
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
@@ -143,7 +146,10 @@ def after_entry(monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[], 
 async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[int, ...]
 ) -> None:
-    """The listing contains both names of the file."""
+    """A file that moves during a listing is taken once.
+
+    The listing contains both names of the file.
+    """
     await made(tmp_path, "inbox", "later")
     old, new = (tmp_path / place / "1.jsonl" for place in ("inbox", "later"))
     write(old, 1, 2)
@@ -162,7 +168,10 @@ async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known
 async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listing contains both names, and under one of them the ingester has taken only a part."""
+    """A file that returns to its old name during a listing is taken once.
+
+    The listing contains both names, and under one of them the ingester has taken only a part.
+    """
     await made(tmp_path, "first", "second")
     one, other = (tmp_path / place / "1.jsonl" for place in ("first", "second"))
     write(other, 1)
@@ -181,7 +190,10 @@ async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
 async def test_what_is_not_there_when_it_is_bound_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """The bytes are at hand, but a later run could not determine the file that they were from."""
+    """A file that is gone at its binding is not bound.
+
+    The bytes are at hand, but a later run could not determine the file that they were from.
+    """
     await made(tmp_path, "in", timed=timed)
     old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
     find = Search.run
@@ -217,7 +229,10 @@ def test_two_new_names_of_one_file_are_both_known() -> None:
 
 
 def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
-    """No binding would state the origin of a name that no listing shows."""
+    """A name that a file had only for a moment is not recorded.
+
+    No binding would state the origin of a name that no listing shows.
+    """
     moves = Moves()
     before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
     assert learnt(moves, "b", before, identity="i1")
@@ -226,7 +241,10 @@ def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
 
 
 async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
-    """Both names exist, so the file was not renamed. The ingester takes it under both."""
+    """A second name of a file is not a move.
+
+    Both names exist, so the ingester takes the file under both.
+    """
     await made(tmp_path, "in")
     old = write(tmp_path / "in" / "a.jsonl", 1)
     await ingested(tmp_path)
@@ -239,7 +257,10 @@ async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
 async def test_a_file_that_is_away_for_a_moment_is_taken_by_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is unchanged after its return, so only another look finds that it can be taken."""
+    """A file that is away for a moment is taken after its return.
+
+    The file is unchanged, so only another look finds that it can be taken.
+    """
     await made(tmp_path, "in")
     file = write(tmp_path / "in" / "a.jsonl", 1)
     away = tmp_path / "a"

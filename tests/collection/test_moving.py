@@ -87,7 +87,7 @@ def places(tmp_path: Path) -> dict[str, str]:
 async def test_a_location_moves_from_place_to_place(
     places: dict[str, str], route: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    """States keep their seqnos and contents.
+    """After each move, states keep their seqnos and contents.
 
     A process with the old place open gets ConsensusMoved.
     """
@@ -169,7 +169,7 @@ class FusedDatabase:
 
 
 class Burning:
-    """A switch that makes databases opened under it die by a fuse."""
+    """A switch that gives newly opened databases a fuse."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._make: Callable[..., Database] = kinds._database
@@ -200,7 +200,10 @@ async def assert_closed(store: Store, place: str, location: str) -> None:
 async def test_a_move_that_dies_at_any_request_leaves_one_place(
     places: dict[str, str], route: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Reads and writes continue in one place, and a repeated move completes."""
+    """After a move died at any request, reads and writes continue in one place.
+
+    A repeated move completes.
+    """
     burning = Burning(monkeypatch)
     points = 0
     for happened in (False, True):
@@ -338,7 +341,10 @@ async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str
 
 
 async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) -> None:
-    """The latest move wins. Copies in the other place have no effect."""
+    """A move to a third place completes after one that died.
+
+    The latest move wins. Copies in the other place have no effect.
+    """
     store = MemoryStore()
     location = await opened(store, create=True)
     await append(location, 1)
@@ -363,7 +369,7 @@ async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) ->
 
 @pytest.mark.parametrize("how", ["made", "moved"])
 async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], how: str) -> None:
-    """A loss of `tidelog.json` must be found with any consensus.
+    """A loss of `tidelog.json` is found with any consensus.
 
     Otherwise the location would be created again.
     """

@@ -95,7 +95,10 @@ async def test_names_of_any_case_are_one_column(
 async def test_two_names_of_one_column_are_refused_with_the_option(
     tmp_path: Path, format: str
 ) -> None:
-    """The error states both remedies."""
+    """Two names that differ only in case are refused.
+
+    The error states both remedies. With `ignore_case`, the second one is dropped.
+    """
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"id": [1], "ID": [2]}))
 
@@ -135,13 +138,19 @@ async def test_a_file_all_of_whose_names_have_another_case_names_the_option(
     ],
 )
 def test_names_of_a_line_are_respelled_and_nothing_else(line: bytes, respelled: bytes) -> None:
-    """Values keep their digits, and names within values keep their case."""
+    """Only field names are respelled.
+
+    Values keep their digits, and names within values keep their case.
+    """
     assert fold_names([line, b'{"id": 1}'], ["id", "x", "é"]) == [respelled, b'{"id": 1}']
 
 
 @given(st.lists(st.sampled_from(["a", "A", "b", "B", "c", "C", "d"]), max_size=5))
 def test_each_column_is_matched_at_the_most_once_by_a_new_spelling(names: Sequence[str]) -> None:
-    """Two matches for a column would lose one of their values silently."""
+    """A column gets at most one new spelling.
+
+    Two matches would lose one of their values silently.
+    """
     own = match_names(names, ["a", "B"])
 
     assert [one.casefold() for one in own] == [one.casefold() for one in names]

@@ -79,7 +79,10 @@ def check(found: Decoded, reason: str) -> None:
 def test_a_record_that_breaks_a_parser_is_a_bad_record(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser raises an unknown error, and its name is the reason."""
+    """A record that breaks the parser is a bad record.
+
+    The parser raises an unknown error, and its name is the reason.
+    """
     place: Any = decode_json if format == "json" else decode_csv._Records
     name = "_read" if format == "json" else "parse"
     parse = getattr(place, name)
@@ -130,7 +133,7 @@ def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
 def test_a_row_that_breaks_a_cast_is_a_bad_row(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule is the same in each format."""
+    """A row that breaks a cast is a bad row, in each format."""
     fit = casts.fit
 
     def breaking(wire: pa.Table, wanted: pa.Schema, *more: Any) -> Fitted:
@@ -151,7 +154,10 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
 
 
 def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
-    """The other row groups are rows. The error states the number of lost rows."""
+    """An unreadable row group is one bad record.
+
+    The other row groups are rows. The error states the number of lost rows.
+    """
     table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
     file, footer = parquet(table, row_group_size=25, compression="zstd", use_dictionary=False)
     column = pq.read_metadata(io.BytesIO(file)).row_group(1).column(0)
@@ -167,7 +173,7 @@ def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
 
 
 def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None:
-    """Showing a bad row must not stop the tick."""
+    """A bad row with a time outside Python's range does not stop the tick."""
     times = pa.array([2**50, 0], pa.timestamp("ms"))
     file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
     wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
@@ -182,7 +188,10 @@ def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None
 
 
 def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
-    """The row may or may not delete its key, so it is a bad row. The other rows do not wait."""
+    """A row is a bad row if the delete condition fails on it.
+
+    The row may or may not delete its key. The other rows do not wait.
+    """
     schema = shard_schema(WANTED, key=["n"])
     source = SourceInfo(
         id="i",
@@ -246,7 +255,10 @@ async def run(location: Location) -> Summary:
 async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The failing step may be the time, the updates or their check."""
+    """A row is a bad row if any later step fails on it.
+
+    The failing step may be the time, the updates or their check.
+    """
     work = getattr(compute, step)
 
     def breaking(rows: pa.Table, *given: Any, **more: Any) -> Any:
@@ -266,7 +278,10 @@ async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
 async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later user sees the file and offset in ``source status``, and can skip the file."""
+    """An error without a faulty row is reported with its file and offset.
+
+    A later user sees both in ``source status``, and can skip the file.
+    """
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, found: FileRange, *given: Any, **more: Any) -> Any:
@@ -289,7 +304,10 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
 async def test_an_error_of_no_file_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status must not show the last good run after a failure."""
+    """An error that concerns no file is in the status too.
+
+    After a failure, the status must not show the last good run.
+    """
     location = await location_of(tmp_path, '{"n": 1}\n')
 
     def breaking(*_: object) -> None:
@@ -306,7 +324,7 @@ async def test_an_error_of_no_file_is_told_too(
 async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the file is bound, so the other files continue."""
+    """A file that breaks the survey waits. Nothing of it is bound, so the other files continue."""
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, *given: Any, **more: Any) -> Any:
@@ -323,7 +341,10 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
 
 
 async def test_a_file_whose_name_is_no_text_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """Old archives contain such names, which no binding can record."""
+    """A file whose name is not text waits, and the others continue.
+
+    Old archives contain such names, which no binding can record.
+    """
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
     write_bytes(os.fsencode(tmp_path) + b"/Z\xfcrich.jsonl", b'{"n": 3}\n')
 
@@ -339,7 +360,10 @@ def write_bytes(path: bytes, data: bytes) -> None:
 
 
 async def test_a_row_that_is_larger_than_a_shard_takes_is_a_bad_row(tmp_path: Path) -> None:
-    """A binding of such a row would stop the source, and a user could not skip it."""
+    """A row too large for a shard is a bad row.
+
+    A binding of such a row would stop the source, and a user could not skip it.
+    """
     sizes = (0, 9_000_000, ROW_BYTES_MAX - 100, 7)
     lines = [json.dumps({"n": n, "s": "x" * size}) + "\n" for n, size in enumerate(sizes)]
     files = lines[0] + lines[1], lines[2] + lines[3]

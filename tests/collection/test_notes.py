@@ -45,7 +45,10 @@ async def status_of(location: Location) -> SourceStatus:
 
 
 async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
-    """The run that made the report may have been started by cron, without any visible output."""
+    """A report stays in the status until it is acknowledged.
+
+    The run that made it may have been started by cron, without any visible output.
+    """
     location = await opened(await fed(tmp_path))
     rewrite(tmp_path, 2)
     await run_once(await location.ingester("c"))
@@ -67,7 +70,10 @@ async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
 async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
-    """A process may die after binding the rows, and the next run has nothing new to report."""
+    """A kill at any write loses no report.
+
+    A process may die after binding the rows, and the next run has nothing new to report.
+    """
     for number in range(landed, 100, 2):  # Each case of `landed` takes every second write.
         store, process = await fed(tmp_path), DiesWriting(number, landed)
         rewrite(tmp_path, 2)
@@ -85,9 +91,9 @@ async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
 
 
 async def test_two_ingesters_store_their_reports_at_once() -> None:
-    """Each ingester replaces only the version that it read.
+    """Two concurrent ingesters keep each other's reports.
 
-    The oldest reports are dropped first.
+    Each replaces only the version that it read. The oldest reports are dropped first.
     """
     store = MemoryStore(name="memory://")
 
@@ -114,9 +120,9 @@ async def test_two_ingesters_store_their_reports_at_once() -> None:
 async def test_damaged_reports_are_reported_and_stop_no_ingester(
     tmp_path: Path, data: bytes
 ) -> None:
-    """The damaged object may have named lost rows.
+    """The status reports a damaged object of reports until it is acknowledged.
 
-    The status reports it until it is acknowledged.
+    The object may have named lost rows.
     """
     store = await fed(tmp_path)
     location = await opened(store)

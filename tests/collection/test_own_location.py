@@ -39,26 +39,38 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("files", ["in", "link", "in/**/*.parquet", "link/*/status/*.json"])
 @pytest.mark.parametrize("location", ["in/lake", "link/lake", "in/new", "link/new/deeper"])
 def test_a_symbolic_link_hides_no_location(folder: Path, files: str, location: str) -> None:
-    """Otherwise each run would ingest the location's own objects and create more."""
+    """A location among the files is refused, also behind a symbolic link.
+
+    Otherwise each run would ingest the location's own objects and create more.
+    """
     deep = files.startswith("link/*") and location.endswith("deeper")
     assert is_refused(folder / files, folder / location) != deep
 
 
 def test_a_location_behind_a_link_among_the_files_is_refused(folder: Path) -> None:
-    """A listing follows the link, so the files include a location outside the folder."""
+    """A location behind a link among the files is refused.
+
+    A listing follows the link, so the files include a location outside the folder.
+    """
     assert is_refused(folder / "link", folder / "in" / "out" / "lake")
     assert is_refused(folder / "in", folder / "link" / "out" / "new")
 
 
 def test_a_location_elsewhere_is_none_of_the_files(folder: Path) -> None:
-    """A similar name, or a file pattern that excludes the location, is no reason to refuse it."""
+    """A location elsewhere is accepted.
+
+    A similar name, or a file pattern that excludes the location, is no reason to refuse it.
+    """
     assert not is_refused(folder / "in", folder / "far" / "lake")
     assert not is_refused(folder / "in", folder / "in-2")
     assert not is_refused(folder / "link" / "*.jsonl", folder / "in" / "lake")
 
 
 def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
-    """The root is a folder like others, alone or as the common parent of several places."""
+    """A source of everything below the root is refused.
+
+    The root may be given alone, or be the common parent of several places.
+    """
     lake = folder / "in" / "lake"
     assert is_refused(Path("/"), lake)
     assert is_refused(Path("/**/*.parquet"), lake)
@@ -78,7 +90,10 @@ def test_of_several_places_each_is_looked_at(folder: Path) -> None:
 async def test_what_a_link_among_the_files_leads_to_is_not_taken(
     folder: Path, schema: str | None
 ) -> None:
-    """A link into the location may be older or newer than it. The ingester cannot rely on names."""
+    """Nothing is taken through a link into the location.
+
+    The link may be older or newer than the location. The ingester cannot rely on names.
+    """
     (folder / "in" / "a.jsonl").write_text('{"n": 1}\n')
     spec = SourceSpec(name="c", files=str(folder / "in"), schema=schema)
     await make_source(folder / "far" / "lake", spec)

@@ -19,9 +19,10 @@ UPDATES = pa.table({"n": [1], "_time": [0], "_diff": [1]})
 async def test_users_may_call_a_shard_as_tidelog_does_its_own(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """User shards live under a prefix.
+    """A user's shard may have the name of one of tidelog's own.
 
-    Without it, such a name would overwrite the catalog or a collection.
+    User shards live under a prefix. Without it, such a name would overwrite the catalog or a
+    collection.
     """
     location = await made(tmp_path, kind, request)
     (tmp_path / "a.jsonl").write_text('{"n": 7}\n')

@@ -100,7 +100,10 @@ def test_each_row_is_taken_once(
     bytes_max: int,
     versioned: bool,
 ) -> None:
-    """Members and ticks may both end in the middle of a line."""
+    """Each row is taken once, with any division.
+
+    Members and ticks may both end in the middle of a line.
+    """
     folder = tmp_path_factory.mktemp("packed")
     bounds = [0, *accumulate(counts)]
     for place, count in enumerate(counts):
@@ -137,7 +140,10 @@ async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_a_file_of_other_text_is_another(tmp_path: Path, suffix: str) -> None:
-    """The ingester takes its rows, and reports that some of them may be duplicates."""
+    """A compressed file with other text is another file.
+
+    The ingester takes its rows, and reports that some of them may be duplicates.
+    """
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
@@ -150,7 +156,7 @@ async def test_a_file_of_other_text_is_another(tmp_path: Path, suffix: str) -> N
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suffix: str) -> None:
-    """The range is bound, so a reader of other text raises SourceRewritten."""
+    """A reader of a range raises SourceRewritten if the text changed after the binding."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
@@ -200,7 +206,10 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
 async def test_a_file_that_explodes_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, bomb: bytes
 ) -> None:
-    """A line may exceed memory, or the text may far exceed a plausible compression ratio."""
+    """A file is not taken if its text is much too large.
+
+    A line may exceed memory, or the text may far exceed a plausible compression ratio.
+    """
     monkeypatch.setattr(packed_text, "RECORD_BYTES_MAX", 2**20)
     monkeypatch.setattr(packed_text, "FREE_TEXT_BYTES", 2**21)
     monkeypatch.setattr(packed_text, "RATIO_MAX", 100)
@@ -272,7 +281,10 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
 async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """The machine failed, so no row is lost and the next run continues."""
+    """A full disk is reported as a failure of the machine.
+
+    No row is lost, and the next run continues.
+    """
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed(lines(range(9)), ".gz", (20,)))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / "in"))

@@ -64,9 +64,9 @@ def wanted(day: int) -> list[tuple[int, int]]:
 
 
 async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
-    """Newer rows and newer bad rows stay after merges and collection.
+    """Each tick gives up the times older than the retention.
 
-    Older times become unreadable.
+    Newer rows and newer bad rows stay after merges and collection.
     """
     location = await fed(tmp_path, 20, retain="5s")
     tending = location.maintenance
@@ -96,7 +96,10 @@ async def test_all_is_kept_unless_told(tmp_path: Path) -> None:
 
 
 async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
-    """A new retention takes effect at once, without an ingester. Times given up do not return."""
+    """A changed retention takes effect at once, without an ingester.
+
+    Times given up do not return.
+    """
     location = await fed(tmp_path, 12)
     running = await location.ingester("c")
     await location.retain("c", 4_000)
@@ -149,7 +152,10 @@ async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -
 async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
     tmp_path: Path,
 ) -> None:
-    """The plan changes nothing itself."""
+    """A plan states the times that a retention would give up, and the holds on them.
+
+    The plan changes nothing itself.
+    """
     location = await fed(tmp_path, 12)
     collection = await location.collection("c")
     await collection.hold("audit", 2_000)
@@ -164,7 +170,10 @@ async def test_a_plan_says_which_times_a_retention_gives_up_and_what_holds_them(
 
 
 async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_path: Path) -> None:
-    """A tick ends with the retention that it began with. See docs/guides/retention.md."""
+    """A hold keeps times that the current tick would give up.
+
+    A tick ends with the retention that it began with. See docs/guides/retention.md.
+    """
     location = await fed(tmp_path, 6, retain="2s")
     shards = (await location.collection("c")).all_shards
     await place_hold(shards, "keep", None)

@@ -44,7 +44,10 @@ async def made(folder: Path, pattern: str = "in", **asked: Any) -> Location:
 
 @pytest.mark.parametrize("beginning", [7, 8], ids=["the same first row", "another one"])
 async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -> None:
-    """Each file changes its name, and each name its file. No row is taken twice or lost."""
+    """After many rotations, no row is missing or repeated.
+
+    Each file changes its name, and each name its file.
+    """
     await made(tmp_path)
     log, first, second = (tmp_path / "in" / f"app.log{end}" for end in ("", ".1", ".2"))
     write(log, 7)
@@ -65,9 +68,9 @@ async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -
 
 
 async def test_a_log_is_rotated_out_of_the_pattern(tmp_path: Path) -> None:
-    """The renamed file still exists in the folder.
+    """A new file in place of a log renamed out of the pattern is another file.
 
-    A new file with the same first row is another file.
+    The new one has the same first row, but the renamed one still exists in the folder.
     """
     await made(tmp_path, "in/app.lo[g]")
     log = write(tmp_path / "in" / "app.log", 7)
@@ -106,7 +109,10 @@ async def test_a_log_is_copied_and_truncated(tmp_path: Path, grows: bool) -> Non
 async def test_a_file_that_is_compressed_otherwise_is_known(
     tmp_path: Path, old: str, new: str, name: str
 ) -> None:
-    """The text is the same. The ingester takes rows appended before and after the compression."""
+    """A file compressed in another way is recognised by its text.
+
+    The ingester takes rows appended before and after the compression.
+    """
     await made(tmp_path)
     text = write(tmp_path / "text", 1, 2).read_bytes()
     more = write(tmp_path / "more", 3).read_bytes()
@@ -127,7 +133,10 @@ async def test_a_file_that_is_compressed_otherwise_is_known(
 
 
 async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
-    """The copy may be the first half of a copy and truncation, or of a compression."""
+    """A copy with a rotated name is reported.
+
+    It may be the first half of a copy and truncation, or of a compression.
+    """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
@@ -140,9 +149,9 @@ async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) -> None:
-    """Rsync and editors write a temporary file and rename it.
+    """A file replaced by a longer copy of itself continues.
 
-    The run reports that it assumed so.
+    Rsync and editors write a temporary file and rename it. The run reports that it assumed so.
     """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
@@ -159,7 +168,10 @@ async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) ->
 async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
     tmp_path: Path, change: str
 ) -> None:
-    """The ingester reads the bytes at their new place, and their sums prove them."""
+    """A file that moves after its binding stops nothing.
+
+    The ingester reads the bytes at their new place, and their sums prove them.
+    """
     location = await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     assert await bind(await location.ingester("c"))
@@ -180,7 +192,10 @@ async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
 async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
     tmp_path: Path,
 ) -> None:
-    """The held rows come first, because ranges of two files cannot share one path."""
+    """A log rotated while rows are held back stops nothing.
+
+    The held rows come first, because ranges of two files cannot share one path.
+    """
     await made(tmp_path, time_column="at", lateness="10s")
     log = write(tmp_path / "in" / "app.log", 1, 2, 30)
     await ingested(tmp_path)
@@ -192,9 +207,10 @@ async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
 
 
 async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None:
-    """The ingester takes it as another object and reports it.
+    """A replaced object stops nothing.
 
-    A small moved object is reported as well.
+    The ingester takes it as another object and reports it. A small moved object is reported as
+    well.
     """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
@@ -212,7 +228,10 @@ async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None
 async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     tmp_path: Path,
 ) -> None:
-    """The frontier keeps its row under a path that no file can have."""
+    """A file is recognised after its return, although another file used its name.
+
+    The frontier keeps its row under a path that no file can have.
+    """
     await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
     await ingested(tmp_path)
@@ -239,7 +258,10 @@ async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     ],
 )
 def test_rotated_names_are_of_one_family(name: str) -> None:
-    """Numbers, dates and suffixes are not part of the family's name."""
+    """All rotated names of a log are of one family.
+
+    Numbers, dates and suffixes are not part of the family's name.
+    """
     assert family_of(name) == "app.log"
     assert family_of("3.json") == "3.json"
 

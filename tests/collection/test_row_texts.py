@@ -91,7 +91,10 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, Draw]]] = {
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
-    """Stored texts must not depend on how the code writes them."""
+    """The stored text of a row equals Python's.
+
+    Stored texts must not depend on how the code writes them.
+    """
     draw = random.Random(seed)
     count = draw.choice([1, 7, 400])
     nulls = draw.choice([0.0, 0.2, 1.0])
@@ -109,7 +112,10 @@ def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
 
 
 def test_a_long_text_is_cut_where_python_would_cut_it() -> None:
-    """A row of many megabytes must not be written whole. Its cut text stays the same."""
+    """A long text is cut where Python would cut it.
+
+    A row of many megabytes must not be written whole.
+    """
     texts = ["x" * 9_000, "é" * 5_000, "'" + "x" * 5_000, "x" * 4_080, "x" * 5_000 + "'"]
     table = pa.table({"a": texts, "b": texts[::-1], "n": range(5)})
 
@@ -117,13 +123,16 @@ def test_a_long_text_is_cut_where_python_would_cut_it() -> None:
 
 
 def test_rows_without_texts_have_none() -> None:
-    """A range may have no rows."""
+    """A range without rows gives no texts."""
     assert row_texts(pa.table({"a": pa.array([], pa.int64())})).to_pylist() == []
 
 
 @pytest.mark.parametrize("fault", ["a fraction", "an amount", "no text"])
 def test_the_calls_of_python_do_not_grow_with_the_bad_rows_of_parquet(fault: str) -> None:
-    """If nine in ten rows are bad, one call for each would take longer than all good rows."""
+    """The number of Python calls does not grow with the number of bad rows.
+
+    If nine in ten rows are bad, one call for each would take longer than all good rows.
+    """
 
     def calls(rows: int) -> int:
         bad = [n % 10 > 0 for n in range(rows)]

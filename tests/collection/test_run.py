@@ -80,9 +80,9 @@ class Place:
 
 
 async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
-    """Files that arrive during a run belong to the next run.
+    """A run ends at the head that it found at its start.
 
-    Otherwise a busy source would never finish.
+    Files that arrive later belong to the next run. Otherwise a busy source would never finish.
     """
     place = Place(tmp_path)
 
@@ -94,7 +94,7 @@ async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
 
 
 async def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
-    """The first report states the amount of input."""
+    """A run reports its start and each tick. The first report states the amount of input."""
     place = Place(tmp_path)
 
     summary = await place.run(await place.ingester())
@@ -120,7 +120,10 @@ async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
 
 
 async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
-    """The run completes the other ingester's empty binding, and then takes the rows of the head."""
+    """A run first completes the binding that another ingester left.
+
+    That binding is empty. Then the run takes the rows of the head.
+    """
     place = Place(tmp_path, timed=False)
 
     (tmp_path / "1.jsonl").rename(tmp_path / "later")
@@ -140,7 +143,10 @@ async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> 
 
 
 async def test_who_follows_an_idle_source_writes_once_a_heartbeat(tmp_path: Path) -> None:
-    """An idle tick costs a put per shard, so an idle source ticks once per heartbeat."""
+    """With `follow`, an idle source ticks once per heartbeat.
+
+    An idle tick costs a put per shard.
+    """
     place = Place(tmp_path, timed=False)
     ingester = await place.ingester(bytes_max=1_000)
     begun_us = place.clock.monotonic_us()
@@ -227,7 +233,7 @@ async def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
 
 
 async def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> None:
-    """A retry does not repair refused credentials."""
+    """After refused credentials, the run does not retry."""
     place = Place(tmp_path)
 
     def refuse(request: Request) -> Fault:
@@ -254,7 +260,7 @@ async def stopped_by(place: Place, spoil: Callable[[Location], Awaitable[None]])
 
 
 async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
-    """A later user sees in the status why no rows arrive."""
+    """The status shows the error that stopped a run. A later user sees there why no rows arrive."""
     place = Place(tmp_path)
 
     async def lose(location: Location) -> None:
@@ -272,7 +278,7 @@ async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
 
 
 async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
-    """The status of a dropped source has no reader."""
+    """A run of a dropped source leaves no status, which nobody could read."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -283,7 +289,7 @@ async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> Non
 
 
 async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
-    """The status is written every few seconds, so that it shows a killed run."""
+    """A run writes its status every few seconds, so that the status shows a killed run."""
     place = Place(tmp_path)
     seen: list[Health | None] = []
 
@@ -311,7 +317,10 @@ async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
-    """A source may be idle for days. Its status must differ from that of a killed run."""
+    """A waiting run keeps writing its status.
+
+    A source may be idle for days, and must look different from one whose run was killed.
+    """
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -333,7 +342,7 @@ async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
 
 
 async def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
-    """The status is a hint, so a failure to write it does not stop the run."""
+    """A failure to write the status does not stop the run."""
     place = Place(tmp_path)
     place.toss = lambda r: Fault(happened=not r.key.startswith("status/"))
 
@@ -362,7 +371,10 @@ async def test_status_of_a_source_that_cannot_be_asked(
 
 
 def test_health_survives_its_bytes_and_garbage_is_none() -> None:
-    """The status object is a hint, so unreadable bytes are no error."""
+    """A status survives its bytes, and unreadable bytes are no status.
+
+    The status object is a hint, so they are no error.
+    """
     health = Health(
         engine="local",
         started_us=1,

@@ -29,9 +29,9 @@ async def source_of(folder: Path, *places: str, **asked: str) -> Location:
 
 
 async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
-    """Two patterns may match one file.
+    """Each file of each place is taken once.
 
-    It must not be in twice, and the second place must not be ignored.
+    Two patterns may match one file. The second place must not be ignored.
     """
     write(tmp_path / "a" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "b" / "deep" / "2.jsonl", '{"n": 2}')
@@ -45,7 +45,10 @@ async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
 
 
 async def test_a_file_moved_from_place_to_place_is_known_again(tmp_path: Path) -> None:
-    """An inbox and an archive may be two places of one source."""
+    """A file that moves between two places is recognised.
+
+    An inbox and an archive may be two places of one source.
+    """
     write(tmp_path / "inbox" / "1.jsonl", '{"n": 1}', '{"n": 2}')
     await source_of(tmp_path, "inbox", "done")
     assert await taken(tmp_path) == [1, 2]
@@ -66,7 +69,10 @@ async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
 
 
 async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path: Path) -> None:
-    """Tools use such names for their own folders, but a folder that the user names is read."""
+    """A folder that the user names is read, whatever its name is.
+
+    Tools use such names for their own folders.
+    """
     write(tmp_path / "_new" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "_new" / "_temporary" / "2.jsonl", '{"n": 2}')
     write(tmp_path / "old" / "3.jsonl", '{"n": 3}')
@@ -83,6 +89,9 @@ async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
 
 
 async def test_no_place_may_hold_the_location(tmp_path: Path) -> None:
-    """The source would ingest the objects that its own ingester writes."""
+    """A place that contains the location is refused.
+
+    The source would ingest the objects that its own ingester writes.
+    """
     with pytest.raises(UsageError, match="in the source's folder"):
         await source_of(tmp_path, "a", "lake")

@@ -138,7 +138,7 @@ def test_values_that_do_not_fit_have_few_others_cast_again(
 def test_what_is_kept_does_not_depend_on_guesses_or_blocks(
     bad: set[int], guessed: list[set[int]], cuts: set[int]
 ) -> None:
-    """Guesses save work, right or wrong, and do not change the result."""
+    """The kept rows do not depend on guesses or blocks. Guesses, right or wrong, only save work."""
 
     def parse(rows: Int64s) -> list[int] | None:
         return None if bad & set(rows.tolist()) else rows.tolist()

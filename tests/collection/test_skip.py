@@ -50,9 +50,9 @@ async def bound(location: Location) -> tuple[Ingester, Binding]:
 async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     tmp_path: Path, spoil: str
 ) -> None:
-    """The error names the command.
+    """A binding completes without a skipped file that is gone or changed.
 
-    The other files' rows are ingested, and the range is one bad row.
+    The error names the command. The other files' rows are ingested, and the range is one bad row.
     """
     write(tmp_path, "a.jsonl", 1, 2)
     write(tmp_path, "b c.jsonl", 3)
@@ -86,7 +86,10 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
 
 
 async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
-    """Its committed rows stay. The ingester takes the file as another one, and reports that."""
+    """A rewritten file stops nothing, and its committed rows stay.
+
+    The ingester takes the file as another one, and reports that.
+    """
     write(tmp_path, "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
@@ -130,9 +133,9 @@ async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None
 
 
 async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None:
-    """It computes other rows than an ingester that skipped the file.
+    """An ingester that read the file before the skip raises no error.
 
-    The first commit wins without an error.
+    It computes other rows than an ingester that skipped the file. The first commit wins.
     """
     write(tmp_path, "a.jsonl", 1)
     location = await made(tmp_path, shards=2)
@@ -149,7 +152,10 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
 
 
 async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Path) -> None:
-    """Otherwise two versions of the code could compute differently without an error."""
+    """Without a skip, other rows for one binding raise an error.
+
+    Otherwise two versions of the code could compute differently without an error.
+    """
     write(tmp_path, "a.jsonl", 1)
     location = await made(tmp_path)
     early, binding = await bound(location)
@@ -165,9 +171,9 @@ async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Pat
 
 
 async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Path) -> None:
-    """The binding of the new name is never read, because the rows are in.
+    """A file that only has another name cannot be skipped.
 
-    No ingester waits for it.
+    The binding of the new name is never read, because the rows are in. No ingester waits for it.
     """
     first = write(tmp_path, "a.jsonl", 1, 2)
     location = await made(tmp_path)

@@ -49,7 +49,10 @@ async def bound(location: Location) -> tuple[Ingester, Binding]:
 
 
 async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> None:
-    """A rename keeps the date, and none of the file's rows are in, as the docs state."""
+    """A skipped file is taken if it gets another name.
+
+    A rename keeps the date, and none of the file's rows are in, as the docs state.
+    """
     location = await made(tmp_path)
     file = write(tmp_path / "a.jsonl", {"n": 1}, {"n": 2})
     await bound(location)
@@ -65,7 +68,7 @@ async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> Non
 
 
 async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
-    """This also holds if some of the range's rows would be held back."""
+    """A skipped range is one bad row, even if some of its rows would be held back."""
     location = await made(tmp_path, time_column="at", lateness="1s")
     file = write(tmp_path / "a.jsonl", {"n": 1, "at": 1_000}, {"n": 2, "at": 5_000})
     await bound(location)
@@ -78,7 +81,10 @@ async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
 
 
 async def test_a_key_has_one_row_whoever_skipped_the_file_that_deletes_it(tmp_path: Path) -> None:
-    """One ingester stalls before its commit. The one that skips the file dies during its own."""
+    """A key has one row, whichever ingester skips the file that deletes the key.
+
+    One ingester stalls before its commit. The one that skips the file dies during its own.
+    """
     location = await made(tmp_path, time_column="at", **UPSERT)
     write(tmp_path / "a.jsonl", {"n": 1, "at": 10, "gone": False})
     await ingested(tmp_path)

@@ -61,7 +61,10 @@ def is_taken(line: bytes) -> bool:
 @example('{"i": 1, "i": 2}', "")
 @example('{"f": Inf, "i": 1}', "")
 def test_a_fault_that_is_sure_is_one_for_the_reader(text: str, more: str) -> None:
-    """Otherwise a row that is good on its own would be bad because of its neighbours."""
+    """Arrow's reader refuses each line that has a certain fault.
+
+    Otherwise a row that is good on its own would be bad because of its neighbours.
+    """
     line = (text + more).encode()
 
     if FaultFinder(WANTED, WIRE).find(line).is_sure:
@@ -102,7 +105,10 @@ def test_what_becomes_of_a_line_does_not_depend_on_how_many_are_bad(name: str, v
 def test_many_bad_lines_cost_few_calls_of_the_reader(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call takes as long as a thousand good lines, and half of the lines may be bad."""
+    """Many bad lines cost few calls of the reader.
+
+    A call takes as long as a thousand good lines, and half of the lines may be bad.
+    """
     calls: list[int] = []
     read = pj.read_json
 

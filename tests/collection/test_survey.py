@@ -178,7 +178,10 @@ async def test_objects_with_versions_are_bound_by_their_listing_alone() -> None:
 
 
 async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> None:
-    """The bytes may look alike, but they are not the bound ones."""
+    """An object replaced after its binding raises an error.
+
+    The bytes may look alike, but they are not the bound ones.
+    """
     lake = Lake()
     await lake.store.put("a", lines_of(range(9), [5]))
     (found,) = await lake.ranges()
@@ -198,7 +201,10 @@ async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> N
 
 
 async def test_a_listing_that_is_older_than_a_binding_takes_nothing() -> None:
-    """Another ingester listed later, and took an object replaced in between."""
+    """A listing older than a binding takes nothing.
+
+    Another ingester listed later, and took an object replaced in between.
+    """
     lake = Lake()
     await lake.store.put("a", lines_of(range(3), [5]))
     old = await lake.source.head()
@@ -230,9 +236,9 @@ async def test_who_reads_a_piece_checks_its_blocks_and_asks_for_no_others() -> N
 
 
 async def test_a_file_that_grew_costs_its_last_blocks_and_not_all_that_was_taken() -> None:
-    """A growing file is looked at each second.
+    """A look at a grown file reads only its last blocks.
 
-    A replaced file is distinguished from a grown one.
+    A growing file is looked at each second. A replaced file is distinguished from a grown one.
     """
     lake = Lake(is_versioned=False)
     data = lines_of(range(2_000), [5])
@@ -256,7 +262,7 @@ async def test_a_file_that_grew_costs_its_last_blocks_and_not_all_that_was_taken
 
 
 async def test_what_waits_is_looked_at_once() -> None:
-    """A line without an end must not be read again each second."""
+    """An incomplete last line is read only once. It must not be read again each second."""
     lake = Lake(is_versioned=False)
     await lake.store.put("a", b'{"n": 1}\n{"n": 2')
     assert [r.limit for r in await lake.ranges()] == [9]
@@ -280,7 +286,7 @@ async def test_what_waits_is_looked_at_once() -> None:
 
 
 async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row() -> None:
-    """It can never be read, so it must not stop the source."""
+    """A bound object that can never be read is one bad row. It must not stop the source."""
     lake = Lake(format="parquet")
     tag = await lake.store.put("a", b"PAR1 no footer here PAR1")
     size = len(b"PAR1 no footer here PAR1")
@@ -301,7 +307,10 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
 async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
     tmp_path: Path, format: str
 ) -> None:
-    """Otherwise two ingesters with other settings would block each other."""
+    """The contents do not depend on blocks, pieces or proofs.
+
+    Otherwise two ingesters with other settings would block each other.
+    """
     files = write_files(tmp_path / "in", format, changes(60))
     kinds = [(1 << 20, 1 << 24, False, 2_000), (16, 64, False, 700), (64, 64, True, 1_500)]
     seen = []
@@ -344,5 +353,8 @@ async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
 def test_versions_are_compared_as_far_as_a_listing_tells_them(
     one: str, other: str, same: bool
 ) -> None:
-    """Google Cloud Storage lists objects without their generation number."""
+    """Versions are compared only by the fields that a listing has.
+
+    Google Cloud Storage lists objects without their generation number.
+    """
     assert is_version(one, other) is same

@@ -149,13 +149,13 @@ def test_a_day_is_its_first_moment() -> None:
 
 @pytest.mark.parametrize("dtype", [pa.int32(), pa.uint64(), pa.timestamp("us"), pa.date32()])
 def test_columns_that_can_be_times(dtype: pa.DataType) -> None:
-    """The check needs only the type, so it comes before any read."""
+    """A column's type alone determines if it can be a time, so the check comes before any read."""
     check_time_type("at", dtype)
 
 
 @pytest.mark.parametrize("dtype", [pa.string(), pa.float64(), pa.bool_(), pa.time64("us")])
 def test_columns_that_cannot_be_times_are_refused(dtype: pa.DataType) -> None:
-    """The error names the option `--schema`."""
+    """A column that cannot be a time is refused. The error names the option `--schema`."""
     with pytest.raises(UsageError, match="--schema"):
         check_time_type("at", dtype)
 

@@ -64,7 +64,10 @@ def test_a_schema_is_names_and_types() -> None:
     ],
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
-    """Only names and types reach DuckDB, and only types that a shard can store."""
+    """A text that is not a schema is refused.
+
+    Only names and types reach DuckDB, and only types that a shard can store.
+    """
     with pytest.raises(UsageError):
         shard_schema(parse_schema(text))
 
@@ -190,7 +193,7 @@ WIRES: dict[str, tuple[pa.DataType, list[Any]]] = {
 @settings(max_examples=400)
 @given(data=st.data())
 def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject) -> None:
-    """The conversion of a value must not depend on the rows read with it."""
+    """The conversion of a value does not depend on the rows read with it."""
     wire, pool = WIRES[data.draw(st.sampled_from(sorted(WIRES)), label="wire")]
     wanted = KINDS[data.draw(st.sampled_from(sorted(KINDS)), label="wanted")][0]
     values = data.draw(st.lists(st.none() | st.sampled_from(pool), min_size=1, max_size=5))
@@ -242,7 +245,7 @@ def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject)
     ids=str,
 )
 def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataType) -> None:
-    """A rounded, cut or wrapped value would be wrong, so the row is a bad row."""
+    """A value that would be rounded, cut or wrapped makes its row bad."""
     (found,) = fitted([value], wire, wanted)
 
     assert found == (False, None)
@@ -265,7 +268,7 @@ def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataT
 def test_a_number_that_a_decimal_holds_fits_it(
     wire: pa.DataType, value: Any, others: list[None]
 ) -> None:
-    """Only the value must fit, not all values of its type."""
+    """A number fits a decimal if its value does. Not all values of its type need to fit."""
     (found, *_) = fitted([value, *others], wire, pa.decimal128(10, 2))
 
     assert found == (True, Decimal(str(value).strip()))
@@ -290,7 +293,7 @@ def test_json_has_numbers_booleans_and_text() -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
-    """The decoder reads no escapes in it, and every text has bytes."""
+    """In a column of bytes, a text is its bytes. The decoder reads no escapes in it."""
     texts = ["\\x41", "\u00e9", "a\\", "", "plain", None]
     kinds: list[Any] = [pa.string(), pa.binary()]
     values: list[Any] = [[text] for text in texts] if nested else texts
@@ -323,7 +326,10 @@ def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
 def test_many_values_that_do_not_fit_cost_few_casts(
     good: pa.Array[Any], bad: pa.Array[Any], wanted: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cast takes as long as thousands of values, and half of a column may not fit."""
+    """Many bad values cost few casts.
+
+    A cast takes as long as thousands of values, and half of a column may not fit.
+    """
     casts_done: list[int] = []
     cast = casts._cast
 

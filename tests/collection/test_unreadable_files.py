@@ -58,7 +58,10 @@ async def location_of(folder: Path, *, format: str, schema: str = "n bigint, x t
 async def test_an_encrypted_parquet_file_is_named_as_one(
     tmp_path: Path, plain_footer: bool
 ) -> None:
-    """With a plain footer, Arrow aborts the process on a read of an encrypted column."""
+    """An encrypted Parquet file is reported as encrypted.
+
+    With a plain footer, Arrow aborts the process on a read of an encrypted column.
+    """
     location = await location_of(tmp_path, format="parquet")
     write_encrypted(tmp_path / "in" / "a.parquet", plain_footer=plain_footer)
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -85,7 +88,10 @@ def write_wide_integers(path: Path) -> None:
 
 
 async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path: Path) -> None:
-    """Arrow's own error names no remedy, and looks like a defect of tidelog."""
+    """The report of a Parquet file of an unknown type names the type.
+
+    Arrow's own error names no remedy, and looks like a defect of tidelog.
+    """
     location = await location_of(tmp_path, format="parquet")
     write_wide_integers(tmp_path / "in" / "a.parquet")
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -111,7 +117,10 @@ async def waits(folder: Path, table: pa.Table, **more: Any) -> Summary:
 async def test_a_parquet_file_without_any_known_column_waits(
     tmp_path: Path, versioned: bool
 ) -> None:
-    """Each row would contain only nulls, so the ingester reports the file and its columns."""
+    """A Parquet file without any known column waits.
+
+    Each row would contain only nulls, so the ingester reports the file and its columns.
+    """
     table = pa.table({"N": [6, 7], "X": ["p", "q"]})
 
     done = await waits(tmp_path, table, versioned=versioned)
@@ -124,7 +133,10 @@ async def test_a_parquet_file_without_any_known_column_waits(
 async def test_a_parquet_file_with_one_known_column_or_no_rows_is_taken(
     tmp_path: Path, rows: int
 ) -> None:
-    """A column added later is null in earlier files. A file without rows loses none."""
+    """A Parquet file with one known column or without rows is taken.
+
+    A column added later is null in earlier files. A file without rows loses none.
+    """
     table = pa.table({"y": [1] * rows, "x": ["p"] * rows}) if rows else pa.table({"y": [1][:0]})
 
     done = await waits(tmp_path, table)
@@ -151,7 +163,10 @@ FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, packed: bool, versioned: bool
 ) -> None:
-    """No row is lost. The message does not suggest ``--final``, which would not help."""
+    """A csv file that is really of another kind waits, and no row is lost.
+
+    The message states the cause. It does not suggest ``--final``, which would not help.
+    """
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="csv")
     name = "a.csv.gz" if packed else "a.csv"
@@ -171,7 +186,10 @@ async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
 async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, final: bool
 ) -> None:
-    """The ingester does not split such a file into bad rows, which would hide the cause."""
+    """A json file that is really of another kind waits.
+
+    The ingester does not split such a file into bad rows, which would hide the cause.
+    """
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="json")
     (tmp_path / "in" / "a.jsonl").write_bytes(change(JSON))
@@ -189,7 +207,10 @@ async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
 async def test_no_schema_is_inferred_from_a_file_of_another_kind(
     tmp_path: Path, kind: str, format: str
 ) -> None:
-    """The error states the cause, not the parser's view of the bytes."""
+    """No schema is inferred from a file of another kind.
+
+    The error states the cause, not the parser's view of the bytes.
+    """
     change, why = FOREIGN[kind]
     (tmp_path / "a.txt").write_bytes(change(JSON if format == "json" else CSV))
 
@@ -244,7 +265,10 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
 async def test_files_without_objects_are_refused_by_line(
     tmp_path: Path, text: bytes, why: str
 ) -> None:
-    """The error names the line that the user should look at first."""
+    """Files without objects are refused.
+
+    The error names the line that the user should look at first.
+    """
     (tmp_path / "a.jsonl").write_bytes(text)
 
     with pytest.raises(UsageError, match=why):
@@ -253,7 +277,10 @@ async def test_files_without_objects_are_refused_by_line(
 
 @pytest.mark.parametrize("runs", [1, 2])
 async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, runs: int) -> None:
-    """A later run starts after the array, and still recognises that it is closed."""
+    """Text after the end of an array is reported as such.
+
+    A later run starts after the array, and still recognises that it is closed.
+    """
     (tmp_path / "in").mkdir()
     spec = SourceSpec(name="c", files=str(tmp_path / "in"), format="json-array", schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
@@ -269,7 +296,7 @@ async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, 
 
 @pytest.mark.parametrize("schema", ["n bigint", "n json"])
 async def test_a_line_that_nests_too_deep_is_named_as_that(tmp_path: Path, schema: str) -> None:
-    """The line may be valid json. The error states that its nesting is too deep."""
+    """The error of a line that is nested too deep states that. The line may be valid json."""
     location = await location_of(tmp_path, format="json", schema=schema)
     deep = b'{"s": "[[[", "n": ' + b"[" * 3_000 + b"]" * 3_000 + b"}\n"
     (tmp_path / "in" / "a.jsonl").write_bytes(deep + b'{"n": 1}\n')

@@ -140,7 +140,10 @@ def test_conditions_choose_rows(sql: str, rows: list[int]) -> None:
 )
 @pytest.mark.parametrize("definite", [True, False])
 def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None:
-    """The text is put into statements within parentheses, and must not escape from them."""
+    """A text that is not one expression is refused.
+
+    It is put into statements within parentheses, and must not escape from them.
+    """
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql, definite=definite)
 
@@ -196,7 +199,7 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
 )
 @pytest.mark.parametrize("definite", [True, False])
 def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None:
-    """A user at a shell sees only the message, so it states the fault."""
+    """The message of each refusal states the fault. A user at a shell sees only the message."""
     with pytest.raises(UsageError, match=rf"(?s)^--where .*{told}"):
         _check(sql, definite=definite)
 
@@ -238,9 +241,9 @@ def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None
     ],
 )
 def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
-    """A retry must choose the same rows.
+    """A condition that differs between runs is not definite.
 
-    If no retry exists, the clock and random numbers are allowed.
+    A retry must choose the same rows. If no retry exists, the clock and random numbers are allowed.
     """
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql)
@@ -249,7 +252,10 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
 
 
 def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB stops between two vectors of about 2,000 rows. A timeout does not blame any row."""
+    """A condition that takes too long is interrupted.
+
+    DuckDB stops between two vectors of about 2,000 rows. A timeout does not blame any row.
+    """
     slow = _check("regexp_matches(repeat(carrier, 1000), '(u+a+)+y')")
     rows = FLIGHTS.take([0] * 100_000)
     # Only after the check, which may also be slow on a busy machine.
@@ -292,7 +298,10 @@ def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_may_grow_to_any_size_is_refused(sql: str) -> None:
-    """A single row could take 20 GB, and an interrupt does not stop DuckDB within a function."""
+    """A function whose result may have any size is refused.
+
+    A single row could take 20 GB, and an interrupt does not stop DuckDB within a function.
+    """
     for definite in (True, False):
         with pytest.raises(UsageError, match="of any length: give it a number of up to four"):
             _check(sql, definite=definite)
@@ -307,14 +316,17 @@ def test_a_small_number_bounds_a_size() -> None:
 
 
 def test_side_effects_are_never_definite() -> None:
-    """DuckDB's version decides whether such functions work at all."""
+    """A function with side effects is never definite.
+
+    DuckDB's version decides whether such functions work at all.
+    """
     for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):
         with pytest.raises(UsageError, match="does not follow from the row alone"):
             _check(sql)
 
 
 def test_a_macro_is_judged_by_what_it_stands_for() -> None:
-    """DuckDB does not mark macros as stable, so the check expands them."""
+    """A macro is judged by its expansion, because DuckDB does not mark macros as stable."""
     assert _chosen("fdiv(delay, 2) = 2") == [0]
     with pytest.raises(UsageError):
         _check("pg_postmaster_start_time() > seen")
@@ -333,7 +345,10 @@ def test_a_column_may_be_called_like_a_clock() -> None:
 
 
 def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
-    """DuckDB would silently choose one of the columns."""
+    """Columns whose names differ only in case are refused.
+
+    DuckDB would silently choose one of them.
+    """
     schema = pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b", pa.int64())])
 
     assert check_predicate("b = 1", schema, definite=True).schema.names == ["b"]
@@ -342,9 +357,9 @@ def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
 
 
 def test_a_predicate_knows_what_it_reads() -> None:
-    """Readers fetch only these columns.
+    """A predicate states the columns that it reads.
 
-    An unreadable column does no harm if the condition does not use it.
+    Readers fetch only these. An unreadable column does no harm if the condition does not use it.
     """
     assert _check("carrier.lower() = 'ua' and PLANE.seats > 1").schema.names == ["carrier", "plane"]
     assert _check("len(list_filter(tags, lambda t: t > carrier)) > 0").schema.names == [
@@ -355,7 +370,10 @@ def test_a_predicate_knows_what_it_reads() -> None:
 
 
 def test_the_same_rows_are_chosen_whatever_their_encoding() -> None:
-    """The checked schema fixes the types, so a narrower encoding cannot cause an overflow."""
+    """The chosen rows do not depend on the encoding.
+
+    The checked schema fixes the types, so a narrower encoding cannot cause an overflow.
+    """
     predicate = _check("carrier > 'B' and delay * 1000000000 > 1")
     encoded = pa.table(
         {
@@ -377,7 +395,7 @@ def _outcome(predicate: Predicate, table: pa.Table) -> object:
 
 
 def test_failures_on_a_row_are_usage_errors() -> None:
-    """The author of the expression can correct it."""
+    """A failure on a row raises UsageError, because the author of the expression can correct it."""
     predicate = _check("carrier::int = 1")
 
     with pytest.raises(UsageError, match=r"^--where fails on a row: .*UA"):
@@ -411,7 +429,10 @@ def test_predicates_travel_to_executors() -> None:
 
 
 def test_the_machines_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instant has another hour in another time zone. The condition uses UTC."""
+    """The chosen rows do not depend on the machine's time zone.
+
+    An instant has another hour in another time zone. The condition uses UTC.
+    """
     monkeypatch.setenv("TZ", "Asia/Tokyo")
 
     assert _chosen("hour(seen) = 12") == [0, 1, 3]

@@ -26,7 +26,7 @@ def many(key: str, time: int, count: int = 700) -> pa.Table:
 
 
 async def test_t07_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
-    """Its since and upper are {0}, and a read creates no object."""
+    """An unwritten shard has since and upper {0}, and a read creates no object."""
     shard = place.shard()
     assert await shard.upper() == await shard.since() == Frontier.at(0)
     assert [entry async for entry in place.store.list("")] == []
@@ -45,7 +45,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_t08_an_interval_that_is_wrong_is_refused_without_a_request(wrong: str) -> None:
-    """A caller's mistake sends no request (T8, T9)."""
+    """A wrong interval is refused without a request (T8, T9)."""
     updates, lower, upper = WRONG[wrong]
     store = Recorded(MemoryStore())
     with pytest.raises(UsageError) as caught:
@@ -55,7 +55,7 @@ async def test_t08_an_interval_that_is_wrong_is_refused_without_a_request(wrong:
 
 
 async def test_t08_an_empty_interval_without_updates_is_a_heartbeat(place: Place) -> None:
-    """It gets an answer like any write, and adds neither a batch nor a record."""
+    """An empty interval gets an answer like any write, but adds neither a batch nor a record."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     seqno = shard.machine.seqno
@@ -141,7 +141,7 @@ async def test_t13_an_append_in_the_past_is_done_already(place: Place) -> None:
 async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
     place: Place,
 ) -> None:
-    """The empty frontier is beyond every time."""
+    """A finished shard is readable at any time and takes no more updates."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
     told = await place.shard().try_compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
@@ -206,7 +206,7 @@ asyncio.run(main())
 def test_t16_ten_million_updates_are_one_commit_in_bounded_memory(
     tmp_path: Path,
 ) -> None:
-    """The append makes several parts and one batch.
+    """An append of ten million updates makes several parts and one batch.
 
     Its memory does not grow with the number of updates.
     """

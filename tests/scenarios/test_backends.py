@@ -41,7 +41,10 @@ asyncio.run(main())
 def test_t02_one_of_a_hundred_proposers_in_four_processes_wins(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Two winners of one seqno would be two histories of one shard, also between processes."""
+    """Of a hundred proposers of one seqno in four processes, one wins.
+
+    Two winners would be two histories of one shard.
+    """
     place, where = shared
     started = [
         subprocess.Popen(

@@ -170,7 +170,7 @@ async def test_t41_an_outcome_counts_once_and_only_in_its_inputs_place(place: Pl
 
 
 async def test_t41_a_merge_ahead_of_since_is_refused(place: Place) -> None:
-    """Such a merge would remove times that a reader may still read."""
+    """A merge beyond `since` is refused, because it would remove times that are still readable."""
     shard = await grown(place, 4)
     await shard.hold("h", 1)
     request = MergeRequest(tuple(shard.state.batches), 3)
@@ -183,7 +183,10 @@ async def test_t41_a_merge_ahead_of_since_is_refused(place: Place) -> None:
 async def test_t42_a_compactor_killed_at_any_request_leaves_work_for_others(
     happened: bool,
 ) -> None:
-    """No row is lost, and the next compactor completes the work without an append."""
+    """After a compactor is killed at any request, no row is lost.
+
+    The next compactor completes the work without an append.
+    """
     deaths = 0
     for last in range(200):
         place = in_memory()
@@ -209,7 +212,7 @@ async def test_t42_a_compactor_killed_at_any_request_leaves_work_for_others(
 
 
 async def test_t42_what_a_dead_compactor_claimed_is_free_after_a_while(place: Place) -> None:
-    """The claim expires by the clock alone, without an append."""
+    """The claim of a dead compactor expires by the clock alone, without an append."""
     with patch.object(compactor, "CLAIMED_BYTES", 1):
         shard = await grown(place, FANOUT + 2)
         request = plan_merge(shard.state)
@@ -330,7 +333,10 @@ asyncio.run(main())
 async def test_t45_processes_that_read_one_state_plan_one_merge(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """A plan depends neither on the process's hash seed nor on how it obtained the state."""
+    """Processes with one state plan the same merge.
+
+    A plan depends neither on the process's hash seed nor on how it obtained the state.
+    """
     place, where = shared
     shard = place.shard()
     shard.machine.rollup_every = 7

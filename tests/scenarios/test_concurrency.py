@@ -96,7 +96,7 @@ def said(process: subprocess.Popen[str], what: str, *, count: int = 1) -> list[i
 def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """A writer is stopped past its lease.
+    """A writer that is paused past its lease delays no other.
 
     Others write and end the lease. It then gets HoldExpired and loses nothing.
     """
@@ -238,7 +238,10 @@ async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: 
 
 
 async def test_t59_a_listener_goes_on_after_an_outage() -> None:
-    """The error concerns only that call. A new listener from the last position misses nothing."""
+    """After an outage, a new listener from the last position misses nothing.
+
+    The error concerns only the call during the outage.
+    """
     outage, place = Outage(), in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 1, 1, 1)), 0, 2)

@@ -64,7 +64,10 @@ async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place)
 
 
 async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
-    """A slow reader is protected only by its own hold."""
+    """Since follows the slowest hold, and stays when holds go.
+
+    A slow reader is protected only by its own hold.
+    """
     shard, other = place.shard(), place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 10)
     assert await shard.hold("slow") == Frontier.at(0)
@@ -84,9 +87,9 @@ async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
-    """Holders arrive, move, expire and leave in any order.
+    """Since never moves back or jumps, while holders arrive, move, expire and leave.
 
-    A new hold is at the `since` that it was given.
+    A new hold starts at the `since` that it was given.
     """
     dice, place = random.Random(seed), in_memory()
     shards = [place.shard() for _ in range(3)]
@@ -120,7 +123,10 @@ async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
 
 
 async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Place) -> None:
-    """A lease protects its times until its end. Afterwards, only critical holds remain."""
+    """A lease that is not renewed is ended by any watcher.
+
+    It protects its times until its end. Afterwards, only critical holds remain.
+    """
     shard = await written(place)
     reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
     planned = await reader.snapshot(5)
@@ -145,7 +151,10 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
 
 
 async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place: Place) -> None:
-    """A renewal that loses races for an hour must not record a time that is an hour old."""
+    """A renewal has the time of its commit, not of its call.
+
+    One that loses races for an hour must not record a time that is an hour old.
+    """
     clock = HandClock()
 
     class Contended:
@@ -177,7 +186,10 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
 
 
 async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place) -> None:
-    """A fenced owner learns the valid token and the position of the hold."""
+    """A greater token fences the earlier owner permanently.
+
+    A fenced owner learns the valid token and the position of the hold.
+    """
     old, new = await written(place), place.shard()
     assert await old.hold("mine", 1, token=3) == Frontier.at(1)
     assert await old.downgrade_since("mine", 2, token=3) == Frontier.at(0)
@@ -203,7 +215,10 @@ async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place
 async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
     place: Place, off_us: int, who: str
 ) -> None:
-    """Leases may end early or late, but contents are right and each commit counts once."""
+    """A clock that is wrong by an hour loses nothing.
+
+    Leases may end early or late, but contents are right and each commit counts once.
+    """
     clocks = {
         name: Skewed(off_us if name == who else 0) for name in ("writer", "reader", "watcher")
     }

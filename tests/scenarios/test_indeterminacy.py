@@ -84,7 +84,7 @@ async def retried(place: Place, *, happened: bool, others: bool, named: bool) ->
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_t17_unknown_and_not_there_a_retry_commits_once(place: Place, named: bool) -> None:
-    """A writer whose request was lost may send it again."""
+    """If the request was lost, a retry commits the write once."""
     assert await retried(place, happened=False, others=False, named=named) is COMMITTED
 
 
@@ -98,7 +98,7 @@ async def test_t18_unknown_and_there_a_retry_is_told_so(place: Place, named: boo
 async def test_t19_unknown_and_not_there_a_retry_after_others_mismatches(
     place: Place, named: bool
 ) -> None:
-    """Another writer was first, so MISMATCH is right."""
+    """If the request was lost and another writer was first, a retry gets MISMATCH."""
     assert await retried(place, happened=False, others=True, named=named) is MISMATCH
 
 
@@ -106,7 +106,7 @@ async def test_t19_unknown_and_not_there_a_retry_after_others_mismatches(
 async def test_t20_unknown_and_there_a_retry_after_others_is_told_so(
     place: Place, named: bool
 ) -> None:
-    """The retry must not get MISMATCH, because its rows are stored."""
+    """If the write landed, a retry after later writes gets ALREADY, and not MISMATCH."""
     assert await retried(place, happened=True, others=True, named=named) is ALREADY
 
 
@@ -114,7 +114,10 @@ async def test_t20_unknown_and_there_a_retry_after_others_is_told_so(
 async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
     place: Place, named: bool
 ) -> None:
-    """The first request is delayed until after its retry and a later write of the same writer."""
+    """A request that arrives after its retry has no effect.
+
+    It is delayed until after its retry and a later write of the same writer.
+    """
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=named)
     table = rows(("a", 1, 0, 1))
@@ -134,7 +137,10 @@ async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
 
 
 async def test_t21_a_request_that_arrives_before_its_retry_counts_once(place: Place) -> None:
-    """The delayed request lands while its sender waits to retry."""
+    """A delayed request and its retry count once.
+
+    The request lands while its sender waits to retry.
+    """
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=True)
     for arrive in consensus.late:
@@ -146,7 +152,7 @@ async def test_t21_a_request_that_arrives_before_its_retry_counts_once(place: Pl
 
 @pytest.mark.parametrize("delay_us", [0, 3_000, 30_000])
 async def test_t21_puts_of_a_store_that_come_late_count_once(delay_us: int) -> None:
-    """A put that the caller gave up may still land at any time."""
+    """Late puts of a store count once. A put that the caller gave up may still land at any time."""
     inner, clock = MemoryStore(), SystemClock()
     waits = iter([delay_us, 0, delay_us, 0, delay_us])
     slow = Lingering(

@@ -49,7 +49,7 @@ def problems(rows: dict[int, str], here: set[int]) -> list[str]:
 
 
 def test_each_number_has_a_test_that_exists_or_a_reason() -> None:
-    """A reader finds each scenario in one place."""
+    """Each number has an existing test or a reason. A reader finds each scenario in one place."""
     assert problems(rows_of((HERE / "README.md").read_text()), numbers_here()) == []
 
 

@@ -94,7 +94,10 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
 
 
 async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
-    """A reader never gets partial data. The error states the earliest readable time."""
+    """A read below since raises an error with the earliest readable time.
+
+    A reader never gets partial data.
+    """
     shard = place.shard()
     await history(shard)
     await shard.hold("h", 0)
@@ -139,9 +142,10 @@ async def test_t24_a_wait_that_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Place) -> None:
-    """A merge may join updates that a listener has returned with later ones.
+    """A listener never repeats updates after batches merge.
 
-    The listener returns only the later ones.
+    A merge may join updates that it has returned with later ones. The listener returns only the
+    later ones.
     """
     shard = place.shard()
     await shard.hold("history", 0)
@@ -184,9 +188,9 @@ asyncio.run(main())
 async def test_t27_splits_are_read_by_another_process_after_other_commits(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Splits are plain values, in any number.
+    """Another process can read splits, and twice with equal rows.
 
-    Another process can read them, and twice with equal rows.
+    Splits are plain values, in any number.
     """
     place, where = shared
     shard = await written(place, count=4)
@@ -217,7 +221,7 @@ async def test_t27_splits_are_read_by_another_process_after_other_commits(
 
 
 async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Place) -> None:
-    """The splits survive merges and collections until the reader closes.
+    """The splits of a leased reader survive merges and collections until the reader closes.
 
     Then their parts are deleted.
     """
@@ -239,9 +243,9 @@ async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Pl
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_t29_no_row_comes_twice_or_with_no_diff(place: Place, seed: int) -> None:
-    """Any updates may cancel.
+    """No row is repeated or has a count of zero, although any updates may cancel.
 
-    `contents_of` refuses repeated rows and zero counts, and the model agrees.
+    `contents_of` refuses such rows, and the model agrees.
     """
     dice, model, shard = random.Random(seed), ShardModel(), place.shard()
     await shard.hold("history", 0)

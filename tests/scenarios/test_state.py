@@ -102,7 +102,7 @@ async def test_t48_a_newcomer_reads_a_rollup_and_what_came_after() -> None:
 
 
 async def test_t48_handles_that_make_one_change_each_leave_a_short_history(place: Place) -> None:
-    """Processes started by cron make one change each.
+    """Handles that make one change each leave a short history, like processes started by cron.
 
     Some of them write a rollup, and no unnamed rollup remains.
     """
@@ -178,7 +178,10 @@ async def test_t49_of_many_that_begin_a_shard_at_once_all_begin_the_same(
 
 @pytest.mark.parametrize("happened", [False, True])
 async def test_t50_a_collection_killed_at_any_request_is_done_by_the_next(happened: bool) -> None:
-    """A collector may die after each deletion. No needed object is lost, and no garbage stays."""
+    """A collection killed at any request is completed by the next.
+
+    A collector may die after each deletion. No needed object is lost, and no garbage stays.
+    """
     deaths, wanted = 0, None
     for last in itertools.count():
         place = on_store(MemoryStore())
@@ -221,10 +224,7 @@ async def test_t50_collections_side_by_side_and_again_find_nothing_wrong(place: 
 
 
 async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
-    """Another collector truncates the records in between.
-
-    The slow collector completes without an error.
-    """
+    """A slow collector completes although another one truncates the records in between."""
     inner = MemoryStore()
     place = on_store(inner)
     await lived(place, 12)
@@ -247,9 +247,9 @@ async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
 
 
 async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Place) -> None:
-    """A rollup of seqno X is named by a later record.
+    """A collection deletes the records before the rollup, and no others.
 
-    Records before X are deleted, and X + 1 stays.
+    A rollup of seqno X is named by a later record. Records before X are deleted, and X + 1 stays.
     """
     shard = await lived(place, 9)
     await shard.collect(after_us=0)
@@ -264,9 +264,9 @@ async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Pl
 
 
 async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place) -> None:
-    """A writer may stall between a rollup and its name.
+    """A writer never names a rollup that a collector has deleted.
 
-    If a collector deletes the rollup, the writer never names it.
+    The writer stalls between the rollup and its name.
     """
     sleeper = opened(place, every=3)
     await sleeper.hold("h", 0)
@@ -291,7 +291,10 @@ async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place)
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
-    """Leases of many states meet merges, collections and sweeps in any order."""
+    """No part is deleted that a held state names.
+
+    Leases of many states are mixed with merges, collections and sweeps in any order.
+    """
     dice, place = random.Random(seed), in_memory()
     shard = opened(place, every=dice.choice([1, 2, 5]))
     await shard.hold("h", 0)
@@ -324,7 +327,7 @@ async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
 
 
 async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place: Place) -> None:
-    """A dead writer's parts are deleted.
+    """A sweep deletes the parts of a dead writer.
 
     A slow writer's parts stay for a full period, and are refused afterwards.
     """
@@ -350,7 +353,10 @@ async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place
 
 
 async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> None:
-    """All parts are deleted, the state stays small, and a new handle sees a finished shard."""
+    """Of a finalized shard, at most one rollup remains.
+
+    All parts are deleted, the state stays small, and a new handle sees a finished shard.
+    """
     shard = await lived(place, 9)
     await shard.finalize()
     await shard.collect(after_us=0)
@@ -385,10 +391,7 @@ async def test_t56_live_gone_young_and_dead_add_up_to_the_listing(place: Place) 
 
 
 async def test_t54_a_lease_is_no_reason_to_keep_what_nothing_names(place: Place) -> None:
-    """A lease protects objects that a state names.
-
-    An object that was never named has no protection.
-    """
+    """A lease does not protect objects that no state ever named."""
     shard = await lived(place, 4)
     # A fixed clock: with the shared one, each sleep would renew the lease at once.
     leased = await place.shard(clock=HandClock()).lease()

@@ -234,7 +234,7 @@ class Shards(OnBadStore):
 
     @rule(who=HANDLES, name=st.sampled_from(["n", "m"]), drawn=DRAWN, beat=st.booleans())
     def named_appender(self, who: int, name: str, drawn: list[Any], beat: bool) -> None:
-        """Append with a new appender of an old name, as an heir does: updates, then progress."""
+        """Append with a new appender of an old name: updates, then progress."""
         if self.model.upper is None:
             return
         lower, until = self.upper, self.upper + 3

@@ -32,9 +32,9 @@ class Newer(ShardLanguage):
 
 
 async def test_t62_a_state_of_a_newer_format_is_refused_and_left_alone(place: Place) -> None:
-    """A handle that cannot read a state must not overwrite it.
+    """A state of a newer format is refused and not changed.
 
-    Each call raises and changes nothing.
+    Each call raises. A handle that cannot read a state must not overwrite it.
     """
 
     class Future(ShardLanguage):

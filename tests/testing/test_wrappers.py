@@ -23,7 +23,10 @@ def stores() -> list[Store]:
 
 @pytest.mark.parametrize("store", stores(), ids=lambda store: type(store).__name__)
 async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
-    """A wrapper that changed results would invalidate the tests that use it."""
+    """Without faults, a wrapper changes no result.
+
+    A wrapper that did would invalidate the tests that use it.
+    """
     e_tag = await store.put("a", b"123", if_absent=True)
     with pytest.raises(ObjectExists):
         await store.put("a", b"", if_absent=True)
@@ -44,9 +47,10 @@ async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
     ],
 )
 async def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
-    """One draw decides if the request happens, and the other if the caller gets the answer.
+    """Two draws decide the fate of a request.
 
-    A failed read is NOT_APPLIED.
+    One decides if it happens, and the other if the caller gets the answer. A failed read is
+    NOT_APPLIED.
     """
     inner = MemoryStore()
     store = Faulty(inner, toss=lambda request: fault)
@@ -77,7 +81,7 @@ async def test_a_lost_refusal_is_not_told() -> None:
 
 
 async def test_requests_are_described() -> None:
-    """A fault may depend on the number, verb, key and condition of a request."""
+    """A fault gets the number, verb, key and condition of a request, and may depend on them."""
     seen: list[Request] = []
 
     def toss(request: Request) -> Fault:
@@ -105,7 +109,7 @@ async def test_requests_are_described() -> None:
 
 
 async def test_delays_are_by_verb_and_key() -> None:
-    """A test can delay only one kind of request."""
+    """A delay may depend on the verb and key, so that a test can delay only one kind of request."""
     clock = SwiftClock()
     delays = {("put", "a"): 5, ("list", "p"): 70}
     store = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0))
@@ -117,7 +121,10 @@ async def test_delays_are_by_verb_and_key() -> None:
 
 
 async def test_records_say_what_was_asked_and_how_it_ended() -> None:
-    """A test can count requests and check their order."""
+    """A record states the request and its outcome.
+
+    A test can count requests and check their order.
+    """
     store = Recorded(MemoryStore())
 
     e_tag = await store.put("a", b"123", if_absent=True)

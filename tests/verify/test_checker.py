@@ -154,7 +154,10 @@ def test_other_seeds_and_other_positions_are_found() -> None:
 
 
 def test_what_was_acknowledged_must_have_been_read() -> None:
-    """A lost end leaves no gap, so only the acknowledgement can reveal it."""
+    """A missing acknowledged record is reported.
+
+    A lost end leaves no gap, so only the acknowledgement can reveal it.
+    """
     checker = first_cut(SEED, STREAMS).checker("r")
     checker.take(table_of(bodies_of([50])))
     reached = {n: int(number) - 1 for n, number in enumerate(checker.next) if number > 1}
@@ -172,7 +175,7 @@ def test_what_was_acknowledged_must_have_been_read() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"seed":1,"position":2,"next":[-1]}'])
 def test_what_is_no_cut_is_refused(data: bytes) -> None:
-    """A later run must not start at a damaged cut."""
+    """A damaged cut is refused, so that no later run starts at it."""
     with pytest.raises(CorruptionError, match="not a cut"):
         decode_cut(data)
 
@@ -191,7 +194,7 @@ def test_quantiles_are_right_to_a_tenth(durations: list[int], share: float) -> N
 
 
 def test_a_checker_may_begin_anywhere_it_has_the_numbers_of() -> None:
-    """A cut stores the numbers from which another checker can start."""
+    """A checker may start at any cut, which stores the numbers that it needs."""
     bodies = bodies_of([30, 30])
     first = first_cut(SEED, STREAMS).checker("a")
     first.take(table_of(bodies[:25]))

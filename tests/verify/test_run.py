@@ -161,7 +161,10 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
 @pytest.mark.parametrize("harm", ["flip", "delete"])
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
-    """A checksum, a missing object or an early end reveals the fault. The run keeps the logs."""
+    """A store with wrong answers is found.
+
+    A checksum, a missing object or an early end reveals the fault. The run keeps the logs.
+    """
     inner, settings = MemoryStore(), settings_of(protocol=protocol, seconds=5)
     harmed: list[str] = []
     folder = "epoch" if protocol == "slot" else "log"
@@ -187,7 +190,7 @@ def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
 
 
 def test_a_log_that_lost_its_end_between_two_runs_is_found() -> None:
-    """The cut stores the position that the log must reach."""
+    """The second run finds a lost end. The cut stores the position that the log must reach."""
     store = MemoryStore()
     run(store, settings_of(protocol="manifest", seconds=0.8), keep=True)
     cut = {k: v for k, v in store.objects.items() if k.startswith("log/verify-5-cuts/")}
@@ -210,9 +213,9 @@ async def _make(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str) -> None:
-    """The faults include lost answers.
+    """Occasional failures of a store are not reported as faults of the log.
 
-    The run learns each outcome, and the sequences stay complete.
+    They include lost answers. The run learns each outcome, and the sequences stay complete.
     """
     puts = 0
 
