@@ -86,7 +86,7 @@ class Bench:
     async def append(self, shard: Shard, number: int, table: pa.Table) -> None:
         done = await shard.compare_and_append(table, number, number + 1)
         if done.verdict is not Verdict.COMMITTED:
-            raise SystemExit(f"a commit that nobody contended ended {done.verdict}")
+            raise SystemExit(f"an uncontended commit ended {done.verdict}")
 
     async def run(self) -> None:
         """Measure all operations."""

@@ -116,7 +116,7 @@ async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
             seen += table.column("position").to_pylist()
     except PositionCollected:
         return seen
-    raise AssertionError("nobody was told that records are gone")
+    raise AssertionError("the scan raised no PositionCollected")
 
 
 async def collect_to(store: Store, position: int) -> None:
