@@ -46,7 +46,7 @@ _CODE = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _FENCE = re.compile(r"^\s*```.*?^\s*```\s*$", re.MULTILINE | re.DOTALL)
 # Each of these lines is a sentence of its own: an item of a list, a row of a table, a heading.
-_LINE = re.compile(r"^\s*[-*|#>].*$", re.MULTILINE)
+_LINE = re.compile(r"^\s*(?:[-*] |[|#>]).*$", re.MULTILINE)
 # A `#` in a string is seldom preceded so.
 _COMMENT = re.compile(r"(?:^\s*|  )# (.*)$")
 _MARKER = re.compile(r"noqa|type:|pragma")
@@ -94,14 +94,19 @@ def rate(sentences: list[Sentence]) -> float:
 
 def _texts_of_page(text: str) -> Iterator[tuple[int, str]]:
     blank = _FENCE.sub(lambda match: "\n" * match.group().count("\n"), text)
-    yield 1, _LINE.sub(lambda match: match.group().rstrip(".") + ".", _LINK.sub(r"\1", blank))
+    yield 1, _ended(_LINK.sub(r"\1", blank))
+
+
+def _ended(text: str) -> str:
+    """Return a text with a full stop after each line that is a sentence of its own."""
+    return _LINE.sub(lambda match: match.group().rstrip(".") + ".", text)
 
 
 def _texts_of_module(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
-                yield node.body[0].lineno, docstring
+                yield node.body[0].lineno, _ended(docstring)
         elif isinstance(node, ast.Call):
             yield from _messages(node)
     for number, line in enumerate(text.splitlines(), 1):
