@@ -160,7 +160,7 @@ def test_another_thread_begins_with_the_default() -> None:
 
 def test_labels_must_be_those_of_the_table() -> None:
     """A sink makes its series from the table."""
-    with use_sink(ListSink()), pytest.raises(InvariantError, match="other labels"):
+    with use_sink(ListSink()), pytest.raises(InvariantError, match="wrong labels"):
         _observe("commit_seconds", 1, kind="get")
 
 

@@ -559,5 +559,5 @@ def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
     with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.create_log("a") as log:
         for held in (lake, log):
             for copied in (pickle.dumps, copy.deepcopy):
-                with pytest.raises(TypeError, match="hand on the URL, and connect"):
+                with pytest.raises(TypeError, match="pass the URL, and connect"):
                     copied(held)

@@ -25,7 +25,7 @@ def quoted(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a foreign repr, or an int with too many digits for Python
-        return f"a value of type {type(value).__name__}, too long to be shown"
+        return f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}..."
 
 
@@ -46,9 +46,9 @@ def check_names(names: object, what: str) -> list[object]:
         UsageError: ``names`` is one string, whose letters would count as names, or not iterable.
     """
     if isinstance(names, str):
-        raise UsageError(f"{what} is a list of names, not one text: [{quoted(names)}]")
+        raise UsageError(f"{what} must be a list of names, not one string: [{quoted(names)}]")
     if isinstance(names, bytes) or not isinstance(names, Iterable):
-        raise UsageError(f"{what} is a list of names, not {type(names).__name__}")
+        raise UsageError(f"{what} must be a list of names, not {type(names).__name__}")
     return list(names)
 
 
@@ -59,7 +59,7 @@ def check_whole(value: object, what: str) -> None:
         UsageError: it is not.
     """
     if type(value) is not int or not 0 <= value <= WHOLE_MAX:
-        raise UsageError(f"{what} is a whole number (int) from 0 on", found=quoted(value))
+        raise UsageError(f"{what} must be a whole number (int) of at least 0", found=quoted(value))
 
 
 def check_above_zero(value: object, what: str) -> None:
@@ -73,4 +73,4 @@ def check_above_zero(value: object, what: str) -> None:
         or not isinstance(value, int | float)
         or not 0 < value <= sys.float_info.max
     ):
-        raise UsageError(f"{what} is a number over 0", found=quoted(value))
+        raise UsageError(f"{what} must be a number above 0", found=quoted(value))

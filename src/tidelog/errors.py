@@ -500,8 +500,8 @@ def unforeseen(error: Exception, what: str) -> TidelogError:
     named = type(error).__name__ + (f": {said}" if said else "")
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
         return LocationError(
-            f"this machine failed at {what}: {said}; make room where TMPDIR is, or raise its "
-            "limits, and try again"
+            f"this machine failed at {what}: {said}. Free space in TMPDIR, correct its "
+            "permissions or raise the limit of open files, then try again"
         )
     return InvariantError(f"tidelog failed at {what}: {named}")
 

@@ -28,7 +28,7 @@ class Frontier:
 
     def __post_init__(self) -> None:
         if len(self.elements) > 1:
-            raise UsageError("a frontier of ordered times has one element or none", given=self)
+            raise UsageError("a frontier must have at most one time", given=self.elements)
         # Plain ints can be stored; numpy's integers cannot.
         object.__setattr__(self, "elements", tuple(check_time(one) for one in self.elements))
 
@@ -59,7 +59,7 @@ class Frontier:
             UsageError: the frontier is empty.
         """
         if not self.elements:
-            raise UsageError("the empty frontier has no time")
+            raise UsageError("the empty frontier has no time: check is_empty first")
         return self.elements[0]
 
     def passed(self, time: int) -> bool:
@@ -102,8 +102,8 @@ def check_time(time: int) -> int:
     if type(given) is not int:
         if isinstance(given, bool) or not isinstance(given, Integral):
             kind = type(given).__name__
-            raise UsageError("a time is a whole number (int) from 0 to 2^63-1", given=kind)
+            raise UsageError("a time must be a whole number (int) from 0 to 2^63-1", given=kind)
         time = int(given)
     if not 0 <= time <= TIME_MAX:
-        raise UsageError("a time is a whole number from 0 to 2^63-1", given=time)
+        raise UsageError("a time must be a whole number from 0 to 2^63-1", given=time)
     return time

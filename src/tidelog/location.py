@@ -117,7 +117,7 @@ class Location(Shelves):
         from tidelog.persist.handle.shard import Shard
 
         if schema is not None:
-            check_kind(schema, pa.Schema, "the schema of a shard is one of pyarrow")
+            check_kind(schema, pa.Schema, "the schema of a shard must be a pyarrow.Schema")
         if key is not None:
             check_names(key, "key")
         shaped = None if schema is None else shard_schema(schema, key=key)
@@ -178,7 +178,7 @@ class Location(Shelves):
         """
         from tidelog.collection.create import SourceSpec, resolve_spec
 
-        check_kind(spec, SourceSpec, "a source is told by a SourceSpec(...) of tidelog")
+        check_kind(spec, SourceSpec, "the spec of a source must be a tidelog.SourceSpec")
         spec.check()
         resolved = await resolve_spec(
             spec, location_url=self.url, clock=self.clock, store=self.store
@@ -236,7 +236,9 @@ class Location(Shelves):
         """
         guarded = self.consensus
         if not isinstance(guarded, GuardedConsensus) or not isinstance(guarded.moves, MarkMoves):
-            raise UsageError("open the location by its URL to move its consensus")
+            raise UsageError(
+                "this handle cannot move the consensus: open the location by its URL first"
+            )
         place, moves = parse_consensus(to), guarded.moves.moves
         return await move_consensus(self.store, guarded.inner, place, moves=moves, clock=self.clock)
 
@@ -311,8 +313,8 @@ class Location(Shelves):
 
         if isinstance(engine, str):
             raise UsageError(
-                "an engine is an object, such as SparkEngine(spark, location_url=url); without one "
-                "this process does the work",
+                "engine must be an object such as SparkEngine(spark, location_url=url), or None to "
+                "use this process",
                 engine=engine,
             )
         if bytes_max is not None:
@@ -384,9 +386,9 @@ async def open_location(
         again = await _look_again(metered)
         if again is None and not create:
             raise NoSuchLocation(
-                f"there is no location at {metered.url}: 'tidelog source create', "
-                "'tidelog log create', 'tidelog keyed create' or 'tidelog shard create' makes one, "
-                "and in Python connect(url, create=True)"
+                f"no location exists at {metered.url}: create one with 'tidelog source create', "
+                "'tidelog log create', 'tidelog keyed create' or 'tidelog shard create', or in "
+                "Python with connect(url, create=True)"
             ) from None
         if again is None:
             place = place or ConsensusPlace(STORE)
@@ -423,6 +425,6 @@ async def _look_again(store: Store) -> bytes | None:
         return (await store.get(MARK)).data
     except ObjectNotFound:
         raise CorruptionError(
-            f"{MARK} is gone from {store.url}, though {found.key} is there: restore that object "
-            "(from a backup, or an older version of it); the location is not made anew"
+            f"{MARK} is gone from {store.url}, but {found.key} exists: restore {MARK} from "
+            "a backup or from an older version of the object"
         ) from None

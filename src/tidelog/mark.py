@@ -99,15 +99,17 @@ def read_mark(data: bytes, *, where: str) -> Mark:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         if found["format"] > FORMAT:
             raise UsageError(
-                f"{where} was made by a newer tidelog (format {found['format']}, this one knows "
-                f"{FORMAT}): upgrade tidelog to use it"
+                f"{where} was made by a newer tidelog (format {found['format']}; this one reads "
+                f"format {FORMAT}): upgrade tidelog to use it"
             )
         mark = msgspec.convert(found, Mark)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{where}/{MARK} cannot be read") from error
+        raise CorruptionError(
+            f"{where}/{MARK} cannot be decoded: restore it from a backup"
+        ) from error
     if mark.consensus not in KINDS:
         raise UsageError(
-            "this tidelog does not have the consensus that the location was made with: upgrade it",
+            "the location uses a consensus that this tidelog does not support: upgrade tidelog",
             consensus=mark.consensus,
         )
     return mark

@@ -33,13 +33,13 @@ class Metric:
 
 # fmt: off
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (
-    Metric("store_request_seconds", "histogram", "s", "one request to a store", ("kind",)),
-    Metric("store_bytes_in", "counter", "B", "bodies read from a store", ("kind",)),
-    Metric("store_bytes_out", "counter", "B", "bodies written to a store", ("kind",)),
-    Metric("store_sent_again", "counter", "1", "requests sent twice, being slow", ("kind",)),
-    Metric("store_cache_reads", "counter", "1", "reads of what may be kept", ("found",)),
-    Metric("commit_seconds", "histogram", "s", "from command to committed state", ("machine",)),
-    Metric("commit_tries", "counter", "1", "compare-and-sets, lost ones included", ("machine",)),
+    Metric("store_request_seconds", "histogram", "s", "duration of a store request", ("kind",)),
+    Metric("store_bytes_in", "counter", "B", "bytes read from the store", ("kind",)),
+    Metric("store_bytes_out", "counter", "B", "bytes written to the store", ("kind",)),
+    Metric("store_sent_again", "counter", "1", "slow requests sent a second time", ("kind",)),
+    Metric("store_cache_reads", "counter", "1", "reads of immutable objects", ("found",)),
+    Metric("commit_seconds", "histogram", "s", "from a command to its commit", ("machine",)),
+    Metric("commit_tries", "counter", "1", "compare-and-sets, failed ones too", ("machine",)),
     Metric("tick_seconds", "histogram", "s", "one tick of a source or rendition", ("collection",)),
     Metric("tick_updates", "counter", "1", "updates that ticks wrote", ("collection",)),
 )}
@@ -101,5 +101,5 @@ def _observe(name: str, value: float, **labels: str) -> None:
     if sink is None:
         return
     metric = METRICS[name]
-    require(tuple(labels) == metric.labels, "a metric has other labels", name=name, labels=labels)
+    require(tuple(labels) == metric.labels, "a metric got wrong labels", name=name, labels=labels)
     sink.observe(metric, value, labels)

@@ -116,7 +116,8 @@ async def move_consensus(
             return Moved(consensus=mark.consensus_at or mark.consensus)
         if mark.moves != moves:
             raise ConsensusMoved(
-                "somebody else moved the location's consensus meanwhile: begin anew",
+                "another process has moved the location's consensus: open the location again, and "
+                "repeat the move if it is still needed",
                 consensus=mark.consensus_at or mark.consensus,
             )
         wanted = to.told or to.kind
@@ -138,7 +139,7 @@ async def move_consensus(
             await mover.close()
             return Moved(consensus=wanted, keys=len(mover.fenced), records=mover.records)
     raise ContentionError(
-        "others who write give the move up at every try, or move it elsewhere: try again"
+        f"gave up after {TRIES} tries: other processes kept ending the move. Try again"
     )
 
 
@@ -210,7 +211,7 @@ class _Mover:
             await self.new.adopt(key, kept)
             head = await self.new.head(key)
             if head is None or head.seqno < fence or not kept:
-                raise CorruptionError("a copy of a state is not what was copied", key=key)
+                raise CorruptionError("the copy of a state differs from the original", key=key)
             self.fenced[key] = fence
             self.records += len(kept)
         return True
@@ -258,7 +259,7 @@ class _Mover:
         while True:
             newest = await self.old.head(key)
             if newest is None:
-                raise CorruptionError("a state vanished while it was moved", key=key)
+                raise CorruptionError("a state disappeared during the move", key=key)
             there = fence_of(newest.data)
             if there is not None and is_there(there):
                 return newest.seqno

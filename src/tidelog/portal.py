@@ -43,8 +43,8 @@ class Portal:
     def __reduce__(self) -> NoReturn:
         # pickle and copy call this for each object that refers to the connection.
         raise TypeError(
-            "a connection cannot be pickled or copied, nor what was opened by it: hand on the URL, "
-            "and connect where it is used"
+            "a connection and its handles cannot be pickled or copied: pass the URL, and connect "
+            "in the process that needs it"
         )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -57,7 +57,9 @@ class Portal:
         """
         if os.getpid() != self._process:
             work.close()
-            raise HandleError("the connection is that of the process before a fork: connect again")
+            raise HandleError(
+                "the connection was opened before a fork: connect again in this process"
+            )
         with self._door:
             if self._is_closing:
                 work.close()
@@ -69,8 +71,8 @@ class Portal:
             if not self._is_closing:
                 raise
             raise HandleError(
-                "the connection was closed by another thread meanwhile: connect again, and look "
-                "what became of it",
+                "another thread closed the connection during the call: connect again, and check "
+                "whether the change was applied",
                 outcome=Outcome.UNKNOWN,
             ) from error
         except BaseException:

@@ -49,7 +49,7 @@ class RowSum:
 
     def __post_init__(self) -> None:
         if not (0 <= self.lo <= _MASK_64 and 0 <= self.hi <= _MASK_64):
-            raise UsageError("a lane of a row sum is from 0 to 2^64-1", lo=self.lo, hi=self.hi)
+            raise UsageError("a lane of a row sum must be from 0 to 2^64-1", lo=self.lo, hi=self.hi)
 
     @classmethod
     def zero(cls) -> RowSum:
@@ -63,7 +63,7 @@ class RowSum:
             CorruptionError: it is not 16 bytes long.
         """
         if len(octets) != 16:
-            raise CorruptionError("a row sum has 16 bytes", length=len(octets))
+            raise CorruptionError("a row sum must have 16 bytes", length=len(octets))
         return cls(int.from_bytes(octets[:8], "little"), int.from_bytes(octets[8:], "little"))
 
     def to_bytes(self) -> bytes:
@@ -108,7 +108,7 @@ def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
     for number, column in enumerate(columns):
         if len(column) != rows:
             raise UsageError(
-                "all columns need the same number of rows", column=number, rows=len(column)
+                "all columns must have the same number of rows", column=number, rows=len(column)
             )
         if not supported(column.type):
             raise _unsupported(number, column.type)
@@ -144,7 +144,7 @@ def bucket_of(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
         UsageError: ``buckets`` is less than 1.
     """
     if buckets < 1:
-        raise UsageError("rows go to at least one bucket", buckets=buckets)
+        raise UsageError("rows need at least one bucket", buckets=buckets)
     return (hashes.hi % np.uint64(buckets)).astype(np.int64)
 
 
@@ -170,4 +170,4 @@ def _unsupported(column: str | int, dtype: pa.DataType) -> UsageError:
 
 def _check_length(hashes: Hashes, numbers: npt.NDArray[np.int64]) -> None:
     if len(numbers) != len(hashes):
-        raise UsageError("each row needs one number", rows=len(hashes), numbers=len(numbers))
+        raise UsageError("each row must have one number", rows=len(hashes), numbers=len(numbers))

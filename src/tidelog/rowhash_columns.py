@@ -128,7 +128,7 @@ def _value_lanes(array: ArrowArray) -> Lanes:
     if isinstance(array, pa.StructArray):
         return _struct_lanes(array)
     name = _class_of(dtype)
-    require(name is not None, "rows of a type that cannot be hashed got this far", type=dtype)
+    require(name is not None, "a column has a type that cannot be hashed", type=dtype)
     seeds = seeds_of(str(name))
     if not len(array) or pa.types.is_null(dtype):
         return _null_lanes(len(array))

@@ -63,7 +63,7 @@ class Setsum:
     def __post_init__(self) -> None:
         if not _is_canonical(self.columns):
             raise UsageError(
-                "a setsum has eight columns, each from 0 and less than its prime",
+                "a setsum must have eight columns, each at least 0 and less than its prime",
                 columns=self.columns,
             )
 
@@ -95,7 +95,7 @@ class Setsum:
                 and it would no longer match the object that it describes.
         """
         if not _HEX.fullmatch(text):
-            raise CorruptionError("a setsum is written as 64 hex digits", found=repr(text))
+            raise CorruptionError("a setsum must have 64 hex digits", found=repr(text))
         columns = _COLUMNS.unpack(bytes.fromhex(text))
         if not _is_canonical(columns):
             raise CorruptionError("a column of this setsum is not less than its prime", found=text)
@@ -154,7 +154,7 @@ def record_item(position: int, timestamp_us: int, body: bytes) -> bytes:
         return _PLACE.pack(position, timestamp_us) + body
     except struct.error as error:
         raise UsageError(
-            "a record's position and time are from 0 to 2^64-1",
+            "a record's position and time must be from 0 to 2^64-1",
             position=position,
             timestamp_us=timestamp_us,
         ) from error

@@ -67,8 +67,8 @@ class Shelves(ABC):
         except NoSuchLog as error:
             if type(error) is NoSuchLog and await self.keyed_shelf.has(name):
                 raise NoSuchLog(
-                    f"{name!r} is a keyed log, not a log: 'tidelog keyed scan {name}' reads it, "
-                    f"and in Python lake.keyed({name!r})"
+                    f"{name!r} is a keyed log, not a log: read it with "
+                    f"'tidelog keyed scan {name}', or in Python with lake.keyed({name!r})"
                 ) from None
             raise
 

@@ -50,7 +50,7 @@ class Transactions(Blocking[aio_transactions.Transactions]):
         return self._portal.run(self._inner.tables())
 
     def register(self, shard: Shard) -> Frontier:
-        check_kind(shard, Shard, "what is registered is a shard: lake.shard(name)")
+        check_kind(shard, Shard, "shard must be a Shard, such as lake.shard(name)")
         return self._portal.run(self._inner.register(shard._inner))
 
     def forget(self, name: str) -> Frontier:

@@ -104,7 +104,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ("arguments", "told"),
     [
         (("changes", "days", "--since", "2030-01-01"), "no time after --since is complete yet"),
-        (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
+        (("read", "days", "--where", 'k > "noon"'), "write a text in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
         (("read", "days", "--limit", "-1"), "'--limit': '-1' is less than 0; see"),
@@ -124,7 +124,7 @@ def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...],
 
 def test_a_text_is_no_list_of_columns(days: Cli) -> None:
     """Its letters are not looked for one by one, even if each is a column."""
-    told = r"columns is a list of names.*\['k'\]"
+    told = r"columns must be a list of names.*\['k'\]"
 
     with tidelog.connect(days.location) as lake, pytest.raises(UsageError, match=told):
         lake.collection("days").snapshot(columns="k")

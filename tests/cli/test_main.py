@@ -278,7 +278,7 @@ def test_the_documented_commands_are_understood(cli: Cli, line: str) -> None:
         del words[:2]
     said = cli(*words)
 
-    assert (said.status, said.complaint.partition(" at ")[0]) == (2, "there is no location")
+    assert (said.status, said.complaint.partition(" at ")[0]) == (2, "no location exists")
 
 
 def test_under_spark_submit_its_session_is_taken(

@@ -389,7 +389,7 @@ async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], ho
     await opened(store, create=True)
     await store.delete([MARK])
     await store.put("shard/user.s/part/00000000/x.parquet", b"")
-    with pytest.raises(CorruptionError, match=r"though shard/user\.s/part/.* is there"):
+    with pytest.raises(CorruptionError, match=r"but shard/user\.s/part/.* exists"):
         await opened(store, create=True)
 
 

@@ -83,7 +83,7 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
             with pytest.raises(UsageError, match="schema of a shard"):
                 opens.shard("s", schema=odd)
         for odd in (*ODD[1:7], np.int64(3)):
-            with pytest.raises(UsageError, match="key is a list of names"):
+            with pytest.raises(UsageError, match="key must be a list of names"):
                 opens.shard("s", schema=SCHEMA, key=odd)
         bank: Any = lake.transactions("bank")
         for odd in ODD:

@@ -152,7 +152,7 @@ async def test_arguments_of_another_kind_are_told_in_a_sentence() -> None:
         with pytest.raises(UsageError, match="split"):
             snapshot.splits(count)  # type: ignore[arg-type]
     for memory_bytes in (1.5, "2", None, -1):
-        with pytest.raises(UsageError, match="memory_bytes is a whole number"):
+        with pytest.raises(UsageError, match="memory_bytes must be a whole number"):
             async for _ in snapshot.to_batches(memory_bytes=memory_bytes):  # type: ignore[arg-type]
                 pass
     others: list[object] = [None, [], {"k": ["x"]}]

@@ -98,7 +98,7 @@ async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong:
         ({"pace": 5}, "pace must be a tidelog.Pace, not int"),
         ({"keep": 5}, "keep must be a tidelog.Keep, not int"),
         ({"keep": 0}, "keep must be a tidelog.Keep, not int"),
-        ({"grace_us": 1.5}, "grace_us is a whole number"),
+        ({"grace_us": 1.5}, "grace_us must be a whole number"),
         ({"keep": Keep(start=99)}, "has not reached that position"),
     ],
 )
@@ -279,7 +279,7 @@ async def test_no_start_is_no_position(protocol: str) -> None:
         lambda: logs.copy("a", "b", start=wrong),
         lambda: logs.fork("a", "f", start=wrong),
     ):
-        with pytest.raises(UsageError, match="a position is a whole number"):
+        with pytest.raises(UsageError, match="a position must be a whole number"):
             await call()
     assert await keys_in(logs.store) == before
 
