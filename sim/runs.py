@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.canaries.builds import innermost
-from sim.workloads.plot import counts_of
+from sim.workloads.scenario import counts_of
 
 Simulate = Callable[[int], Any]
 BLOCK: Final = 8  # Seeds handed to a process at once.

@@ -1,6 +1,6 @@
 """Crash points: whatever can befall a client at a request, tried at each of its requests.
 
-A story is told once to count its victim's requests, then once for each of them and each fate there;
+A story runs once to count its victim's requests, then once for each request and fault;
 then it is recovered from, and all invariants are checked.
 
 The four outcomes are: did it happen or not, was the victim told or not. At each, the victim either
@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sim.checkers.demands import demand
-from sim.kernel.fates import Fate, Script
+from sim.kernel.faults import Fault, Script
 from sim.kernel.world import Client
 
 VICTIM: Final = "victim"
 
 KILLED: Final = tuple(
-    Fate(happened=happened, told=told, dies=True)
+    Fault(happened=happened, told=told, dies=True)
     for happened in (True, False)
     for told in (True, False)
 )
 FAILED: Final = (
-    Fate(happened=True, told=False),
-    Fate(happened=False, told=True),
-    Fate(happened=False, told=False),
-    Fate(happened=False, told=False, late_us=40_000),
+    Fault(happened=True, told=False),
+    Fault(happened=False, told=True),
+    Fault(happened=False, told=False),
+    Fault(happened=False, told=False, late_us=40_000),
 )
 
 
@@ -38,7 +38,7 @@ class Story(Protocol):
 
     name: str
 
-    def tell(self, fates: Script, *, seed: int) -> int:
+    def tell(self, schedule: Script, *, seed: int) -> int:
         """Tell the story and check it; return how many requests the victim made.
 
         Raises:
@@ -67,9 +67,9 @@ class Marks:
 
 @dataclass(slots=True)
 class Visits:
-    """What was visited: ``requests`` of the victim in the untroubled story, and fates at them.
+    """What was visited: ``requests`` of the victim in the untroubled story, and faults at them.
 
-    ``struck_at`` counts fates by what the request was for, where the story tells.
+    ``struck_at`` counts faults by what the request was for, where the story tells.
     """
 
     story: str
@@ -82,29 +82,29 @@ class Visits:
 def visit(
     story: Story,
     *,
-    fates: tuple[Fate, ...] = (*KILLED, *FAILED),
+    faults: tuple[Fault, ...] = (*KILLED, *FAILED),
     seed: int = 0,
     stride: int = 1,
 ) -> Visits:
     """Visit the crash points of a story: all, or one in ``stride``.
 
     Raises:
-        AssertionError: the sentence says at which request which fate did harm.
+        AssertionError: the sentence says at which request which fault did harm.
     """
     untroubled = Script()
     found = Visits(story.name, story.tell(untroubled, seed=seed))
     demand(found.requests > 0, "the victim asked for nothing")
     about = _about(story, untroubled)
     for index in range(found.requests):
-        for number, fate in enumerate(fates):
+        for number, fault in enumerate(faults):
             if (index + number) % stride:
                 continue
-            script = Script({(VICTIM, index): fate})
+            script = Script({(VICTIM, index): fault})
             try:
                 story.tell(script, seed=seed)
             except Exception as error:
                 raise AssertionError(
-                    f"{story.name}: at request {index} of seed {seed}, {fate}"
+                    f"{story.name}: at request {index} of seed {seed}, {fault}"
                 ) from error
             found.visited += 1
             if any(r.client == VICTIM and r.index == index for r in script.seen):
@@ -113,12 +113,12 @@ def visit(
     return found
 
 
-def kinds_of(story: Story, *, fates: tuple[Fate, ...], stride: int) -> Counter[str]:
+def kinds_of(story: Story, *, faults: tuple[Fault, ...], stride: int) -> Counter[str]:
     """Return at what `visit` would strike, by kinds, as far as nothing changes by being struck."""
     untroubled = Script()
     story.tell(untroubled, seed=0)
     about = _about(story, untroubled)
-    places = ((n, k) for n in about for k in range(len(fates)))
+    places = ((n, k) for n in about for k in range(len(faults)))
     return Counter(about[index] for index, k in places if not (index + k) % stride)
 
 

@@ -19,7 +19,7 @@ from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
 from sim.crash.points import VICTIM, Marks
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.kernel.loop import run
 from sim.kernel.small import Limits, limited
 from sim.kernel.world import Client, World
@@ -27,7 +27,7 @@ from sim.workloads.files import Input, Shape, generate
 from sim.workloads.ingest import demand_same
 from sim.workloads.log import LogStory
 from sim.workloads.shard import shard_of, table_of
-from sim.workloads.slot import SealStory, SlotPlot
+from sim.workloads.slot import SealStory, SlotScenario
 from sim.workloads.sources import (
     SimSource,
     bindings_of,
@@ -65,7 +65,7 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def told(
-    fates: Script,
+    schedule: Script,
     seed: int,
     limits: Limits,
     play: Callable[[World], Coroutine[Any, Any, None]],
@@ -74,7 +74,7 @@ def told(
     attempts: int = 20,
 ) -> int:
     """Play a story in a world of its own, check it, and count the victim's requests."""
-    world = World(seed, fates, attempts=attempts)
+    world = World(seed, schedule, attempts=attempts)
     watch = Watch(world.store)
     world.watchers.append(watch)
     with limited(limits):
@@ -99,9 +99,9 @@ class MarkedStory:
     limits: Limits = SMALL
     marks: Marks = field(default_factory=Marks)
 
-    def tell(self, fates: Script, *, seed: int) -> int:
+    def tell(self, schedule: Script, *, seed: int) -> int:
         self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+        return told(schedule, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
         await self._lived(world)
@@ -131,8 +131,8 @@ class ShardStory:
     SECOND = (Update(("a", 1, 0.0), 3, -1), Update(("a", 2, None), 3, 1))
     SHARED = tuple(Update(("c", time, None), time, 1) for time in range(4, 9))
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        return told(schedule, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
         victim, other = world.client(VICTIM), world.client("other")
@@ -210,11 +210,11 @@ class IngestStory:
     input_seed: int = 5
     limits: Limits = MIDDLING
 
-    def tell(self, fates: Script, *, seed: int) -> int:
+    def tell(self, schedule: Script, *, seed: int) -> int:
         shape = replace(self.shape, required=self.source.required)
         given = generate(random.Random(self.input_seed), shape)
         return told(
-            fates,
+            schedule,
             seed,
             self.limits,
             lambda world: self._play(world, given),
@@ -261,8 +261,8 @@ class CatalogStory:
     name: str = "catalog"
     limits: Limits = SMALL
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        return told(fates, seed, self.limits, self._play, self._check)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        return told(schedule, seed, self.limits, self._play, self._check)
 
     async def _play(self, world: World) -> None:
         victim, other = world.client(VICTIM), world.client("other")
@@ -313,6 +313,6 @@ STORIES: Final[tuple[StoryOf, ...]] = (
     IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
     CatalogStory(),
     LogStory(),
-    LogStory(name="slot log", plot_of=SlotPlot),
+    LogStory(name="slot log", scenario_of=SlotScenario),
     SealStory(),
 )

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from sim.kernel.fates import Jump
+from sim.kernel.faults import Jump
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sim.kernel.clock import SimClock
-from sim.kernel.fates import Fate, Fates, Request, Told
+from sim.kernel.faults import Fault, Request, Schedule, Told
 from sim.kernel.loop import Crashed, SimLoop, owned_by
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
@@ -81,7 +81,7 @@ class World:
     """
 
     seed: int | str
-    fates: Fates
+    schedule: Schedule
     attempts: int = 20
     store: MemoryStore = field(default_factory=MemoryStore)
     watchers: list[Watcher] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Client:
             f"{world.seed} {name}",
             skew_us=skew_us,
             check_alive=self.check_alive,
-            jumps=world.fates.jumps_of(name),
+            jumps=world.schedule.jumps_of(name),
             on_jump=self._on_jump,
         )
         self.store = Recorded(WayToStore(self))
@@ -276,37 +276,37 @@ class WayToStore:
         index, client.requests_count = client.requests_count, client.requests_count + 1
         request = Request(client=client.name, index=index, op=op, key=key, size=size, at_us=at_us)
         world.requests_count += 1
-        fate = world.fates.of(request)
+        fault = world.schedule.of(request)
         # What is cut counts only where something was there to be cut.
-        if fate.kind and fate.share == 1.0:
-            world.struck[fate.kind] += 1
-        journey = _Journey(world, request, details, partial(act, fate.share))
-        there, back = world.fates.delay_us(request), world.fates.delay_us(request)
-        if fate.happened:
+        if fault.kind and fault.share == 1.0:
+            world.struck[fault.kind] += 1
+        journey = _Journey(world, request, details, partial(act, fault.share))
+        there, back = world.schedule.delay_us(request), world.schedule.delay_us(request)
+        if fault.happened:
             journey.happen_in(there)
-        elif fate.late_us is not None:
-            journey.happen_in(there + back + fate.late_us)
-        if fate.stops_us:
-            client.stop(fate.stops_us / 1e6)
+        elif fault.late_us is not None:
+            journey.happen_in(there + back + fault.late_us)
+        if fault.stops_us:
+            client.stop(fault.stops_us / 1e6)
         await asyncio.sleep((there + back) / 1e6)
-        answer: T = self._end_of(request, fate, journey)
+        answer: T = self._end_of(request, fault, journey)
         return answer
 
-    def _end_of(self, request: Request, fate: Fate, journey: _Journey) -> Any:
+    def _end_of(self, request: Request, fault: Fault, journey: _Journey) -> Any:
         """Return the answer, if it comes; whoever has died meanwhile does not see it."""
         client = self._client
         client.check_alive()
-        if fate.dies:
+        if fault.dies:
             client.kill()
-            if not fate.told:
+            if not fault.told:
                 raise Crashed(client.name)
-        if fate.happened and fate.told:
+        if fault.happened and fault.told:
             return journey.answer()
         if client.is_dead:
             raise Crashed(client.name)
-        if fate.error is Told.SHORT:
+        if fault.error is Told.SHORT:
             journey.answer()  # What is not there is not cut short.
-        raise failure_of(request, fate)
+        raise failure_of(request, fault)
 
 
 class _Journey:
@@ -376,7 +376,7 @@ def at_once(work: Awaitable[T]) -> T:
     raise RuntimeError("the shared store waited")
 
 
-def failure_of(request: Request, fate: Fate) -> TidelogError:
+def failure_of(request: Request, fault: Fault) -> TidelogError:
     """Return what the caller of a failed request is told."""
     facts: dict[str, Any] = {
         "client": request.client,
@@ -384,13 +384,13 @@ def failure_of(request: Request, fate: Fate) -> TidelogError:
         "op": request.op,
         "key": request.key,
     }
-    if fate.error is Told.BUSY:
+    if fault.error is Told.BUSY:
         # As stores say it, whatever became of the try before the one that was told so.
         return ContentionError("the store is busy with other conditional writes", **facts)
-    if fate.error is Told.DENIED:
+    if fault.error is Told.DENIED:
         return StoreRefused("the store denies this", **facts)
-    if fate.error is Told.SHORT:
+    if fault.error is Told.SHORT:
         return CorruptionError("the store gave other bytes than it announced", **facts)
-    in_doubt = request.changes and not fate.told
+    in_doubt = request.changes and not fault.told
     outcome = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
     return LocationError("the network failed", outcome=outcome, **facts)

@@ -18,13 +18,13 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.watch_keyed import KeyedWatch
 from sim.kernel.clock import START_US
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import CALM, Worse, day_of
 from sim.kernel.small_keyed import keyed_limited, keyed_limits_of
-from sim.kernel.weather import CALM, Worse, day_of
 from sim.kernel.world import Client, World
-from sim.workloads.log import fates_of
-from sim.workloads.plot import LONG_S, STEPS_MAX
+from sim.workloads.log import schedule_of
+from sim.workloads.scenario import LONG_S, STEPS_MAX
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -87,8 +87,8 @@ class Keyed:
 
     @property
     def worse(self) -> Worse:
-        fates = self.world.fates
-        return fates.worse if isinstance(fates, Dice) else CALM
+        schedule = self.world.schedule
+        return schedule.worse if isinstance(schedule, Dice) else CALM
 
     @property
     def is_over(self) -> bool:
@@ -162,7 +162,7 @@ def simulate_keyed(seed: int) -> KeyedReport:
     # They play what is here, and so come after it.
     from sim.workloads.keyed_play import finish, play
 
-    world = World(seed, fates_of(seed, "w0", "w1", "t0", "t1", "f0"))
+    world = World(seed, schedule_of(seed, "w0", "w1", "t0", "t1", "f0"))
     found = keyed_of(world, random.Random(f"keyed {seed}"))
     found.watch.clocks_jump = day_of(seed) in ("jumps", "all")
     with keyed_limited(keyed_limits_of(seed)):

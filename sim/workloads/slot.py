@@ -24,11 +24,11 @@ from sim.checkers.liveness import Deadline
 from sim.checkers.rebuilt import check_rebuilt
 from sim.checkers.watch_slots import SlotWatch
 from sim.crash.points import VICTIM
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.world import Client
 from sim.workloads.keys import KeysGiven
 from sim.workloads.log import LogStory, simulate_log
-from sim.workloads.plot import LogReader, LogWriter, Party, Plot, Report, finish, persist
+from sim.workloads.scenario import LogReader, LogWriter, Party, Report, Scenario, finish, persist
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -54,7 +54,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 def simulate_slots(seed: int) -> Report:
     """Run one seed, and check everything; see `simulate_log`."""
-    return simulate_log(seed, SlotPlot)
+    return simulate_log(seed, SlotScenario)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Everything:
 class Stubborn:
     """A writer that opens the log again whenever another has taken it over, or its own is over."""
 
-    plot: SlotPlot
+    scenario: SlotScenario
     client: Party
     writer: SlotWriter
     is_closed: bool = False
@@ -85,7 +85,7 @@ class Stubborn:
         keys: pa.BinaryArray | None = None,
     ) -> int:
         bodies = array_of(records)
-        if stream is None and self.plot.keys.places():
+        if stream is None and self.scenario.keys.places():
             return await self._call(lambda it: _placed(it, bodies, keys))
         return await self._call(lambda it: it.append_arrow(bodies, stream=stream, key=keys))
 
@@ -98,10 +98,10 @@ class Stubborn:
             return await call(writer)
         except (HandleError, ContentionError, CorruptionError) as error:
             if self.writer is writer and not self.is_closed:
-                self.writer = self.plot.slot_writer(self.client)
+                self.writer = self.scenario.slot_writer(self.client)
                 if isinstance(error, Fenced):
-                    await self.plot.demand_fenced(self.client, writer)
-                await self.plot.close(self.client, writer)
+                    await self.scenario.demand_fenced(self.client, writer)
+                await self.scenario.close(self.client, writer)
             raise
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class Stubborn:
 
 
 @dataclass(slots=True)
-class SlotPlot(Plot):
+class SlotScenario(Scenario):
     """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
 
     Their dice, and those of keys, are others than those of the run: one without is what it was.
@@ -125,9 +125,9 @@ class SlotPlot(Plot):
     truth: SlotWatch = field(default_factory=SlotWatch)
 
     def __post_init__(self) -> None:
-        Plot.__post_init__(self)
+        Scenario.__post_init__(self)
         self.stream_dice = random.Random(f"streams {self.world.seed}")
-        is_story = not isinstance(self.world.fates, Dice)
+        is_story = not isinstance(self.world.schedule, Dice)
         self.has_streams = not is_story and self.stream_dice.random() < 0.25
         key_dice = random.Random(f"keys {self.world.seed}")
         self.keys = KeysGiven(key_dice, not is_story and key_dice.random() < 0.3)
@@ -154,7 +154,7 @@ class SlotPlot(Plot):
 
     async def lose_manifest(self, client: Party, *, oldest: int) -> None:
         """Rebuild a copy of the log, as it is now, of which the manifest is lost."""
-        if not isinstance(self.world.fates, Dice):
+        if not isinstance(self.world.schedule, Dice):
             return  # Stories, told once for each request that they make, are long enough without.
         copy, dice = self.world.copy(), self.cancel_dice
         is_made = await check_rebuilt(copy, self.truth, client.clock, oldest=oldest, dice=dice)
@@ -293,26 +293,26 @@ class SealStory(LogStory):
     """A writer who seals the log, while another writes; an heir seals it, if it was not."""
 
     name: str = "seal"
-    plot_of: type[Plot] = SlotPlot
+    scenario_of: type[Scenario] = SlotScenario
 
-    async def _play(self, plot: Plot) -> None:
-        world = plot.world
+    async def _play(self, scenario: Scenario) -> None:
+        world = scenario.world
         victim, other = world.client(VICTIM), world.client("other")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._live(plot, other, 4), name="other")
-            await victim.live(self._append_and_seal(plot, victim))
-            plot.bury(victim)
+            group.create_task(self._live(scenario, other, 4), name="other")
+            await victim.live(self._append_and_seal(scenario, victim))
+            scenario.bury(victim)
         heir = world.client("heir")
-        await self._append_and_seal(plot, heir)
-        refused = plot.history.appends[-1]
+        await self._append_and_seal(scenario, heir)
+        refused = scenario.history.appends[-1]
         demand(refused.is_never, "a sealed log took a record")
-        await finish(plot, world.client("last"))
+        await finish(scenario, world.client("last"))
         bounds = await SlotReader(store=world.store, clock=heir.clock).bounds()
         demand(bounds.seal is not None, "the log is not sealed")
         demand(bounds.seal is None or bounds.seal.successor == "next", "its successor is another")
 
-    async def _append_and_seal(self, plot: Plot, client: Client) -> None:
-        await self._live(plot, client, 2)
+    async def _append_and_seal(self, scenario: Scenario, client: Client) -> None:
+        await self._live(scenario, client, 2)
 
         async def seal() -> None:
             opener = Fencer(store=client.store, clock=client.clock, writer=client.name)
@@ -320,6 +320,6 @@ class SealStory(LogStory):
                 await opener.seal(successor="next")
 
         await persist(client, seal)
-        writer = plot.writer(client)
-        await plot.append(client, writer, [f"{client.name} too late".encode()])
-        await plot.close(client, writer)
+        writer = scenario.writer(client)
+        await scenario.append(client, writer, [f"{client.name} too late".encode()])
+        await scenario.close(client, writer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.workloads.plot import counts_of
+from sim.workloads.scenario import counts_of
 
 STRUCK = "struck"
 

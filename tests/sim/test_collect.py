@@ -15,11 +15,11 @@ from sim.canaries.collect import (
 )
 from sim.checkers.demands import Violated
 from sim.crash.points import FAILED, KILLED, visit
-from sim.kernel.fates import Script
-from sim.kernel.weather import seeds_of
+from sim.kernel.faults import Script
+from sim.kernel.rates import seeds_of
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.workloads.race import simulate_pin_race, simulate_race
-from sim.workloads.slot import SlotPlot
+from sim.workloads.slot import SlotScenario
 from tidelog.errors import TidelogError
 
 
@@ -66,15 +66,15 @@ def test_no_order_of_requests_breaks_a_pin() -> None:
 
 def test_a_collector_may_die_at_any_request() -> None:
     """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
-    found = visit(CollectStory(), fates=(*KILLED, *FAILED), stride=20)
+    found = visit(CollectStory(), faults=(*KILLED, *FAILED), stride=20)
 
     assert found.visited == found.struck > found.requests // 3
 
 
 def test_a_collector_of_slots_may_die_at_any_request() -> None:
     """The same, with a pin made and let go of."""
-    story = CollectStory(name="collect slots", plot_of=SlotPlot)
-    found = visit(story, fates=(*KILLED, *FAILED), stride=60)
+    story = CollectStory(name="collect slots", scenario_of=SlotScenario)
+    found = visit(story, faults=(*KILLED, *FAILED), stride=60)
 
     assert found.visited == found.struck > found.requests // 10
 

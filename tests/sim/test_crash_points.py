@@ -15,7 +15,7 @@ from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, St
 from sim.crash.stories_schemas import EvolveStory
 from sim.crash.stories_shard import ExpiryStory, UpkeepStory
 from sim.crash.stories_transactions import TransactionStory
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.workloads.log import LogStory
 
 ALL: tuple[Story, ...] = (*STORIES, UpkeepStory(), ExpiryStory(), EvolveStory())
@@ -37,7 +37,7 @@ BY_NAME = {story.name: story for story in ALL}
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_client_may_die_at_any_request(name: str) -> None:
     """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(BY_NAME[name], fates=KILLED, stride=9)
+    found = visit(BY_NAME[name], faults=KILLED, stride=9)
 
     assert found.visited == found.struck >= found.requests // 3
 
@@ -45,7 +45,7 @@ def test_a_client_may_die_at_any_request(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_any_request_may_fail(name: str) -> None:
     """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(BY_NAME[name], fates=FAILED, stride=23)
+    found = visit(BY_NAME[name], faults=FAILED, stride=23)
 
     assert found.visited == found.struck >= found.requests // 11
 
@@ -66,8 +66,8 @@ def test_crash_points_lie_in_all_that_a_shard_goes_through() -> None:
     stories = (UpkeepStory(), ExpiryStory(), EvolveStory(), TransactionStory())
     total: Counter[str] = Counter()
     for story in stories:
-        total += kinds_of(story, fates=KILLED, stride=9)
-        total += kinds_of(story, fates=FAILED, stride=23)
+        total += kinds_of(story, faults=KILLED, stride=9)
+        total += kinds_of(story, faults=FAILED, stride=23)
     print(dict(total))
     assert set(total) >= KINDS
 

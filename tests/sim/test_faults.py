@@ -10,9 +10,9 @@ import pytest
 
 from sim.checkers.demands import Violated
 from sim.checkers.liveness import Deadline
-from sim.kernel.fates import Dice, Fate, Fates, Jump, Request, Script, Told
+from sim.kernel.faults import Dice, Fault, Jump, Request, Schedule, Script, Told
 from sim.kernel.loop import SimLoop, run
-from sim.kernel.weather import DAYS, Rates, Worse, day_of, seeds_of, worse_of
+from sim.kernel.rates import DAYS, Rates, Worse, day_of, seeds_of, worse_of
 from sim.kernel.world import Client, World
 from tidelog.errors import (
     ContentionError,
@@ -24,8 +24,8 @@ from tidelog.errors import (
 )
 
 
-def world_of(fate: Fate, *, index: int = 0) -> tuple[World, Client]:
-    world = World(1, Script({("a", index): fate}))
+def world_of(fault: Fault, *, index: int = 0) -> tuple[World, Client]:
+    world = World(1, Script({("a", index): fault}))
     return world, world.client("a")
 
 
@@ -44,7 +44,7 @@ def told(call: Callable[[], Coroutine[object, object, object]]) -> TidelogError 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
     """Stores say NOT_APPLIED of the try that they refuse; an earlier one may have landed."""
-    world, client = world_of(Fate(happened=happened, told=False, error=Told.BUSY))
+    world, client = world_of(Fault(happened=happened, told=False, error=Told.BUSY))
 
     error = told(lambda: client.store.put("key", b"x", if_absent=True))
 
@@ -57,8 +57,8 @@ def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
 def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
     """Some stores count what they send; of the others nobody hears that something is missing."""
     for is_told in (True, False):
-        fate = Fate(told=is_told, error=Told.SHORT, share=0.5)
-        world, client = world_of(fate, index=1)
+        fault = Fault(told=is_told, error=Told.SHORT, share=0.5)
+        world, client = world_of(fault, index=1)
 
         async def read(client: Client = client) -> bytes:
             await client.store.put("key", b"abcd")
@@ -72,7 +72,7 @@ def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
 
 def test_what_is_not_there_is_not_cut_short() -> None:
     """A short read is of an object; that there is none is still told, and nothing is counted."""
-    world, client = world_of(Fate(told=False, error=Told.SHORT, share=0.5))
+    world, client = world_of(Fault(told=False, error=Told.SHORT, share=0.5))
 
     assert isinstance(told(lambda: client.store.get("key")), LookupError)
     assert not world.struck["short"]
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_not_cut_short() -> None:
 
 def test_a_refusal_is_no_answer_that_could_have_happened() -> None:
     """Credentials that ran out: told as such, and nothing is stored."""
-    world, client = world_of(Fate(happened=False, error=Told.DENIED))
+    world, client = world_of(Fault(happened=False, error=Told.DENIED))
 
     assert isinstance(told(lambda: client.store.put("key", b"x")), StoreRefused)
     assert not world.store.objects
@@ -89,7 +89,7 @@ def test_a_refusal_is_no_answer_that_could_have_happened() -> None:
 
 def test_a_deletion_may_be_done_in_part() -> None:
     """A store deletes key by key; who asked for all is told of no answer."""
-    world, client = world_of(Fate(told=False, share=0.5), index=4)
+    world, client = world_of(Fault(told=False, share=0.5), index=4)
 
     async def delete() -> None:
         for name in "abcd":
@@ -106,7 +106,7 @@ def test_a_deletion_may_be_done_in_part() -> None:
 
 def test_the_last_put_of_who_dies_may_land_much_later() -> None:
     """When everybody has long thought that it is over; and a run can wait for that moment."""
-    late = Fate(happened=False, told=False, dies=True, late_us=300_000_000)
+    late = Fault(happened=False, told=False, dies=True, late_us=300_000_000)
     world, client = world_of(late)
     seen: list[bool] = []
 
@@ -126,7 +126,7 @@ def test_the_last_put_of_who_dies_may_land_much_later() -> None:
 
 def test_a_copy_takes_what_is_under_way_along() -> None:
     """What is rebuilt from a copy must stand whatever lands there, and leave the run alone."""
-    world, client = world_of(Fate(happened=False, told=False, late_us=1_000))
+    world, client = world_of(Fault(happened=False, told=False, late_us=1_000))
     other = world.client("b")
     landed: list[str] = []
 
@@ -154,7 +154,7 @@ def test_a_copy_takes_what_is_under_way_along() -> None:
 
 def test_a_client_that_stands_still_does_nothing_and_the_world_goes_on() -> None:
     """Its timers wait, its request happens, and all that was due runs once it goes on."""
-    world, stopped = world_of(Fate(stops_us=60_000_000))
+    world, stopped = world_of(Fault(stops_us=60_000_000))
     other = world.client("b")
     events: list[tuple[str, int]] = []
 
@@ -277,10 +277,10 @@ async def hang() -> None:
 
 
 def within(
-    seconds: float, work: Callable[[Client], Awaitable[object]], fates: Fates | None = None
+    seconds: float, work: Callable[[Client], Awaitable[object]], schedule: Schedule | None = None
 ) -> None:
     """Have a client do some work within so many seconds."""
-    world = World(1, fates or Script())
+    world = World(1, schedule or Script())
     client = world.client("a")
 
     async def live() -> None:
@@ -316,7 +316,7 @@ def test_what_ends_in_time_is_left_alone() -> None:
 
 def test_the_time_for_which_a_client_stands_still_does_not_count() -> None:
     """Nothing of it ran; but what runs for too long after is found all the same."""
-    stop = Script({("a", 0): Fate(stops_us=60_000_000)})
+    stop = Script({("a", 0): Fault(stops_us=60_000_000)})
 
     async def work(client: Client, seconds: int) -> None:
         await client.store.put("key", b"x")
@@ -324,7 +324,7 @@ def test_the_time_for_which_a_client_stands_still_does_not_count() -> None:
 
     within(5, lambda client: work(client, 4), stop)
     with pytest.raises(Violated):
-        within(5, lambda client: work(client, 6), Script(stop.fates))
+        within(5, lambda client: work(client, 6), Script(stop.faults))
 
 
 def test_a_stop_is_counted_once_however_often_it_is_asked_for() -> None:

@@ -9,8 +9,8 @@ from sim.canaries.builds import Canary
 from sim.canaries.fork import FOR_FORKS
 from sim.crash.points import FAILED, KILLED, visit
 from sim.crash.stories_fork import ForkStory, RebuildStory
-from sim.kernel.fates import Script
-from sim.kernel.weather import seeds_of
+from sim.kernel.faults import Script
+from sim.kernel.rates import seeds_of
 from sim.workloads.fork import simulate_fork
 from tidelog.errors import TidelogError
 
@@ -33,7 +33,7 @@ def test_whoever_forks_destroys_or_rebuilds_may_die_at_any_request(
     story: ForkStory | RebuildStory, stride: int
 ) -> None:
     """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
-    found = visit(story, fates=(*KILLED, *FAILED), stride=stride)
+    found = visit(story, faults=(*KILLED, *FAILED), stride=stride)
 
     assert found.visited == found.struck > found.requests // 10
 

@@ -15,7 +15,7 @@ from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.watch_slots import SlotWatch
 from sim.crash.points import FAILED, KILLED, VICTIM, kinds_of, visit
 from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.workloads.keyed import simulate_keyed
 
 STORIES = {story.name: story for story in (KeyedStory(), KeyedForkStory())}
@@ -27,7 +27,7 @@ SEEDS_MAX = 300
 @pytest.mark.parametrize("name", STORIES)
 def test_a_client_of_a_keyed_log_may_die_at_any_request(name: str) -> None:
     """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(STORIES[name], fates=KILLED, stride=STRIDES[name][0])
+    found = visit(STORIES[name], faults=KILLED, stride=STRIDES[name][0])
 
     assert found.visited == found.struck >= found.requests // 7
 
@@ -35,7 +35,7 @@ def test_a_client_of_a_keyed_log_may_die_at_any_request(name: str) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_any_request_to_a_keyed_log_may_fail(name: str) -> None:
     """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(STORIES[name], fates=FAILED, stride=STRIDES[name][1])
+    found = visit(STORIES[name], faults=FAILED, stride=STRIDES[name][1])
 
     assert found.visited == found.struck >= found.requests // 9
 
@@ -55,8 +55,8 @@ def test_crash_points_lie_in_all_that_a_keyed_log_goes_through() -> None:
     """Each kind of change has requests of its own, at some of which the victim is struck here."""
     total: Counter[str] = Counter()
     for name, (killed, failed) in STRIDES.items():
-        total += kinds_of(STORIES[name], fates=KILLED, stride=killed)
-        total += kinds_of(STORIES[name], fates=FAILED, stride=failed)
+        total += kinds_of(STORIES[name], faults=KILLED, stride=killed)
+        total += kinds_of(STORIES[name], faults=FAILED, stride=failed)
 
     assert set(total) >= KINDS | {"fork", "drop"}
 

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from sim.kernel.fates import Dice, Fate, Script
+from sim.kernel.faults import Dice, Fault, Script
 from sim.kernel.loop import Crashed, Deadlock, Livelock, SimLoop, run
-from sim.kernel.weather import Rates
+from sim.kernel.rates import Rates
 from sim.kernel.world import Client, World
 from tidelog.errors import LocationError, ObjectNotFound, Outcome
 
@@ -107,19 +107,19 @@ def test_timeouts_and_cancellation_work_in_virtual_time() -> None:
     assert run(main, 1) == 5.0
 
 
-FATES = {
-    "well": (Fate(), None, True),
-    "refused": (Fate(happened=False), Outcome.NOT_APPLIED, False),
-    "lost on the way": (Fate(happened=False, told=False), Outcome.UNKNOWN, False),
-    "answer lost": (Fate(told=False), Outcome.UNKNOWN, True),
+FAULTS = {
+    "well": (Fault(), None, True),
+    "refused": (Fault(happened=False), Outcome.NOT_APPLIED, False),
+    "lost on the way": (Fault(happened=False, told=False), Outcome.UNKNOWN, False),
+    "answer lost": (Fault(told=False), Outcome.UNKNOWN, True),
 }
 
 
-@pytest.mark.parametrize("name", FATES)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_put_happens_or_not_and_is_told_or_not(name: str) -> None:
     """The four outcomes are what every other test here stands on."""
-    fate, outcome, there = FATES[name]
-    world = World(1, Script({("a", 0): fate}))
+    fault, outcome, there = FAULTS[name]
+    world = World(1, Script({("a", 0): fault}))
     client = world.client("a")
 
     async def main() -> Outcome | None:
@@ -135,7 +135,7 @@ def test_a_put_happens_or_not_and_is_told_or_not(name: str) -> None:
 
 def test_a_late_put_lands_after_its_failure_was_told() -> None:
     """The worst of stores: it says that it failed, and then it happens."""
-    world = World(1, Script({("a", 0): Fate(happened=False, told=False, late_us=1_000)}))
+    world = World(1, Script({("a", 0): Fault(happened=False, told=False, late_us=1_000)}))
     client = world.client("a")
     seen: list[bool] = []
 
@@ -153,7 +153,7 @@ def test_a_late_put_lands_after_its_failure_was_told() -> None:
 
 def test_a_dead_client_does_nothing_more_and_others_live_on() -> None:
     """A crash ends all tasks of one client, wherever they are, and nobody else's."""
-    world = World(1, Script({("a", 1): Fate(happened=False, told=False, dies=True)}))
+    world = World(1, Script({("a", 1): Fault(happened=False, told=False, dies=True)}))
     mortal, other = world.client("a"), world.client("b")
     steps: list[str] = []
 
@@ -189,8 +189,8 @@ def test_one_seed_gives_one_trace() -> None:
     """Same seed, same bytes: a failure can be looked at twice."""
 
     def trace(seed: int) -> str:
-        fates = Dice(random.Random(seed), Rates(lost_after=0.2, late=0.2, slow=0.3))
-        world = World(seed, fates)
+        faults = Dice(random.Random(seed), Rates(lost_after=0.2, late=0.2, slow=0.3))
+        world = World(seed, faults)
 
         async def work(client: Client) -> None:
             for number in range(10):

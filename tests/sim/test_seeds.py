@@ -25,7 +25,7 @@ from sim.canaries.slot import FOR_SLOTS
 from sim.checkers.demands import Violated
 from sim.checkers.linear import NotLinear
 from sim.checkers.linear_log import NotLinearLog
-from sim.kernel.weather import seeds_of
+from sim.kernel.rates import seeds_of
 from sim.workloads.collect import simulate_collect_slots
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.ingest import simulate_ingest

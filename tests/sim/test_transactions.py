@@ -23,7 +23,7 @@ SEEDS_MAX = 600
 @pytest.mark.parametrize("name", STORIES)
 def test_t65_a_client_may_die_at_any_request(name: str) -> None:
     """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(STORIES[name], fates=KILLED, stride=13)
+    found = visit(STORIES[name], faults=KILLED, stride=13)
 
     assert found.visited == found.struck >= found.requests // 4
 
@@ -31,7 +31,7 @@ def test_t65_a_client_may_die_at_any_request(name: str) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_t65_any_request_may_fail(name: str) -> None:
     """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(STORIES[name], fates=FAILED, stride=23)
+    found = visit(STORIES[name], faults=FAILED, stride=23)
 
     assert found.visited == found.struck >= found.requests // 11
 

@@ -1,4 +1,4 @@
-"""Weather: how often each kind of fault strikes in a run, drawn from its seed. Pure."""
+"""Rates: how often each kind of fault strikes in a run, drawn from its seed. Pure."""
 
 from __future__ import annotations
 

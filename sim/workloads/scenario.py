@@ -19,8 +19,8 @@ import pyarrow as pa
 from sim.checkers.demands import demand
 from sim.checkers.linear_log import FOREVER, Append, LogHistory, Read
 from sim.checkers.liveness import Deadline, Standing
-from sim.kernel.fates import Dice
-from sim.kernel.weather import CALM, Worse
+from sim.kernel.faults import Dice
+from sim.kernel.rates import CALM, Worse
 from sim.kernel.world import Client, World
 from tidelog.clock import Clock
 from tidelog.errors import (
@@ -94,7 +94,7 @@ class Party(Standing, Protocol):
 
 
 @dataclass(slots=True)
-class Plot:
+class Scenario:
     """One run, of a log in wal3's form; ``writing`` are the clients that are not done."""
 
     world: World
@@ -113,8 +113,8 @@ class Plot:
 
     @property
     def worse(self) -> Worse:
-        fates = self.world.fates
-        return fates.worse if isinstance(fates, Dice) else CALM
+        schedule = self.world.schedule
+        return schedule.worse if isinstance(schedule, Dice) else CALM
 
     @property
     def is_over(self) -> bool:
@@ -286,55 +286,55 @@ async def persist(client: Party, call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("the store fails for ever") from last
 
 
-async def look(plot: Plot, client: Party) -> None:
+async def look(scenario: Scenario, client: Party) -> None:
     """Read and scrub all that there is, at the store itself."""
-    begin = plot.now()
-    reader = plot.reader(client, plot.world.store)
+    begin = scenario.now()
+    reader = scenario.reader(client, scenario.world.store)
     rows = [row async for table in reader.scan() for row in table.to_pylist()]
-    plot.final = tuple(row["body"] for row in rows)
-    last = Read(start=1, begin=begin, end=plot.now(), bodies=plot.final)
-    plot.history.reads.append(last)
-    found = await plot.scrub(client)
+    scenario.final = tuple(row["body"] for row in rows)
+    last = Read(start=1, begin=begin, end=scenario.now(), bodies=scenario.final)
+    scenario.history.reads.append(last)
+    found = await scenario.scrub(client)
     demand(found.is_clean, "the log is not whole", problems=found.problems)
-    demand(found.records == len(plot.final), "scrub counts other records than a read gives")
+    demand(found.records == len(scenario.final), "scrub counts other records than a read gives")
 
 
-async def finish(plot: Plot, client: Party) -> None:
+async def finish(scenario: Scenario, client: Party) -> None:
     """Read what is there once nothing is in doubt, and again once nothing is under way.
 
     What is late lands after all have looked, and must not change what they have seen.
     """
-    await plot.settle(client, plot.world.store)
-    await look(plot, client)
-    await plot.world.until_all_has_landed()
-    again = plot.world.client(f"{client.name} again")
-    await look(plot, again)
-    await plot.check_truth(again)
+    await scenario.settle(client, scenario.world.store)
+    await look(scenario, client)
+    await scenario.world.until_all_has_landed()
+    again = scenario.world.client(f"{client.name} again")
+    await look(scenario, again)
+    await scenario.check_truth(again)
     # An append that nobody had acknowledged may come in only now, where a writer opens the log.
-    await plot.settle(again, plot.world.store)
-    await look(plot, again)
+    await scenario.settle(again, scenario.world.store)
+    await look(scenario, again)
 
 
-def report_of(plot: Plot) -> Report:
+def report_of(scenario: Scenario) -> Report:
     """Return what a run did."""
-    appends = plot.history.appends
-    there = set(plot.final)
+    appends = scenario.history.appends
+    there = set(scenario.final)
     unsure = [a for a in appends if a.position is None and not a.is_never]
     return Report(
-        trace=plot.world.trace(),
+        trace=scenario.world.trace(),
         appends=len(appends),
         acknowledged=sum(a.position is not None for a in appends),
         never=sum(a.is_never for a in appends),
         unsure=len(unsure),
         brought_in=sum(a.bodies[0] in there for a in unsure),
-        records=len(plot.final),
-        reads=len(plot.history.reads),
-        deaths=sum(client.is_dead for client in plot.world.clients.values()),
-        requests=plot.world.requests_count,
-        takeovers=plot.takeovers,
-        rebuilt=plot.rebuilt[True],
-        rebuilds_refused=plot.rebuilt[False],
-        struck=plot.world.struck,
+        records=len(scenario.final),
+        reads=len(scenario.history.reads),
+        deaths=sum(client.is_dead for client in scenario.world.clients.values()),
+        requests=scenario.world.requests_count,
+        takeovers=scenario.takeovers,
+        rebuilt=scenario.rebuilt[True],
+        rebuilds_refused=scenario.rebuilt[False],
+        struck=scenario.world.struck,
     )
 
 

@@ -12,8 +12,8 @@ from sim.checkers.demands import demand
 from sim.checkers.liveness import Deadline
 from sim.checkers.watch_log import LogWatch
 from sim.kernel.world import Client
-from sim.workloads.plot import TRIES, Plot
-from sim.workloads.slot import SlotPlot
+from sim.workloads.scenario import TRIES, Scenario
+from sim.workloads.slot import SlotScenario
 from tidelog.errors import (
     BusyError,
     ContentionError,
@@ -60,21 +60,21 @@ class Report:
 
 
 @dataclass(slots=True)
-class Game:
-    """One run: a plot of writers and readers, and what collectors and cursors add to it."""
+class Trial:
+    """One run: a scenario of writers and readers, and what collectors and cursors add to it."""
 
-    plot: Plot
+    scenario: Scenario
     watch: LogWatch
     pace_us: int = 60_000
     report: Report = field(default_factory=Report)
 
     @property
     def dice(self) -> random.Random:
-        return self.plot.dice
+        return self.scenario.dice
 
     @property
     def is_over(self) -> bool:
-        return self.plot.is_over
+        return self.scenario.is_over
 
     def collector(self, client: Client) -> Collector:
         keep = Keep(share_max=1, records=self.dice.choice([0, 0, 3, 7]))
@@ -88,7 +88,7 @@ class Game:
 
     async def collect(self, client: Client) -> None:
         """Collect once; the store may fail over it, and others may be ahead for ever."""
-        with self.plot.trouble(ContentionError):
+        with self.scenario.trouble(ContentionError):
             async with Deadline(client, "a collection"):
                 await roll_up_tail(client.store, clock=client.clock, writer=client.name)
                 found = await self.collector(client).collect()
@@ -99,14 +99,14 @@ class Game:
     async def read(self, client: Client, start: int) -> None:
         """Read from a position that may be gone."""
         try:
-            await self.plot.read(client, start)
+            await self.scenario.read(client, start)
         except PositionCollected:
             self.report.refused += 1
 
     async def read_held(self, client: Client, witness: Witness) -> None:
         """Read from a cursor: what it holds is there, whatever happens meanwhile."""
         try:
-            await self.plot.read(client, witness.position)
+            await self.scenario.read(client, witness.position)
         except PositionCollected as error:
             raise AssertionError(f"{witness.name} did not hold {witness.position}") from error
 
@@ -130,14 +130,14 @@ class Game:
             async with Deadline(client, f"the making of the pin {name}"):
                 held = await pins_of(client).create(name, start=start, limit=limit)
         except TidelogError as error:
-            if self.plot.is_failure(error) and error.outcome is Outcome.NOT_APPLIED:
+            if self.scenario.is_failure(error) and error.outcome is Outcome.NOT_APPLIED:
                 await self._demand_no_pin(client, name)
             raise
         self.watch.pinned[name] = (held.pin.start, held.pin.limit)
         self.report.pins += 1
 
     async def _demand_no_pin(self, client: Client, name: str) -> None:
-        with self.plot.trouble(NoSuchPin, BusyError):
+        with self.scenario.trouble(NoSuchPin, BusyError):
             await pins_of(client).load(name)
             demand(False, f"the pin {name} was said not to have been made, and holds")
 
@@ -166,9 +166,9 @@ class Game:
             async with Deadline(client, f"a move of the cursor {witness.name}"):
                 return await cursors.save(witness, position, allow_back=allow_back)
         except TidelogError as error:
-            is_said = self.plot.is_failure(error) and error.outcome is Outcome.NOT_APPLIED
+            is_said = self.scenario.is_failure(error) and error.outcome is Outcome.NOT_APPLIED
             if is_said and position != witness.position:
-                with self.plot.trouble(BusyError, PositionCollected):
+                with self.scenario.trouble(BusyError, PositionCollected):
                     found = await cursors.load(witness.name)
                     demand(found.position == witness.position, "a move was denied, and stands")
             raise
@@ -182,7 +182,7 @@ class Game:
             try:
                 return await cursors_of(client).load(name)
             except TidelogError as error:
-                if not (isinstance(error, BusyError) or self.plot.is_failure(error)):
+                if not (isinstance(error, BusyError) or self.scenario.is_failure(error)):
                     raise
             await client.clock.sleep(min(10_000 << min(attempt, 10), 1_000_000))
             await self.collect(client)
@@ -198,8 +198,8 @@ class Game:
     async def lose_manifest(self, client: Client) -> None:
         """Rebuild a copy of the log, as it is now, if it is of slots."""
         manifest = self.watch.manifest
-        if isinstance(self.plot, SlotPlot) and manifest is not None:
-            await self.plot.lose_manifest(client, oldest=manifest.oldest)
+        if isinstance(self.scenario, SlotScenario) and manifest is not None:
+            await self.scenario.lose_manifest(client, oldest=manifest.oldest)
 
 
 def cursors_of(client: Client) -> Cursors:
@@ -210,5 +210,5 @@ def pins_of(client: Client) -> Pins:
     return Pins(store=client.store, clock=client.clock, writer=client.name)
 
 
-Live = Callable[[Game, Client], Awaitable[None]]
+Live = Callable[[Trial, Client], Awaitable[None]]
 GONE = (LocationError, NameTaken, BusyError, ContentionError)

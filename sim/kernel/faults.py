@@ -1,4 +1,4 @@
-"""Fates: what becomes of each request of each client. Pure but for the dice they are given.
+"""Faults: what becomes of each request of each client. Pure but for the dice they are given.
 
 Two coins are tossed, did it happen and was the caller told; besides, a change can land after the
 caller was told that it failed, an answer can be cut short, a deletion be done in part, a refusal go
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Protocol
 
-from sim.kernel.weather import CALM, Rates, Worse
+from sim.kernel.rates import CALM, Rates, Worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Told(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class Fault:
     """What becomes of a request.
 
     ``share`` is the part of a get's bytes that come, or of a deletion's keys that go. ``dies``:
@@ -80,7 +80,7 @@ class Fate:
         return "" if self.told else "lost_after"
 
 
-WELL: Final = Fate()
+WELL: Final = Fault()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Jump:
     monotonic_us: int
 
 
-class Fates(Protocol):
+class Schedule(Protocol):
     """Who decides."""
 
-    def of(self, request: Request) -> Fate: ...
+    def of(self, request: Request) -> Fault: ...
 
     def delay_us(self, request: Request) -> int:
         """Return how long a request is on its way, in one direction."""
@@ -113,7 +113,7 @@ class Fates(Protocol):
 class Spell:
     """A fault that goes on: every request that it meets fails so, until it is over."""
 
-    fate: Fate
+    fault: Fault
     ops: frozenset[str]
     client: str | None
     key: str | None
@@ -130,7 +130,7 @@ class Spell:
 
 @dataclass(slots=True)
 class Dice:
-    """Fates tossed with `Rates`, and what is worse with `Worse`. Nothing goes wrong while ``calm``.
+    """A schedule drawn with `Rates`, and what is worse with `Worse`. Calm: no faults.
 
     What is worse has dice of its own: a run without it is what it was before there was any.
     """
@@ -145,13 +145,13 @@ class Dice:
     spells: list[Spell] = field(default_factory=list)
     stops_count: int = 0
 
-    def of(self, request: Request) -> Fate:
-        fate = self._of(request)
+    def of(self, request: Request) -> Fault:
+        fault = self._of(request)
         if self.worse is CALM or self.calm:
-            return fate
-        if fate.dies:
-            return self._die(request, fate)
-        return fate if fate is not WELL else self._worse(request)
+            return fault
+        if fault.dies:
+            return self._die(request, fault)
+        return fault if fault is not WELL else self._worse(request)
 
     def delay_us(self, request: Request) -> int:
         slow = self.random.random() < self.rates.slow
@@ -172,75 +172,77 @@ class Dice:
             for at_us in times
         ]
 
-    def _of(self, request: Request) -> Fate:
+    def _of(self, request: Request) -> Fault:
         toss = self.random.random()
         if self.calm:
             return WELL
         rates = self.rates
         if self._may_die(request.client) and toss < rates.dies:
             self.deaths_count += 1
-            return Fate(happened=self._coin(), told=self._coin(), dies=True)
+            return Fault(happened=self._coin(), told=self._coin(), dies=True)
         toss = self.random.random()
-        for rate, fate in (
-            (rates.refused, Fate(happened=False)),
-            (rates.lost_before, Fate(happened=False, told=False)),
-            (rates.lost_after, Fate(told=False)),
-            (rates.late, Fate(happened=False, told=False, late_us=self._late_us())),
+        for rate, fault in (
+            (rates.refused, Fault(happened=False)),
+            (rates.lost_before, Fault(happened=False, told=False)),
+            (rates.lost_after, Fault(told=False)),
+            (rates.late, Fault(happened=False, told=False, late_us=self._late_us())),
         ):
             if toss < rate:
-                return fate
+                return fault
             toss -= rate
         return WELL
 
-    def _die(self, request: Request, fate: Fate) -> Fate:
+    def _die(self, request: Request, fault: Fault) -> Fault:
         """Let what a client leaves under way land in part, or when all think that it is over."""
         dice, worse = self.worse_random, self.worse
-        if fate.happened and worse.cut and request.op == "delete":
-            return replace(fate, share=dice.random())
-        if not fate.happened and request.changes and dice.random() < worse.dies_late:
-            return replace(fate, told=False, late_us=1 + dice.randrange(worse.late_us))
-        return fate
+        if fault.happened and worse.cut and request.op == "delete":
+            return replace(fault, share=dice.random())
+        if not fault.happened and request.changes and dice.random() < worse.dies_late:
+            return replace(fault, told=False, late_us=1 + dice.randrange(worse.late_us))
+        return fault
 
-    def _worse(self, request: Request) -> Fate:
+    def _worse(self, request: Request) -> Fault:
         for spell in self.spells:
             if spell.meets(request):
-                return spell.fate
+                return spell.fault
         dice, worse = self.worse_random, self.worse
         toss = dice.random()
         if self.stops_count < worse.stops_max and toss < worse.stops:
             self.stops_count += 1
-            return Fate(stops_us=1 + dice.randrange(worse.stop_us))
+            return Fault(stops_us=1 + dice.randrange(worse.stop_us))
         toss = dice.random()
         if request.op == "put" and toss < worse.busy:
-            fate = Fate(happened=dice.random() < 0.5, told=False, error=Told.BUSY)
-            return self._begin(request, fate, client=None, key=request.key)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.BUSY)
+            return self._begin(request, fault, client=None, key=request.key)
         if request.op == "get" and toss < worse.short:
             told = dice.random() < 0.5
-            return Fate(told=told, error=Told.SHORT, share=dice.random())
+            return Fault(told=told, error=Told.SHORT, share=dice.random())
         if request.op == "delete" and request.size > 1 and toss < worse.cut:
-            return Fate(told=False, share=dice.random())
+            return Fault(told=False, share=dice.random())
         if worse.gone and request.op == "put" and dice.random() < worse.gone:
-            fate = Fate(happened=dice.random() < 0.5, told=False, error=Told.GONE)
-            return self._begin(request, fate, client=request.client, key=None)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.GONE)
+            return self._begin(request, fault, client=request.client, key=None)
         if worse.denied and dice.random() < worse.denied:
-            fate = Fate(happened=False, error=Told.DENIED)
+            fault = Fault(happened=False, error=Told.DENIED)
             key = request.key if dice.random() < 0.5 else None
-            return self._begin(request, fate, client=request.client, key=key)
+            return self._begin(request, fault, client=request.client, key=key)
         return WELL
 
-    def _begin(self, request: Request, fate: Fate, *, client: str | None, key: str | None) -> Fate:
-        """Return a fate that strikes once, or goes on for a while."""
+    def _begin(
+        self, request: Request, fault: Fault, *, client: str | None, key: str | None
+    ) -> Fault:
+        """Return a fault that strikes once, or goes on for a while."""
         dice = self.worse_random
         if dice.random() < self.worse.spells:
             everything = frozenset({"get", "refresh", "put", "delete", "list"})
-            alone = fate.error is Told.BUSY or (fate.error is Told.DENIED and dice.random() < 0.5)
+            alone = fault.error is Told.BUSY or (fault.error is Told.DENIED and dice.random() < 0.5)
             ops = frozenset({request.op}) if alone else everything
             until_us = request.at_us + 1 + dice.randrange(self.worse.spell_us)
             # A 409 that goes on is of others' writes: what it is told of has not landed, as has
             # nothing that is sent into a network that is gone.
-            goes_on = replace(fate, happened=False)
+            goes_on = replace(fault, happened=False)
             self.spells.append(Spell(goes_on, ops, client, key, until_us))
-        return fate
+        return fault
 
     def _may_die(self, client: str) -> bool:
         return client in self.mortal and self.deaths_count < self.rates.deaths_max
@@ -254,15 +256,15 @@ class Dice:
 
 @dataclass(slots=True)
 class Script:
-    """Fates by client and index; all others are well. ``seen`` holds every request."""
+    """Schedule by client and index; all others are well. ``seen`` holds every request."""
 
-    fates: Mapping[tuple[str, int], Fate] = field(default_factory=dict)
+    faults: Mapping[tuple[str, int], Fault] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)
     way_us: int = 1_000
 
-    def of(self, request: Request) -> Fate:
+    def of(self, request: Request) -> Fault:
         self.seen.append(request)
-        return self.fates.get((request.client, request.index), WELL)
+        return self.faults.get((request.client, request.index), WELL)
 
     def delay_us(self, request: Request) -> int:
         return self.way_us
