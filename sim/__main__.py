@@ -1,10 +1,10 @@
-"""The long form: ``python -m sim --seeds N --seconds S`` prints what was run, and what failed.
+"""The long run: ``python -m sim --seeds N --seconds S`` prints its totals and its failures.
 
-With ``--keep FILE`` a run that was broken off goes on where it was; with ``--processes 2`` it takes
-half the time. ``--day`` takes only seeds of one kind of day (`sim.kernel.rates`).
+``--keep FILE`` resumes an interrupted run. ``--processes 2`` halves the time. ``--day`` takes only
+the seeds of one kind of day (`sim.kernel.rates`).
 
-Exit status: 0 all held, 1 something did not: the seed is printed, and can be kept in
-``tests/sim/seeds.json``, from which it is run every time.
+Exit status: 0 all checks passed; 1 a check failed. The run prints the failed seed; add it to
+``tests/sim/seeds.json`` to run it in every test run.
 """
 
 from __future__ import annotations

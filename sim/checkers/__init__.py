@@ -1,1 +1,1 @@
-"""Checkers that stand outside of the code that they check."""
+"""Checkers that do not share code with what they check."""

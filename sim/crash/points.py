@@ -1,10 +1,11 @@
-"""Crash points: whatever can befall a client at a request, tried at each of its requests.
+"""Crash points: every fault that can strike a client's request, tried at each of its requests.
 
-A story runs once to count its victim's requests, then once for each request and fault;
-then it is recovered from, and all invariants are checked.
+A story runs once to count its victim's requests. It then runs once for each request and fault; an
+heir recovers, and all invariants are checked.
 
-The four outcomes are: did it happen or not, was the victim told or not. At each, the victim either
-dies, or lives on with what it was told; a failure can besides be told before the change lands.
+A request has four outcomes: it happened or not, and the victim got the answer or not. In each, the
+victim dies or continues with what it knows. In addition, a victim can get an error before its
+change lands.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ FAILED: Final = (
 
 
 class Story(Protocol):
-    """What the victim and the others do, how it is recovered from, and what must hold after."""
+    """The work of the victim and other clients, the recovery, and the checks."""
 
     name: str
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """Tell the story and check it; return how many requests the victim made.
+        """Run the story and check it; return the number of the victim's requests.
 
         Raises:
-            Violated: something does not hold.
+            Violated: a check failed.
         """
         ...
 
 
 @dataclass(slots=True)
 class Marks:
-    """From which of the victim's requests on a story, as it goes untroubled, is about what."""
+    """The purpose of the victim's requests, by the first request of each step without faults."""
 
     begins: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def begin(self, name: str, client: Client) -> None:
-        """Note that what the victim asks for from now on is for ``name``."""
+        """Record that the victim's next requests are for ``name``."""
         if client.name == VICTIM:
             self.begins.append(client.requests_count)
             self.names.append(name)
@@ -67,9 +68,9 @@ class Marks:
 
 @dataclass(slots=True)
 class Visits:
-    """What was visited: ``requests`` of the victim in the untroubled story, and faults at them.
+    """The results of a visit: the victim's ``requests`` without faults, and the faults tried.
 
-    ``struck_at`` counts faults by what the request was for, where the story tells.
+    ``struck_at`` counts faults by the purpose of the request, if the story records it.
     """
 
     story: str
@@ -89,7 +90,7 @@ def visit(
     """Visit the crash points of a story: all, or one in ``stride``.
 
     Raises:
-        AssertionError: the sentence says at which request which fault did harm.
+        AssertionError: a check failed; the message names the request and the fault.
     """
     untroubled = Script()
     found = Visits(story.name, story.tell(untroubled, seed=seed))
@@ -114,7 +115,7 @@ def visit(
 
 
 def kinds_of(story: Story, *, faults: tuple[Fault, ...], stride: int) -> Counter[str]:
-    """Return at what `visit` would strike, by kinds, as far as nothing changes by being struck."""
+    """Return the purposes of the requests that `visit` would strike, if no fault changed them."""
     untroubled = Script()
     story.tell(untroubled, seed=0)
     about = _about(story, untroubled)
@@ -123,7 +124,7 @@ def kinds_of(story: Story, *, faults: tuple[Fault, ...], stride: int) -> Counter
 
 
 def _about(story: Story, untroubled: Script) -> dict[int, str]:
-    """Return what each of the victim's requests is for."""
+    """Return the purpose of each of the victim's requests."""
     marks: Marks = getattr(story, "marks", Marks())
     marks = Marks(list(marks.begins), list(marks.names))
     keys = {r.index: r.key for r in untroubled.seen if r.client == VICTIM}

@@ -1,7 +1,7 @@
-"""The stories whose crash points are visited: of a shard, a source, the catalog; and a log's.
+"""The stories of a shard, a source, the catalog and a log, whose crash points are visited.
 
-A collection's is in `sim.workloads.collect`, a fork's and that of a lost manifest in
-`sim.crash.stories_fork`.
+`sim.workloads.collect` has the story of a collection. `sim.crash.stories_fork` has those of a fork
+and of a lost manifest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SHAPE: Final = Shape(files=1, lines=7, keys=2, bad=0.2)
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while the store fails, as any caller would."""
+    """Retry a call while the store fails, as any caller would."""
     for _ in range(TRIES):
         try:
             return await call()
@@ -73,7 +73,7 @@ def told(
     *,
     attempts: int = 20,
 ) -> int:
-    """Play a story in a world of its own, check it, and count the victim's requests."""
+    """Run a story in a world of its own, check it, and count the victim's requests."""
     world = World(seed, schedule, attempts=attempts)
     watch = Watch(world.store)
     world.watchers.append(watch)
@@ -90,9 +90,9 @@ def told(
 
 @dataclass(slots=True, kw_only=True)
 class MarkedStory:
-    """A story that tells what each of its victim's requests is for.
+    """A story that records the purpose of each request of its victim.
 
-    All that the victim does can be done again, by an heir.
+    An heir repeats all of the victim's work.
     """
 
     attempts: int = 20
@@ -107,7 +107,7 @@ class MarkedStory:
         await self._lived(world)
 
     async def _lived(self, world: World) -> None:
-        """Have the victim live, as long as it may, and then its heir."""
+        """Run the victim until it finishes or dies, then its heir."""
         victim = world.client(VICTIM)
         await victim.live(self._live(victim))
         await self._live(world.client("heir"))
@@ -121,7 +121,7 @@ class MarkedStory:
 
 @dataclass(slots=True)
 class ShardStory:
-    """Holds, writes with tokens, a shared append, a snapshot, a listener; another writer beside."""
+    """Holds, tokens, a shared append, a snapshot and a listener, next to another writer."""
 
     name: str = "shard"
     attempts: int = 20
@@ -145,9 +145,9 @@ class ShardStory:
         return shard_of(client, "s")
 
     async def _live(self, client: Client) -> None:
-        """All of it can be done again by an heir, and comes to the same."""
+        """Do the victim's work; an heir can repeat all of it with the same result."""
         shard = self._shard(client)
-        # The hold may have moved on and gone in an earlier life; then since says so.
+        # An earlier life may have moved and released the hold; then since has advanced.
         if await persist(client, shard.since) == Frontier.at(0):
             await persist(client, lambda: shard.hold("h", 0))
         for number, (updates, lower, upper) in enumerate(((self.FIRST, 0, 2), (self.SECOND, 2, 4))):
@@ -256,7 +256,7 @@ class IngestStory:
 
 @dataclass(slots=True)
 class CatalogStory:
-    """Sources created and dropped, while somebody else wants the same name."""
+    """Sources created and dropped, while another client creates the same name."""
 
     name: str = "catalog"
     limits: Limits = SMALL

@@ -1,6 +1,6 @@
-"""Stories of logs that share: a fork from its beginning to its end; and a manifest that was lost.
+"""Stories of a fork, from its creation to its end, and of a lost manifest.
 
-Their crash points are visited as those of `sim.crash.stories`.
+Their crash points are visited like those of `sim.crash.stories`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidelog.wal.format.manifest import MANIFEST
 
 @dataclass(slots=True)
 class ForkStory:
-    """A fork is made, written, collected and destroyed; its source goes on, and is collected."""
+    """A fork is made, written, collected and destroyed; its source grows and is collected."""
 
     name: str = "fork"
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+        """Run the story; see `sim.crash.points.Story`."""
         return _told(self._play, schedule, seed)
 
     async def _play(self, trial: ForkTrial) -> None:
@@ -72,12 +72,12 @@ class ForkStory:
 
 @dataclass(slots=True)
 class RebuildStory:
-    """A log's manifest is lost, and made again from the links."""
+    """A log's manifest is lost, and rebuilt from the links."""
 
     name: str = "rebuild"
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+        """Run the story; see `sim.crash.points.Story`."""
         return _told(self._play, schedule, seed)
 
     async def _play(self, trial: ForkTrial) -> None:

@@ -1,7 +1,7 @@
 """Stories of keyed logs: from the first append to collection, and from a checkpoint to a drop.
 
-Their crash points are visited as those of `sim.crash.stories`. Somebody compacts and collects
-beside; an heir does all of it again.
+Their crash points are visited like those of `sim.crash.stories`. Another client compacts and
+collects concurrently; an heir repeats all of the victim's work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeyedStory:
     marks: Marks = field(default_factory=Marks)
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+        """Run the story; see `sim.crash.points.Story`."""
         self.marks = Marks()
         scenario = keyed_of(World(seed, schedule), random.Random(f"keyed story {seed}"))
         with keyed_limited(LIMITS):
@@ -143,7 +143,7 @@ async def _made(scenario: Keyed, client: Client) -> None:
 
 
 async def _written(scenario: Keyed, client: Client, appends: int, name: str = LOG) -> KeyedLog:
-    """Append to a log, until it is told that it is there; return a handle that writes nothing."""
+    """Append until the log acknowledges it; return a handle that writes nothing."""
     for _ in range(TRIES):
         log = await persist(client, lambda: scenario.open(client, name, upkeep=False))
         writing = Writing(scenario, client, log, scenario.truth(name))
@@ -154,6 +154,6 @@ async def _written(scenario: Keyed, client: Client, appends: int, name: str = LO
         await writing.close()
         if is_done:
             return await persist(client, lambda: scenario.open(client, name, upkeep=False))
-    # Whoever died dropping it has sealed its wal: nobody writes it any more.
+    # A client that died while it dropped the log has sealed the wal: no append can succeed.
     demand(name in scenario.dropping, "a log takes nothing", log=name)
     return await persist(client, lambda: scenario.open(client, name, upkeep=False))

@@ -1,8 +1,9 @@
-"""Faults: what becomes of each request of each client. Pure but for the dice they are given.
+"""Faults: the outcome of each request of each client. Pure but for its random numbers.
 
-Two coins are tossed, did it happen and was the caller told; besides, a change can land after the
-caller was told that it failed, an answer can be cut short, a deletion be done in part, a refusal go
-on for a while, and the client can die there, or stand still for a minute.
+Two independent draws decide whether a request happened and whether its caller got the answer. In
+addition, a change can land after its caller got an error, an answer can be cut short, and a
+deletion can be done in part. A refusal can last for a while. The client can die at the request, or
+pause for a minute.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Request:
 
 
 class Told(enum.Enum):
-    """What a caller is told that is not told what happened."""
+    """The error that a caller gets if it does not get the outcome."""
 
     FAILED = "the network failed"
     BUSY = "others write this object under a condition: 409, and the put may have landed"
@@ -47,13 +48,13 @@ class Told(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What becomes of a request.
+    """The outcome of a request.
 
-    ``share`` is the part of a get's bytes that come, or of a deletion's keys that go. ``dies``:
-    told, the client dies with the answer in its hands; not told, waiting.
+    ``share`` is the part of a get's bytes that arrive, or of a deletion's keys that are deleted.
+    ``dies``: the client dies, with the answer if ``told``, else while it waits.
 
-    Units: ``late_us`` from when the caller was told that it failed to when it happens after all
-    (None: never); ``stops_us`` for which the client stands still, once it has asked.
+    Units: ``late_us`` runs from the caller's error until the change happens after all (None:
+    never). ``stops_us``: how long the client pauses after it sent the request.
     """
 
     happened: bool = True
@@ -66,7 +67,7 @@ class Fault:
 
     @property
     def kind(self) -> str:
-        """Name it, for whoever counts; empty if nothing is wrong."""
+        """Return the name under which the run counts this fault; empty without a fault."""
         if self.dies:
             return "died_late" if self.late_us is not None else "died"
         if self.error is not Told.FAILED:
@@ -96,22 +97,22 @@ class Jump:
 
 
 class Schedule(Protocol):
-    """Who decides."""
+    """The source of each request's fault."""
 
     def of(self, request: Request) -> Fault: ...
 
     def delay_us(self, request: Request) -> int:
-        """Return how long a request is on its way, in one direction."""
+        """Return how long a request travels in one direction."""
         ...
 
     def jumps_of(self, client: str) -> Sequence[Jump]:
-        """Return how the clocks of a client will jump, in the order of time."""
+        """Return the jumps of a client's clocks, in the order of time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """A fault that goes on: every request that it meets fails so, until it is over."""
+    """A fault that lasts: every request that it meets fails in the same way until it ends."""
 
     fault: Fault
     ops: frozenset[str]
@@ -130,9 +131,9 @@ class Spell:
 
 @dataclass(slots=True)
 class Dice:
-    """A schedule drawn with `Rates`, and what is worse with `Worse`. Calm: no faults.
+    """Faults drawn with `Rates`, and rarer ones with `Worse`. No fault strikes while ``calm``.
 
-    What is worse has dice of its own: a run without it is what it was before there was any.
+    Rarer faults have random numbers of their own, so a run without them stays the same.
     """
 
     random: Random
@@ -193,7 +194,7 @@ class Dice:
         return WELL
 
     def _die(self, request: Request, fault: Fault) -> Fault:
-        """Let what a client leaves under way land in part, or when all think that it is over."""
+        """Make the request of a dying client land in part, or long after its death."""
         dice, worse = self.worse_random, self.worse
         if fault.happened and worse.cut and request.op == "delete":
             return replace(fault, share=dice.random())
@@ -231,15 +232,15 @@ class Dice:
     def _begin(
         self, request: Request, fault: Fault, *, client: str | None, key: str | None
     ) -> Fault:
-        """Return a fault that strikes once, or goes on for a while."""
+        """Return a fault that strikes once, or start a spell of it."""
         dice = self.worse_random
         if dice.random() < self.worse.spells:
             everything = frozenset({"get", "refresh", "put", "delete", "list"})
             alone = fault.error is Told.BUSY or (fault.error is Told.DENIED and dice.random() < 0.5)
             ops = frozenset({request.op}) if alone else everything
             until_us = request.at_us + 1 + dice.randrange(self.worse.spell_us)
-            # A 409 that goes on is of others' writes: what it is told of has not landed, as has
-            # nothing that is sent into a network that is gone.
+            # During a spell of 409, the requests of other writers land, so these do not. In a spell
+            # without a network, no request lands.
             goes_on = replace(fault, happened=False)
             self.spells.append(Spell(goes_on, ops, client, key, until_us))
         return fault
@@ -256,7 +257,7 @@ class Dice:
 
 @dataclass(slots=True)
 class Script:
-    """Schedule by client and index; all others are well. ``seen`` holds every request."""
+    """Faults by client and index; other requests have none. ``seen`` holds every request."""
 
     faults: Mapping[tuple[str, int], Fault] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)

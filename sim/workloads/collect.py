@@ -1,7 +1,7 @@
-"""Logs that are collected under fire: collectors that die, cursors that come, move and go back.
+"""Logs that are collected under faults: collectors die; cursors appear, move and go back.
 
-Writers and readers are those of `sim.workloads.log`, and so is the checker: it is given all that
-the log ever held, as a watch has seen it, for the beginning is gone in the end.
+Writers, readers and the checker are those of `sim.workloads.log`. The checker gets all that the log
+ever held, from a watch, because the log's beginning is collected in the end.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def simulate_collect(seed: int, scenario_of: type[Scenario] = Scenario) -> Repor
     """Run one seed, and check everything.
 
     Raises:
-        NotLinearLog, Violated, AssertionError: something does not hold. Anything else: a client
-        failed as it never should.
+        NotLinearLog, Violated, AssertionError: a check failed. Any other error: a client failed
+            with an
+        error that it must not raise.
     """
     dice = random.Random(f"collect {seed}")
     schedule = schedule_of(seed, "w0", "w1", "h0", "h1", "g0", "p0", "cutter")
@@ -144,7 +145,7 @@ async def _write(trial: Trial, client: Client) -> None:
 
 
 async def _lose_on(trial: Trial, client: Client) -> None:
-    """See at some moment what could be made of the log, if its manifest were lost then."""
+    """Simulate the loss of the manifest at one moment, and rebuild the log."""
     dice = trial.scenario.cancel_dice
     await client.clock.sleep(dice.randrange(1, 10 * trial.pace_us))
     if not trial.is_over and dice.random() < 0.3:
@@ -165,7 +166,7 @@ async def _read_on(trial: Trial, client: Client) -> None:
 
 
 async def _consume_on(trial: Trial, client: Client) -> None:
-    """Read the log from its beginning on, and move the cursor that every log has behind it."""
+    """Read the log from its beginning, and move the log's intrinsic cursor behind the reads."""
     cursors = cursors_of(client)
 
     async def take() -> Witness | None:
@@ -177,7 +178,8 @@ async def _consume_on(trial: Trial, client: Client) -> None:
                 return await cursors.create(INTRINSIC, oldest)
             return None
         except PositionCollected:
-            return None  # It was made while a collection went past, and could not be set forward.
+            # A collection passed it while it was made, and it could not be moved forward.
+            return None
 
     witness = await persist(client, take) or await persist(client, take)
     if witness is None:
@@ -197,7 +199,7 @@ async def _consume_on(trial: Trial, client: Client) -> None:
 
 
 async def _hold_on(trial: Trial, client: Client) -> None:
-    """Make a cursor, set it to and fro, read from it, delete it; and again."""
+    """Make a cursor, move it both ways, read from it and delete it; repeat."""
     cursors, number = cursors_of(client), 0
     while not trial.is_over:
         await client.clock.sleep(trial.dice.randrange(40_000))
@@ -216,7 +218,7 @@ async def _hold_on(trial: Trial, client: Client) -> None:
         except PositionCollected:
             trial.report.refused += 1
         except TidelogError as error:
-            # It is not known where the cursor stands: nobody relies on it any more.
+            # The cursor's position is unknown, so no client relies on it.
             if not trial.scenario.is_failure(error):
                 raise
         trial.watch.held.pop(name, None)
@@ -224,7 +226,7 @@ async def _hold_on(trial: Trial, client: Client) -> None:
 
 
 async def _pin_on(trial: Trial, client: Client) -> None:
-    """Pin a range, read it, let go of it; and again, under names that come back."""
+    """Pin a range, read it and release it; repeat under names that are used again."""
     number = 0
     while not trial.is_over:
         await client.clock.sleep(trial.dice.randrange(60_000))
@@ -242,9 +244,9 @@ async def _pin_on(trial: Trial, client: Client) -> None:
         except PositionCollected:
             trial.report.refused += 1
         except (NameTaken, BusyError, ContentionError):
-            pass  # An earlier one was not swept yet.
+            pass  # An earlier pin of the name was not swept yet.
         except TidelogError as error:
-            # Not made, or not known to be.
+            # The pin is not made, or its outcome is unknown.
             if not trial.scenario.is_failure(error):
                 raise
         trial.watch.pinned.pop(name, None)
@@ -260,10 +262,10 @@ async def _let_go(client: Client, name: str) -> None:
 
 
 async def _finish(trial: Trial) -> None:
-    """See that all is well; and again once nothing is under way any more."""
+    """Check the log, and check it again once no change is under way."""
     world = trial.scenario.world
     last, cutter = world.client("last"), world.client("cutter")
-    # Once more in the weather of the day: nothing is held any more, so much is deleted at once.
+    # Collect once more with the faults of the day: no cursor holds anything, so much is deleted.
     with trial.scenario.trouble(ContentionError, BusyError, PositionCollected):
         await cutter.live(_collect_all(trial, cutter))
     await trial.lose_manifest(last)
@@ -283,7 +285,7 @@ async def _collect_all(trial: Trial, client: Client) -> None:
 
 
 async def _tidy(trial: Trial, client: Client) -> None:
-    """Open the log as the next writer would, collect, and read what is there."""
+    """Open the log as the next writer would, collect, and read the rest."""
     scenario = trial.scenario
     await scenario.settle(client, client.store)
     await trial.lose_manifest(client)
@@ -297,7 +299,7 @@ async def _tidy(trial: Trial, client: Client) -> None:
     await _look(trial, client)
     swept = await sweep(client.store, clock=client.clock, grace_us=0)
     demand(not swept.foreign, "an object is none of a log's", keys=swept.foreign)
-    # A put of a writer who has given up may arrive only now: the next to open the log brings it in.
+    # A put of a writer that gave up may land only now; the next opener adds it to the log.
     next_path = fragment_path((await load_head(client.store)).manifest.next_seq_no)
     left = [key for key in swept.unproven if key[:4] in ("log/", "epoc") and key != next_path]
     demand(not left, "a fragment was left that the log does not name", keys=left)
@@ -325,7 +327,7 @@ async def _look(trial: Trial, client: Client) -> None:
 
 
 async def _close_cursors(trial: Trial, client: Client) -> None:
-    """Delete what dead clients left, so that the last collection has something to do."""
+    """Delete the cursors of dead clients, so that the last collection has work to do."""
     cursors = cursors_of(client)
     for name in (await cursors.list()).cursors:
         if name != INTRINSIC:
@@ -336,7 +338,7 @@ async def _close_cursors(trial: Trial, client: Client) -> None:
     except NoSuchCursor:
         return
     except PositionCollected:
-        await cursors.delete(INTRINSIC)  # Whoever made it was told so, and could not undo it.
+        await cursors.delete(INTRINSIC)  # Its maker got an error, and could not delete it.
         return
     place = max(witness.position, await trial.place(client))
     await trial.forward(client, witness, place)
@@ -344,13 +346,13 @@ async def _close_cursors(trial: Trial, client: Client) -> None:
 
 @dataclass(slots=True)
 class CollectStory:
-    """A collection, cursors that come and go back, another collector and a writer beside."""
+    """A collection and cursors that move both ways, with another collector and a writer."""
 
     name: str = "collect"
     scenario_of: type[Scenario] = Scenario
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+        """Run the story; see `sim.crash.points.Story`."""
         world = World(seed, schedule)
         dice = random.Random(f"collect story {seed}")
         trial = _trial(world, dice, self.scenario_of, grace_us=20_000)

@@ -1,8 +1,8 @@
-"""Transactions, and a checker outside: calls that contend, whose answers are lost, and readers.
+"""Transactions that contend, lose answers and are read, with a checker of calls and answers.
 
-Each transaction covers one time and names itself in each of its shards, so that the times are the
-records that `sim.checkers.linear` knows. One of the shards is forgotten and registered all the
-while; all are merged, swept and collected. What the store holds is looked at by nobody but clients.
+Each transaction covers one time and writes its name to each of its shards, so its times are the
+records that `sim.checkers.linear` knows. One shard is forgotten and registered again throughout;
+all are merged, swept and collected. Only clients read the store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HOUR_S = 3_600
 
 @dataclass(slots=True)
 class CommitReport:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     commits: int = 0
@@ -61,7 +61,7 @@ class CommitReport:
 
 @dataclass(slots=True)
 class Told:
-    """What clients called, and were told."""
+    """The calls of clients, and the answers."""
 
     commits: list[Commit] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -71,7 +71,9 @@ def simulate_commits(seed: int) -> CommitReport:
     """Run one seed, and check its history.
 
     Raises:
-        NotLinear: it does not hold. Anything else: a client failed as it never should.
+        NotLinear: the history is not linearizable. Any other error: a client failed with an
+            error
+        that it must not raise.
     """
     dice = random.Random(f"commits {seed}")
     names = [f"c{number}" for number in range(dice.choice([2, 3, 4]))]
@@ -111,7 +113,7 @@ async def _play(scenario: TransactionScenario, told: Told, names: list[str]) -> 
             group.create_task(upkeep(scenario, world.client(name)), name=name)
         registrar = world.client("registrar")
         group.create_task(registrar.live(register_on(scenario, registrar)), name="registrar")
-    # What is still under way may land until then; the last look comes after all of it.
+    # All requests land within this time, so the last look comes after them.
     await asyncio.sleep(HOUR_S)
     assert isinstance(world.schedule, Dice)
     world.schedule.calm = True
@@ -136,7 +138,7 @@ async def _commit_on(scenario: TransactionScenario, told: Told, client: Client) 
         await client.clock.sleep(dice.randrange(60_000))
         if dice.random() < 0.2:
             found = scenario.transactions(client)
-        # Mostly what would win as far as is known, sometimes what cannot.
+        # Mostly a call that can win, as far as the client knows; sometimes one that cannot.
         lower = max(0, found.state.upper + dice.choice([0, 0, 0, 0, -1, 1]))
         shards = {*dice.sample(FAST, dice.choice([1, 2])), *dice.choice([(), (LOOSE,)])}
         await _commit(scenario, told, client, found, (f"{client.name}.{number}", lower, shards))
@@ -154,15 +156,15 @@ async def _commit(
     begin, end, answer, in_doubt = _now(), FOREVER, UNSURE, False
     try:
         for _ in range(scenario.dice.choice([1, 60])):
-            answer = UNSURE  # As it stays where its client dies over it.
+            answer = UNSURE  # This answer stays if the client dies during the call.
             try:
                 done = await found.try_compare_and_append(tables, lower, lower + 1, token=(name, 0))
             except NotRegistered:
-                # Had this token been committed, it would have been told.
+                # A committed token would be reported instead.
                 answer = NEVER
                 break
             except (LocationError, ContentionError) as error:
-                # Of several tries one may have landed, whatever is known of the last.
+                # One of several tries may have landed, whatever the last one's outcome.
                 in_doubt |= error.outcome is not Outcome.NOT_APPLIED
                 answer = UNSURE if in_doubt else NEVER
                 if isinstance(error, OutcomeUnknown):
@@ -193,7 +195,7 @@ async def _look_on(scenario: TransactionScenario, told: Told, client: Client) ->
 
 
 async def _look(scenario: TransactionScenario, told: Told, client: Client) -> None:
-    """Read all shards as of the newest time that is complete."""
+    """Read all shards as of the newest complete time."""
     found = scenario.transactions(client)
     begin = _now()
     seen: dict[str, tuple[tuple[int, str], ...]] = {}

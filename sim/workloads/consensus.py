@@ -1,4 +1,4 @@
-"""Consensus under fire: random calls of several clients, and a checker that stands outside."""
+"""Consensus under faults: random calls of several clients, and a checker of calls and answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STORMS = (0.0, 0.1, 0.3, 0.6)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     sets: int = 0
@@ -51,7 +51,7 @@ class Report:
 
 @dataclass(slots=True)
 class Scenario:
-    """One run; ``wrap`` puts something between a client and its consensus."""
+    """One run; ``wrap`` can wrap each client's consensus."""
 
     world: World
     dice: random.Random
@@ -65,7 +65,7 @@ def simulate_consensus(
     """Run one seed, and check its histories.
 
     Raises:
-        NotLinear, Violated: something does not hold.
+        NotLinear, Violated: a check failed.
     """
     dice = random.Random(f"consensus {seed}")
     names = [f"c{number}" for number in range(dice.choice([2, 3, 5]))]
@@ -100,7 +100,7 @@ async def _play(scenario: Scenario, names: list[str]) -> None:
         for name in names:
             client = scenario.world.client(name)
             group.create_task(client.live(_call_on(scenario, client)), name=name)
-    # What is still under way may land until then; the last look comes after all of it.
+    # All requests land within this time, so the last look comes after them.
     await asyncio.sleep(3_600)
     assert isinstance(scenario.world.schedule, Dice)
     scenario.world.schedule.calm = True
@@ -117,7 +117,7 @@ async def _call_on(scenario: Scenario, client: Client) -> None:
         key = scenario.dice.choice(KEYS)
         toss = scenario.dice.random()
         if toss < 0.6:
-            # Mostly what would win as far as is known, sometimes what cannot.
+            # Mostly a call that can win, as far as the client knows; sometimes one that cannot.
             seqno = max(1, guess[key] + scenario.dice.choice([1, 1, 1, 1, 0, 2]))
             value = f"{client.name}-{number}".encode()
             if await _set(scenario, client, consensus, key, seqno=seqno, value=value):

@@ -1,8 +1,8 @@
-"""Forks under fire: logs that share objects, are collected, pinned and destroyed, by many at once.
+"""Forks under faults: many clients share, collect, pin and destroy logs at once.
 
-What holds: a fork reads exactly its source's records from its start on, and then its own, whatever
-is collected or destroyed; nothing that a log or a pin holds is deleted; a log that was destroyed
-acknowledges nothing; and once all are destroyed, fences and tombstones are left.
+Rules: a fork reads exactly its source's records from its start on, and then its own, whatever is
+collected or destroyed. No object that a log or a pin holds is deleted. A destroyed log acknowledges
+nothing. After all logs are destroyed, only fences and tombstones are left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EVERYTHING = Selection(control=True)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     acknowledged: int = 0
@@ -79,7 +79,7 @@ class Report:
 
 
 class ClientIn:
-    """A client, as the log in one folder sees it."""
+    """A client, as seen by the log in one folder."""
 
     def __init__(self, client: Client, log: str) -> None:
         self.name = client.name
@@ -98,7 +98,7 @@ class ClientIn:
 
 @dataclass(slots=True)
 class ForkTrial:
-    """One run; ``scenarios`` has the history of each log."""
+    """One run; ``scenarios`` holds the history of each log."""
 
     world: World
     dice: random.Random
@@ -110,22 +110,22 @@ class ForkTrial:
 
     @property
     def is_over(self) -> bool:
-        """Say whether no writer is left but such as stand still for long."""
+        """Return True if every writer left is paused for long."""
         return all(client.stopped_for > LONG_S for client in self.writing)
 
     def scenario(self, name: str) -> SlotScenario:
-        """Return the scenario of a log, which knows what was called, and what came of it."""
+        """Return the scenario of a log, which records calls and answers."""
         if name not in self.scenarios:
             self.scenarios[name] = SlotScenario(self.world, self.dice, truth=self.watch.slots(name))
         return self.scenarios[name]
 
     def trouble(self, *others: type[TidelogError]) -> AbstractContextManager[None]:
-        """Pass over failures of the store, and ``others``; see `Scenario.trouble`."""
+        """Ignore failures of the store, and ``others``; see `Scenario.trouble`."""
         return self.scenario("a").trouble(*others)
 
     @contextmanager
     def unless_gone(self, name: str) -> Iterator[None]:
-        """Pass over it if a log says that it was destroyed, which then must be so."""
+        """Ignore NoSuchLog, which a log may raise only if it was destroyed."""
         try:
             yield
         except NoSuchLog:
@@ -140,7 +140,7 @@ class ForkTrial:
         return SlotLog(name=name, store=within.store, clock=within.clock, writer=client.name)
 
     def any_log(self) -> str:
-        """Return the name of a log that is there, or, now and then, of one that was."""
+        """Return the name of a log that exists, or now and then of a destroyed one."""
         names = list(self.watch.logs) if self.dice.random() < 0.1 else self.watch.live()
         return self.dice.choice(names or list(self.watch.logs))
 
@@ -149,7 +149,7 @@ class ForkTrial:
             scenario.bury(client)
 
     async def read(self, client: Client, name: str, start: int) -> None:
-        """Read from a position on: first what it shares, which is known, then its own."""
+        """Read from a position: shared records, which are known, and then the log's own."""
         folder, scenario = self.watch.logs[name], self.scenario(name)
         begin = scenario.now()
         within = ClientIn(client, name)
@@ -175,7 +175,7 @@ class ForkTrial:
         scenario.history.reads.append(read)
 
     async def append(self, client: Client, name: str) -> None:
-        """Append a few records to a log, by a writer of its own."""
+        """Append a few records to a log with a new writer."""
         scenario, within = self.scenario(name), ClientIn(client, name)
         writer = scenario.writer(within)
         for number in range(self.dice.randrange(1, 4)):
@@ -189,7 +189,7 @@ class ForkTrial:
         await scenario.close(within, writer)
 
     async def collect(self, client: Client, name: str, *, is_all: bool = False) -> None:
-        """Move the log's cursor on, and collect; others may do so at the same time."""
+        """Move the log's cursor and collect; other clients may do so concurrently."""
         async with Deadline(client, f"a collection of {name}"):
             await self._collect(client, name, is_all=is_all)
 
@@ -212,7 +212,7 @@ class ForkTrial:
         demand(not found.spared, "a plan would have erased what the log names")
 
     async def fork(self, client: Client, source: str, name: str) -> None:
-        """Fork a log, from anywhere; what came about has all that its source had from there on."""
+        """Fork a log at any start; the fork must have all of its source's records from there."""
         folder = self.watch.logs[source]
         places = range(folder.manifest.oldest, folder.manifest.next)
         start = self.dice.choice([0, *places[-6:]])
@@ -224,7 +224,7 @@ class ForkTrial:
         self.report.of_forks += source != "a"
 
     async def pin(self, client: Client, name: str, pin: str) -> None:
-        """Pin what a log has, read it, maybe after a while, and let go of it."""
+        """Pin a log, read the pin, perhaps after a delay, and release it."""
         log = self.log(client, name)
         async with Deadline(client, f"the making of a pin of {name}"):
             held = (await log.create_pin(pin)).pin
@@ -239,12 +239,12 @@ class ForkTrial:
         except Exception:
             if folder.is_live:
                 raise
-            return  # Whoever destroys a log lets go of its pins.
+            return  # The destroyer of a log releases its pins.
         demand([row["body"] for row in rows] == wanted, f"{pin} did not hold")
         await log.release_pin(pin)
 
     async def destroy(self, client: Client, name: str) -> Destroyed | None:
-        """Destroy a log; None if it has forks."""
+        """Destroy a log; return None if it has forks."""
         try:
             async with Deadline(client, f"the destruction of {name}"):
                 found = await self.shelf(client).destroy(name, grace_us=self.grace_us)
@@ -259,8 +259,9 @@ def simulate_fork(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        NotLinearLog, Violated, AssertionError: something does not hold. Anything else: a client
-        failed as it never should.
+        NotLinearLog, Violated, AssertionError: a check failed. Any other error: a client failed
+            with an
+        error that it must not raise.
     """
     dice = random.Random(f"fork {seed}")
     schedule = schedule_of(seed, "w0", "w1", "f0", "f1", "g0", "d0")
@@ -277,7 +278,7 @@ def trial_of(world: World, dice: random.Random, *, grace_us: int) -> ForkTrial:
 
 
 def checked(trial: ForkTrial) -> Report:
-    """Check what was seen of a run, and return what it did."""
+    """Check the observations of a run, and return its counts."""
     watch, report = trial.watch, trial.report
     demand(not watch.violations, "; ".join(watch.violations[:3]))
     for name, folder in watch.logs.items():
@@ -328,7 +329,7 @@ async def _play(trial: ForkTrial) -> None:
 
 
 async def make(trial: ForkTrial, client: Client) -> None:
-    """Make the log with which all begins."""
+    """Make the first log."""
     with suppress(NameTaken):
         await trial.shelf(client).create("a")
 
@@ -402,7 +403,7 @@ async def _destroy_on(trial: ForkTrial, client: Client) -> None:
 
 
 async def finish(trial: ForkTrial) -> None:
-    """See that all is well, then destroy everything, and look at what is left."""
+    """Check all logs, destroy them, and check the objects that remain."""
     client = trial.world.client("last")
     if isinstance(trial.world.schedule, Dice):
         trial.world.schedule.calm = True
@@ -411,10 +412,10 @@ async def finish(trial: ForkTrial) -> None:
     await _check(trial, client)
     await _lose_manifests(trial, client)
     for name in trial.watch.live():
-        with suppress(LogSealed):  # Whoever was to destroy it died over it.
+        with suppress(LogSealed):  # Its destroyer died after the seal.
             await trial.append(client, name)
     await _check(trial, client)
-    # What one has no use for any more is collected, of half of them; then its source may go on.
+    # Collect half of the logs completely; then their sources may collect shared objects.
     names = trial.watch.live()
     for name in [*trial.dice.sample(names, len(names) // 2), *names[:1]]:
         await trial.collect(client, name, is_all=True)
@@ -424,7 +425,7 @@ async def finish(trial: ForkTrial) -> None:
 
 
 async def _check(trial: ForkTrial, client: Client) -> None:
-    """See that each log is whole, and reads as it should."""
+    """Check that each log is intact, and reads correctly."""
     for name in trial.watch.live():
         found = await trial.log(client, name).scrub()
         demand(found.is_clean, f"{name} is not whole", problems=found.problems)
@@ -432,7 +433,7 @@ async def _check(trial: ForkTrial, client: Client) -> None:
 
 
 async def _lose_manifests(trial: ForkTrial, client: Client) -> None:
-    """Rebuild each log that begins by itself on a copy, with all that is pinned, shared or left."""
+    """Rebuild each log that is no fork on a copy, with its pinned, shared and left-over objects."""
     for name in trial.watch.live():
         manifest = trial.watch.logs[name].manifest
         if chain_of(manifest).origin is None:
@@ -440,7 +441,7 @@ async def _lose_manifests(trial: ForkTrial, client: Client) -> None:
 
 
 async def _fork_again(trial: ForkTrial, client: Client) -> None:
-    """Make the forks that were begun by clients who died: their names can be used again."""
+    """Make the forks that dead clients began: their names can be used again."""
     for name in list(trial.watch.logs):
         within = ClientIn(client, name)
         pins = Pins(store=within.store, clock=within.clock, writer=client.name)
@@ -448,15 +449,15 @@ async def _fork_again(trial: ForkTrial, client: Client) -> None:
             if held.holder and held.holder not in trial.watch.logs:
                 await pins.release(pin)
                 if not trial.watch.logs[name].is_live:
-                    continue  # Whoever destroyed the source was a little quicker.
+                    continue  # The source's destroyer was faster.
                 await trial.log(client, name).collect(keep=Keep(share_max=1), grace_us=0)
                 await trial.shelf(client).fork(name, held.holder)
 
 
 async def _destroy_all(trial: ForkTrial, client: Client) -> None:
-    """Forks first; and once more, since a destroyed fork may have been forked just before.
+    """Destroy forks before sources, twice: a destroyed fork may have been forked just before.
 
-    Then what forks left that were begun and never came to be: snapshots that nothing names.
+    Then delete the snapshots of forks that were begun and never made.
     """
     for _ in range(2):
         for name in reversed(list(trial.watch.logs)):

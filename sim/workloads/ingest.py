@@ -1,7 +1,7 @@
-"""The recipe under fire: ingesters of one source, two output shards, and readers beside them.
+"""Ingestion under faults: ingesters of one source, two output shards, and readers next to them.
 
-Whatever befalls them, the shards must hold what a replay in plain Python gives at every time, and
-no reader may ever have seen anything else.
+At every time, the shards must hold the result of a replay in plain Python, and no reader may ever
+see another result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STORMS = (0.0, 0.01, 0.03, 0.08)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did: for counting, and for the check that equal seeds give equal runs."""
+    """The counts of a run; equal seeds give equal reports."""
 
     trace: str
     ticks: int = 0
@@ -55,7 +55,7 @@ class Report:
 
 @dataclass(slots=True)
 class Scenario:
-    """One run: the source, its input, and what is going on."""
+    """One run: the source, its input, and the state of the clients."""
 
     world: World
     dice: random.Random
@@ -75,7 +75,8 @@ def simulate_ingest(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"ingest {seed}")
     envelope = dice.choice(["upsert", "upsert", "none"])
@@ -101,7 +102,7 @@ def simulate_ingest(seed: int) -> Report:
     watch = Watch(world.store)
     world.watchers.append(watch)
     is_sorted, grows = disorder == 0.0, dice.random() < 0.3
-    # What never grows may as well be bound by its version alone.
+    # A file that never grows can be bound by its version alone.
     retain_ms = dice.choice([None, None, 0, 5, 40])
     source = replace(source, is_versioned=not grows and seed % 2 == 0, retain_ms=retain_ms)
     scenario = Scenario(world, dice, source, given, Report(""), is_sorted, grows)
@@ -146,7 +147,7 @@ async def _play(scenario: Scenario) -> None:
 
 
 async def _grow(scenario: Scenario) -> None:
-    """Let the files grow, by any number of bytes at a time."""
+    """Grow the files, by any number of bytes at a time."""
     store, given = scenario.world.store, scenario.given
     for _ in range(200):
         await asyncio.sleep(scenario.dice.random())
@@ -160,7 +161,7 @@ async def _grow(scenario: Scenario) -> None:
 
 
 async def _ingest_on(scenario: Scenario, name: str) -> None:
-    """Ingest as ``name``, and after each death as somebody new."""
+    """Ingest as ``name``, and after each death as a new client."""
     for life in range(4):
         client = scenario.world.client(name if not life else f"{name}{life}")
         await client.live(_ingest(scenario, client))
@@ -171,7 +172,7 @@ async def _ingest_on(scenario: Scenario, name: str) -> None:
 
 
 async def _ingest(scenario: Scenario, client: Client, *, final: bool = False) -> None:
-    """Ingest up to the head that is seen first, as ``ingest --once`` does, through all failures."""
+    """Ingest up to the head seen first, as ``ingest --once`` does, through all failures."""
     ingester = scenario.source.ingester(client)
     head = None
     idle = 0
@@ -197,12 +198,12 @@ async def _ingest(scenario: Scenario, client: Client, *, final: bool = False) ->
             if idle > 2 or scenario.source.timed:
                 return
         await client.clock.sleep(scenario.dice.randrange(20_000))
-    # In a long storm one may give up; who comes last has no such excuse.
+    # An ingester may give up in a long storm, but not the last one.
     demand(not final, "there is no end to it", client=client.name)
 
 
 async def _read_on(scenario: Scenario) -> None:
-    """Read as of times that are complete, again and again, and remember what was there."""
+    """Read as of complete times, repeatedly, and keep the results."""
     client = scenario.world.client("reader")
     while not scenario.is_over:
         await client.clock.sleep(scenario.dice.randrange(1_000_000))
@@ -274,9 +275,9 @@ def _check(scenario: Scenario, watch: Watch) -> None:
 def _check_newest(
     source: SimSource, given: Input, updates: list[Update], kept: list[Update]
 ) -> None:
-    """Of each key the newest row is there, by the rows' own times, however ticks cut the files.
+    """Check that the output holds each key's newest row by event time, for any ticks.
 
-    Where that is a deletion it is kept, and no other is.
+    If that row is a deletion, the deletions shard keeps it; it keeps no other row.
     """
     last = max((update.time for update in (*updates, *kept)), default=0)
     there = {row[0]: row for row in accumulate(updates, last)}

@@ -1,4 +1,4 @@
-"""Who follows a keyed log: each record once, in order, whatever befalls the follower."""
+"""Followers of a keyed log: each gets every record once and in order, whatever faults strike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.keyed.port import KeyedReads, KeyedScan
 
 @dataclass(slots=True)
 class Follower:
-    """One who follows, and goes on where it ended; ``rows`` are what it was given, in order."""
+    """A follower that resumes where it ended; ``rows`` are the rows it received, in order."""
 
     scenario: Keyed
     client: Client
@@ -37,7 +37,7 @@ class Follower:
         return self.start if self.following is None else self.following.next_sequence
 
     async def follow(self) -> None:
-        """Follow until it is cancelled; where that ends by a failure, go on."""
+        """Follow until it is cancelled; resume after a failure."""
         while True:
             self.following = self.log.follow(**self.ask, start=self.start)
             try:
@@ -52,7 +52,7 @@ class Follower:
             self.following = None
             if self.truth.is_dropped:
                 return
-            # What was given of where it goes on from is given again.
+            # Rows after the resume point arrive again.
             self.rows = [row for row in self.rows if row[1] < self.start]
             await self.client.clock.sleep(100_000)
 
@@ -72,7 +72,7 @@ class Follower:
         self.scenario.report.followed += len(rows)
 
     def check(self, begin: int) -> None:
-        """Hold all that was given against all that there is, up to where it has come."""
+        """Check all received rows against the log, up to the point reached."""
         wanted = self.truth.rows(self.wants, begin, self.reached)
         given = set(self.rows)
         missing = [row for row in wanted if row not in given and row[1] >= self.truth.retired]
@@ -80,7 +80,7 @@ class Follower:
 
 
 async def follow_on(scenario: Keyed, client: Client) -> None:
-    """Follow a key, a prefix or all, from the beginning, until all is there."""
+    """Follow a key, a prefix or all keys from the beginning, until every record has arrived."""
     dice, truth = scenario.dice, scenario.truth("k")
     key = dice.choice(KEYS)
     asks: list[tuple[dict[str, Any], Wants]] = [
@@ -101,9 +101,8 @@ async def follow_on(scenario: Keyed, client: Client) -> None:
         while not scenario.is_over:
             await client.clock.sleep(200_000)
         if isinstance(scenario.world.schedule, Dice):
-            scenario.world.schedule.calm = (
-                True  # In a storm, a read of many may never come to its end.
-            )
+            # In a storm, a read of many requests may never end.
+            scenario.world.schedule.calm = True
         async with Deadline(client, "a follower"):
             while any(one.reached < truth.next for one in followers):
                 await client.clock.sleep(200_000)

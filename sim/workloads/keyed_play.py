@@ -1,4 +1,4 @@
-"""A run of keyed logs from its beginning to its end, and what must hold when all is quiet."""
+"""A run of keyed logs from beginning to end, and the checks once all clients have stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVES = 2
 
 
 async def play(scenario: Keyed) -> None:
-    """Play a run until nobody writes any more."""
+    """Run all clients until no writer is left."""
     dice, world = scenario.dice, scenario.world
     maker = world.client("maker")
     sealing = dice.choice([None, *SEALINGS])
@@ -53,7 +53,7 @@ async def play(scenario: Keyed) -> None:
 
 
 async def _write_on(scenario: Keyed, client: Client) -> None:
-    """Write; whoever dies over it comes back as another process."""
+    """Write; a writer that dies returns as another process."""
     living = client
     try:
         await _mortal(scenario, living, write_on)
@@ -76,7 +76,7 @@ async def _mortal(
 
 
 async def finish(scenario: Keyed) -> None:
-    """Read what is there when nothing is in doubt, and again once all has landed and is tidy."""
+    """Read everything once no outcome is unknown, and again after all has landed and is tidy."""
     world = scenario.world
     scenario.watch.check()
     if isinstance(world.schedule, Dice):
@@ -85,18 +85,19 @@ async def finish(scenario: Keyed) -> None:
     scenario.watch.check()
     last = world.client("last")
     for name in sorted(scenario.dropping):
-        with suppress(NoSuchLog, UsageError):  # Whoever began to drop it may have died.
+        with suppress(NoSuchLog, UsageError):  # The client that began to drop it may have died.
             await scenario.logs(last).drop(name)
     for name in scenario.watch.living():
         await _read_all(scenario, last, name)
     _check_told(scenario)
     if scenario.watch.clocks_jump:
-        await last.clock.sleep(2 * 60 * MINUTE_US)  # What vanished by a clock that ran ahead goes.
+        # Objects that vanished by a clock that ran ahead become due.
+        await last.clock.sleep(2 * 60 * MINUTE_US)
     opened = [await _opened(scenario, last, name) for name in scenario.watch.living()]
     for log in opened:
         await log.compact(everything=True)
     for _ in range(4):
-        for log in opened:  # Sources can let go of something once forks have.
+        for log in opened:  # A source can collect more once its forks have.
             scenario.report.collected += await log.collect(after_us=0)
     for log in opened:
         found = await log.scrub()
@@ -111,7 +112,7 @@ async def finish(scenario: Keyed) -> None:
 
 
 async def look(scenario: Keyed, client: Client, name: str) -> None:
-    """Read all that there is of a log in all ways, at a time when nobody writes."""
+    """Read a whole log in all ways, while no client writes."""
     reading, wanted = await _read_all(scenario, client, name)
     truth, log = reading.truth, reading.log
     await reading.keys()
@@ -128,7 +129,7 @@ async def look(scenario: Keyed, client: Client, name: str) -> None:
 
 
 async def _read_all(scenario: Keyed, client: Client, name: str) -> tuple[Reading, list[Row]]:
-    """Read all that is left of a log; return how, and what there is."""
+    """Read the whole log; return the reading, and the expected rows."""
     truth = scenario.truth(name)
     log = await persist(client, lambda: scenario.logs(client).reader(name, refresh_us=0))
     following = await log.refresh()
@@ -141,7 +142,7 @@ async def _read_all(scenario: Keyed, client: Client, name: str) -> tuple[Reading
 
 
 async def _check_segments(log: object, truth: KeyedTruth) -> None:
-    """Hold segments, and the keys in each, against the log."""
+    """Check segments, and the keys in each, against the log."""
     segments = await log.segments()  # type: ignore[attr-defined]
     limits = [one.limit for one in segments if one.limit is not None]
     demand(limits == [limit for limit, _ in truth.seals], "segments end elsewhere", of=truth.name)
@@ -161,7 +162,7 @@ async def _opened(scenario: Keyed, client: Client, name: str) -> KeyedLog:
 
 
 def _check_told(scenario: Keyed) -> None:
-    """Hold what appends were told against what is there."""
+    """Check the answers of appends against the log."""
     for truth in scenario.watch.logs.values():
         for sequence, (_, value, _) in truth.records.items():
             is_own = sequence >= truth.wal.first
@@ -181,7 +182,7 @@ def _check_told(scenario: Keyed) -> None:
 
 
 def _check_store(scenario: Keyed) -> None:
-    """Demand that all that is named is there, and that nothing else is left of runs."""
+    """Demand that all named objects exist, and that no other object of runs is left."""
     stored = {
         key for key in scenario.world.store.objects if key.startswith(RUNS) and "/run/" in key
     }

@@ -1,4 +1,4 @@
-"""Who reads a keyed log, in all ways that there are, and how the answers are checked."""
+"""Readers of a keyed log, in all ways, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 async def everything_of(scan: KeyedScan) -> list[Row]:
-    """Drain a scan."""
+    """Return all rows of a scan."""
     return [row async for table in scan for row in rows_of(table)]
 
 
 @dataclass(slots=True)
 class Reading:
-    """A handle that is read. ``known`` is where all before must be shown, when it is asked."""
+    """A handle that is read. ``known`` returns the sequence before which all must be shown."""
 
     scenario: Keyed
     client: Client
@@ -42,16 +42,16 @@ class Reading:
     own: Mapping[bytes, bytes] = field(default_factory=dict)
 
     async def any_read(self) -> None:
-        """Read in one of the ways that there are."""
+        """Read in one of the possible ways."""
         ways = [self.scan, self.scan, self.count, self.keys, self.look, self.at_time]
         await self.scenario.dice.choice(ways)()
 
     async def scan_all(self) -> list[Row] | None:
-        """Read all that is left."""
+        """Read all records that are left."""
         return await self._scan("all", lambda _: True, lambda **o: self.log.scan_prefix(b"", **o))
 
     async def scan(self) -> None:
-        """Read one key, a prefix or a range; in pieces, now and then, each where one ended."""
+        """Read one key, a prefix or a range, with random bounds and limits."""
         dice, log = self.scenario.dice, self.log
         key = dice.choice(KEYS)
         kind = dice.choice(["key", "key", "prefix", "range"])
@@ -76,7 +76,7 @@ class Reading:
         await self._scan(f"{kind} {key!r} {asked}", wants, begin, **asked)
 
     async def count(self) -> None:
-        """Count a key's records, exactly or about."""
+        """Count a key's records, exactly or approximately."""
         dice, log, key = self.scenario.dice, self.log, self.scenario.dice.choice(KEYS)
         start = dice.choice([0, 0, dice.randrange(max(2, self.truth.next))])
         question = self._question(f"count of {key!r}", lambda one: one == key, start=start)
@@ -94,7 +94,7 @@ class Reading:
             self._demand_retired(start)
 
     async def keys(self) -> None:
-        """List keys, some pages at a time."""
+        """List keys."""
         dice = self.scenario.dice
         prefix = dice.choice([b"", b"", b"a", b"b"])
         after = dice.choice([None, None, b"a"])
@@ -113,7 +113,7 @@ class Reading:
             self._now(question).check_keys(found)
 
     async def look(self) -> None:
-        """Look at segments, checkpoints and numbers."""
+        """Check segments, checkpoints and the next sequence."""
         log, truth, known = self.log, self.truth, self.known()
         with self.scenario.trouble(truth.name):
             async with Deadline(self.client, "a look"):
@@ -132,7 +132,7 @@ class Reading:
             demand(sorted(names) == names, "checkpoints are not in order")
 
     async def at_time(self) -> None:
-        """Ask for the first sequence of a time."""
+        """Look up the first sequence of a time."""
         times = [one[2] for one in self.truth.records.values()] or [1]
         when = self.scenario.dice.choice([1, *times[-8:], max(times) + 1])
         known, truth = self.known(), self.truth
@@ -164,7 +164,7 @@ class Reading:
                 self.scenario.report.reads += 1
                 return rows
         except SequenceRetired as error:
-            # A scan that records were retired under is refused where it would go on.
+            # A scan under which records retire is refused at the sequence where it would continue.
             begun = int(str(error.facts["start"]))
             demand(begun >= question.start, "another start was refused", begun=begun)
             self._demand_retired(begun)
@@ -184,7 +184,7 @@ class Reading:
         )
 
     def _now(self, question: Question) -> Question:
-        """Return a question as its answer is held: what is ordered meanwhile may be in it."""
+        """Return the question for the check of its answer, which may show newer records too."""
         fields = {name: getattr(question, name) for name in question.__dataclass_fields__}
         fields["reached"] = self.truth.next + len(self.own)
         return Question(**fields)
@@ -201,7 +201,7 @@ class Reading:
 
 
 async def read_on(scenario: Keyed, client: Client) -> None:
-    """Read by handles that write nothing, and refresh themselves, until nobody writes any more."""
+    """Read by read-only handles that refresh themselves, until no writer is left."""
     within_us = 100_000
     while not scenario.is_over:
         await client.clock.sleep(scenario.dice.randrange(within_us))

@@ -1,4 +1,4 @@
-"""Who tends keyed logs: compacts, seals, retires, collects, keeps checkpoints, forks and drops."""
+"""Maintenance of keyed logs: compacts, seals, retires, collects, checkpoints, forks and drops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RETENTIONS = (
 
 
 async def tend_on(scenario: Keyed, client: Client) -> None:
-    """Tend a log until nobody writes any more."""
+    """Maintain a log until no writer is left."""
     within_us = 100_000
     log: KeyedLog | None = None
     while not scenario.is_over:
@@ -61,7 +61,7 @@ async def tend_on(scenario: Keyed, client: Client) -> None:
 
 
 async def tend(scenario: Keyed, client: Client, log: KeyedLog) -> None:
-    """Do one of the things that keep a log in order."""
+    """Run one random maintenance operation."""
     dice, truth = scenario.dice, scenario.truth(log.name)
     toss = dice.choice(WAYS)
     async with Deadline(client, f"{toss} of {log.name}"):
@@ -85,7 +85,8 @@ async def tend(scenario: Keyed, client: Client, log: KeyedLog) -> None:
                 try:
                     await log.drop_checkpoint(dice.choice(names))
                 except NoSuchCheckpoint:
-                    scenario.report.refused += 1  # Another was first; or it was dropped untold.
+                    # Another client was first, or an earlier drop landed without an answer.
+                    scenario.report.refused += 1
 
 
 async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
@@ -95,7 +96,7 @@ async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
 
 
 async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) -> None:
-    """Retire; what lets go is known as long as the call may take effect."""
+    """Retire; the model allows the retention as long as the call may take effect."""
     given = None if retention is None else replace(retention)
     if given is not None:
         truth.letting_go.append(given)
@@ -109,7 +110,7 @@ async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) 
 
 
 async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
-    """Make a checkpoint; it keeps all that was acknowledged before, and what it keeps is read."""
+    """Make a checkpoint, which must keep all acknowledged records, and read it."""
     known, name = truth.known_at(scenario.now()), f"c{scenario.dice.randrange(3)}"
     try:
         info = await log.checkpoint(name)
@@ -124,7 +125,7 @@ async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: Key
 
 
 async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, name: str) -> None:
-    """Read all that a checkpoint keeps: as much as there was, whatever was let go of since."""
+    """Read a checkpoint: it must keep all of its records, whatever was retired since."""
     point = truth.checkpoints[name]
     try:
         found = await scenario.logs(client).reader(truth.name, checkpoint=name)
@@ -144,7 +145,7 @@ async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, na
 
 
 async def fork_on(scenario: Keyed, client: Client) -> None:
-    """Fork a log, write the fork, tend it, and drop it, or not."""
+    """Fork a log, write and maintain the fork, and perhaps drop it."""
     dice = scenario.dice
     for number in range(dice.choice([1, 2])):
         await client.clock.sleep(dice.randrange(400_000))
@@ -176,12 +177,12 @@ async def fork_on(scenario: Keyed, client: Client) -> None:
 
 
 async def _look_through(scenario: Keyed, client: Client, fork: KeyedLog, truth: KeyedTruth) -> None:
-    """Read all that a fork began with."""
+    """Read all records that a fork began with."""
     await Reading(scenario, client, fork, truth, lambda: truth.wal.first).scan_all()
 
 
 async def drop(scenario: Keyed, client: Client, name: str) -> None:
-    """Drop a log, unless forks need it; then nobody reads it any more."""
+    """Drop a log, unless forks need it; a dropped log is not readable."""
     scenario.dropping.add(name)
     with scenario.trouble(name, UsageError):
         async with Deadline(client, f"to drop {name}"):

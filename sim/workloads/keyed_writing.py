@@ -1,4 +1,4 @@
-"""Who writes a keyed log: appends in all ways, flushes, reads of what one wrote oneself."""
+"""Writers of a keyed log: appends in all ways, flushes, and reads of their own records."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ENDED: tuple[type[TidelogError], ...] = (HandleError, LogSealed)
 
 @dataclass(slots=True)
 class Writing:
-    """One handle, and what its owner knows of it; ``ordered`` waits for the next flush.
+    """One handle, and its owner's knowledge; ``ordered`` are values to check at the next flush.
 
-    ``is_well``: all that was appended here went as it should, so far.
+    ``is_well``: all appends of this handle succeeded so far.
     """
 
     scenario: Keyed
@@ -42,7 +42,7 @@ class Writing:
     fences: int = -1
 
     def reading(self, known: int | None = None) -> Reading:
-        """Return how this handle is read, and what it must show."""
+        """Return a reading of this handle, with the records that it must show."""
         return Reading(
             self.scenario,
             self.client,
@@ -53,7 +53,7 @@ class Writing:
         )
 
     async def append(self) -> None:
-        """Append a few records in one of the ways that there are."""
+        """Append a few records in one of the possible ways."""
         dice, scenario = self.scenario.dice, self.scenario
         pairs = []
         for _ in range(dice.choice([1, 1, 2, 4])):
@@ -79,7 +79,7 @@ class Writing:
                 pairs, durable=durable, timestamp_us=time_us, timeout_us=wait_us
             )
 
-        # An append in several batches promises nothing of all of them.
+        # An append in several batches promises nothing about all of them.
         await self._note(pairs, durable, call, is_whole=way != "arrow")
 
     async def _note(
@@ -121,7 +121,7 @@ class Writing:
             scenario.told[value] = truth.name, position + n
 
     async def flush(self) -> None:
-        """Flush, and see that all that was ordered is there, or that it is told."""
+        """Flush, and check that every accepted record is in the log, or that the flush raises."""
         waiting, self.ordered, hidden, self.hidden = self.ordered, [], self.hidden, []
         try:
             async with Deadline(self.client, "a flush"):
@@ -144,11 +144,11 @@ class Writing:
         self._reached(min(durable, self.truth.next))
 
     def hear(self, durable: int) -> None:
-        """Take a notification of how far all is durable."""
+        """Check a notification of the durable sequence."""
         demand(durable <= self.truth.next, "a notification came too early", durable=durable)
 
     async def read_own(self) -> None:
-        """Read what one wrote oneself, which in memory is there at once."""
+        """Read the writer's own records, which memory visibility shows at once."""
         log, truth = self.log, self.truth
         told = list(self.ordered)
         before = self.is_well and len(truth.wal.turns) <= self.fences + 1
@@ -164,7 +164,7 @@ class Writing:
             if value not in seen
             and not any(at < truth.retired for at, one in truth.records.items() if one[1] == value)
         ]
-        # What is lost by now is told by the next flush.
+        # Only the next flush reports records that are lost by now.
         self.hidden += gone
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class Writing:
         self.scenario.never.update({value: self.truth.name for _, value in pairs})
 
     def _failed(self, error: TidelogError) -> None:
-        """Take a failure: the handle may be over, and its owner goes on with another."""
+        """Note a failure: the handle may be closed, and its owner opens another."""
         self.is_well = False
         if isinstance(error, NoSuchLog):
             demand(self.truth.name in self.scenario.dropping, "a log is gone that nobody dropped")
@@ -201,7 +201,7 @@ class Writing:
 
 
 async def write_on(scenario: Keyed, client: Client, name: str = "") -> None:
-    """Write a log for a while; whoever is fenced takes it back, now and then."""
+    """Write a log for a while; a fenced writer sometimes takes the log back."""
     name = name or "k"
     writing: Writing | None = None
     for _ in range(scenario.dice.randrange(3, 7)):

@@ -1,4 +1,4 @@
-"""Logs under fire: writers that contend, die and come back, and readers beside them."""
+"""Logs under faults: writers that contend, die and return, and readers next to them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def simulate_log(seed: int, scenario_of: type[Scenario] = Scenario) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        NotLinearLog, Violated: something does not hold. Anything else: a client failed as it never
-        should.
+        NotLinearLog, Violated: a check failed. Any other error: a client failed with an error
+            that it
+        must not raise.
     """
     dice = random.Random(f"log {seed}")
     scenario = scenario_of(World(seed, schedule_of(seed, "w0", "w1")), dice)
@@ -30,7 +31,7 @@ def simulate_log(seed: int, scenario_of: type[Scenario] = Scenario) -> Report:
 
 
 def schedule_of(seed: int, *mortal: str) -> Dice:
-    """Return the schedule of a seed, and what is worse on its day."""
+    """Return the fault schedule of a seed, with the rarer faults of its day."""
     return Dice(
         random.Random(f"dice {seed}"),
         rates_of(seed),
@@ -78,7 +79,7 @@ async def _write(scenario: Scenario, client: Client) -> None:
                 calls.append(scenario.is_cancelled("append", appending))
                 number += 1
             if scenario.worse.cancels and not left:
-                break  # Closed while it appends.
+                break  # The writer closes while appends are under way.
             await asyncio.gather(*calls)
             calls.clear()
         await asyncio.gather(*calls, scenario.close(client, writer))
@@ -88,21 +89,22 @@ async def _read_on(scenario: Scenario, client: Client) -> None:
     within_us = 100_000
     while not scenario.is_over:
         await client.clock.sleep(scenario.dice.randrange(within_us))
-        within_us += within_us // 8  # On a day that goes on for minutes, most of it is waiting.
-        # Where the store fails at every third request, a read of many may never come to its end.
+        # A run with long pauses lasts minutes, most of which are waiting.
+        within_us += within_us // 8
+        # If every third request fails, a read of many requests may never end.
         with scenario.trouble():
             await scenario.read(client, scenario.dice.choice([1, 1, 2, 7]))
 
 
 @dataclass(slots=True)
 class LogStory:
-    """Opens, appends and rollovers, another writer beside; an heir goes on."""
+    """Opens, appends and rollovers next to another writer; an heir continues."""
 
     name: str = "log"
     scenario_of: type[Scenario] = Scenario
 
     def tell(self, schedule: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+        """Run the story; see `sim.crash.points.Story`."""
         scenario = self.scenario_of(World(seed, schedule), random.Random(f"log story {seed}"))
         run(lambda: self._play(scenario), seed)
         check_log(scenario.history, scenario.final)

@@ -1,7 +1,7 @@
-"""Collectors and cursors on a small log, with nothing going wrong but the order of things.
+"""Collectors and cursors on a small log, under no fault but the order of requests.
 
-Each request takes any time, so that all orders of a few clients' requests come up soon: what needs
-one collector to sleep while another takes its plan away, and a cursor to be made just then.
+Each request takes a random time, so all orders of a few clients' requests occur soon. One example:
+a collector pauses while another discards its plan and a client makes a cursor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FRAGMENTS = 6
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     held: int = 0
@@ -49,7 +49,7 @@ class Report:
 
 @dataclass(slots=True)
 class Sleepy(Dice):
-    """Nothing fails; but what goes to the manifest, or to the plan, is often long on its way."""
+    """No request fails; but requests for the manifest or the plan are often slow."""
 
     def delay_us(self, request: Request) -> int:
         if request.key in (MANIFEST, GARBAGE) and self.random.random() < 0.25:
@@ -58,10 +58,10 @@ class Sleepy(Dice):
 
 
 def simulate_race(seed: int) -> Report:
-    """Run one seed, and check that whatever was said to be held is there.
+    """Run one seed, and check that everything promised as held exists.
 
     Raises:
-        Violated: it is not, or something else does not hold.
+        Violated: a check failed.
     """
     return _simulate(seed, has_pins=False)
 
@@ -154,7 +154,7 @@ class _Race:
             self.report.discarded += found.discarded
 
     async def create(self, client: Client) -> None:
-        """Make a cursor, or set one back; it stays."""
+        """Make a cursor, or set one back, and keep it."""
         cursors, dice = cursors_of(client), self.scenario.dice
         for name in (f"{client.name}_{number}" for number in range(3)):
             await self.pause(client)
@@ -174,7 +174,7 @@ class _Race:
                 return
 
     async def move(self, client: Client) -> None:
-        """Write a cursor that another writes too: no version of it is replaced twice."""
+        """Write a cursor that another client also writes: no version of it is replaced twice."""
         cursors = cursors_of(client)
         for _ in range(3):
             witness = await cursors.load(INTRINSIC)
@@ -190,7 +190,7 @@ class _Race:
 
 @dataclass(slots=True, eq=False)
 class _PinRace(_Race):
-    """Collectors, and those who make pins, read by them, and let go of them."""
+    """Collectors, and clients that make, read and release pins."""
 
     scenario_of: ClassVar[type[Scenario]] = SlotScenario
 
@@ -208,7 +208,7 @@ class _PinRace(_Race):
             await self.read(client, name)
 
     async def create(self, client: Client) -> None:
-        """Make a pin that stays, or is let go of after a while."""
+        """Make a pin that stays, or is released after a while."""
         pins, dice = (
             Pins(store=client.store, clock=client.clock, writer=client.name),
             self.scenario.dice,

@@ -1,9 +1,9 @@
-"""A shard whose columns change under fire: who adds and drops, writers of all kinds, readers.
+"""A shard whose columns change under faults: schema changes, writers of all kinds, readers.
 
-The model is a list of rows as dicts, each marked with the write that brought it: what a reader of
-some columns sees is these, with null where a row has no such column. A writer that is told that the
-schema has evolved has written nothing; a reader that is told so asked for a column that was
-dropped. Names are asked for again that were used before, and must be refused.
+The model is a list of rows as dicts, each marked with its write. A reader of some columns must see
+these rows, with null for a column that a row lacks. A writer that gets SchemaEvolved has written
+nothing; a reader gets it only if one of its columns was dropped. Column names are requested again
+after a drop, and must be refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Rows = list[tuple[Values, int, int]]  # values, time, diff
 
 @dataclass(slots=True)
 class Brought:
-    """A write: its rows, the first of which carries its mark, and what its calls said."""
+    """A write: its rows, the first of which carries its mark, and the answers of its calls."""
 
     mark: str
     lower: int
@@ -75,7 +75,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call to evolve the schema that was answered: the id it has, and its columns."""
+    """An answered call to evolve the schema: the schema's id and columns."""
 
     schema_id: int
     columns: pa.Schema
@@ -83,7 +83,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class SchemaReport:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     writes: int = 0
@@ -101,7 +101,7 @@ class SchemaReport:
 
 @dataclass(slots=True)
 class SchemaScenario:
-    """One run; ``key`` is empty where rows are kept as they come."""
+    """One run; ``key`` is empty if rows are kept as they arrive."""
 
     world: World
     dice: random.Random
@@ -129,7 +129,8 @@ def simulate_schemas(seed: int) -> SchemaReport:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"schemas {seed}")
     mortal = frozenset(["w0", "w1", "n0", "e0", "m0"])
@@ -187,7 +188,7 @@ async def _play(scenario: SchemaScenario) -> None:
 
 
 async def _made(scenario: SchemaScenario, client: Client) -> bool:
-    """Have the shard be there: with its first schema, and a hold of all its times."""
+    """Make the shard with its first schema, and a hold of all its times."""
     try:
         await scenario.shard(client, FIRST).hold("history", 0)
         await scenario.shard(client, FIRST).try_compare_and_append(None, 0, 1, token=("maker", 0))
@@ -204,7 +205,7 @@ async def _until_through(scenario: SchemaScenario, client: Client, *, named: boo
 
 
 def _columns(scenario: SchemaScenario, shard: Shard) -> pa.Schema:
-    """Return the columns that a handle knows, or at times those that it knew before."""
+    """Return the columns that a handle knows, or sometimes earlier ones."""
     if not shard.state.schema:
         return FIRST
     known = newest_schema(shard.state).known
@@ -212,7 +213,7 @@ def _columns(scenario: SchemaScenario, shard: Shard) -> pa.Schema:
 
 
 def _rows(scenario: SchemaScenario, columns: pa.Schema, mark: str, lower: int, upper: int) -> Rows:
-    """Return rows for some columns: the first is of this write alone, others meet with others'."""
+    """Return rows for some columns: the first is unique; others share rows with other writes."""
     dice = scenario.dice
 
     def row(key: str) -> Values:
@@ -241,7 +242,7 @@ def _begun(
 
 
 async def _write_on(scenario: SchemaScenario, client: Client) -> None:
-    """Write with tokens, by handles that follow the schema or have one of their own."""
+    """Write with tokens, by handles that follow the schema or have a fixed one."""
     dice, shard = scenario.dice, scenario.shard(client)
     for number in range(dice.randrange(3, 12)):
         await client.clock.sleep(dice.randrange(60_000))
@@ -255,7 +256,7 @@ async def _write_on(scenario: SchemaScenario, client: Client) -> None:
         write = _begun(scenario, f"{client.name}.{number}", columns, lower, upper)
         table = _table(columns, write.rows)
         for _ in range(dice.choice([1, 60])):
-            write.said.append("nothing")  # As it stays where the writer dies over it.
+            write.said.append("nothing")  # This answer stays if the writer dies during the call.
             known = newest_schema(shard.state).names if shard.state.schema else []
             try:
                 token = (write.mark, 0)
@@ -281,7 +282,7 @@ async def _write_on(scenario: SchemaScenario, client: Client) -> None:
 
 
 async def _append_on(scenario: SchemaScenario, client: Client) -> None:
-    """Append under a name, opened again where others were first, or the columns are others."""
+    """Append by name; open the name again after a lost race or a schema change."""
     dice, number = scenario.dice, 0
     while number < 8:
         shard = scenario.shard(client)
@@ -308,7 +309,7 @@ async def _append_on(scenario: SchemaScenario, client: Client) -> None:
 
 
 async def _evolve_on(scenario: SchemaScenario, client: Client) -> None:
-    """Add a column, or drop one; who comes second at one schema is told so."""
+    """Add a column, or drop one; the loser of a race gets MISMATCH."""
     dice = scenario.dice
     while scenario.writers_left:
         await client.clock.sleep(dice.randrange(400_000))
@@ -334,7 +335,7 @@ async def _evolve_on(scenario: SchemaScenario, client: Client) -> None:
 
 
 def _successor(scenario: SchemaScenario, known: list[pa.Schema]) -> tuple[pa.Schema, bool]:
-    """Return what a schema may become, or may not, and whether it is that."""
+    """Return a next schema, and True if it must be refused."""
     dice, newest = scenario.dice, known[-1]
     ever = {name for schema in known for name in schema.names}
     gone = sorted(ever - set(newest.names))
@@ -349,7 +350,7 @@ def _successor(scenario: SchemaScenario, known: list[pa.Schema]) -> tuple[pa.Sch
 
 
 async def _read_on(scenario: SchemaScenario, client: Client) -> None:
-    """Read by handles that follow the schema, and by one that stays with its columns."""
+    """Read by handles that follow the schema, and by one with fixed columns."""
     own: pa.Schema | None = None
     while scenario.writers_left:
         await client.clock.sleep(scenario.dice.randrange(300_000))
@@ -382,7 +383,7 @@ async def _read(
 
 
 async def _listen_on(scenario: SchemaScenario, client: Client) -> None:
-    """Hear all there is, in the columns that are, or in those that were when it began."""
+    """Listen to all updates, in the present columns or in those of the beginning."""
     reached, own = 0, scenario.dice.choice([None, FIRST])
     while scenario.writers_left:
         shard = scenario.shard(client, own)
@@ -409,7 +410,7 @@ async def _listen_on(scenario: SchemaScenario, client: Client) -> None:
 
 
 async def _retain_on(scenario: SchemaScenario, client: Client) -> None:
-    """Give up what is past, so that merges put rows of several schemas together."""
+    """Advance since, so that merges combine rows of several schemas."""
     while scenario.writers_left:
         await client.clock.sleep(scenario.dice.randrange(500_000))
         shard = scenario.shard(client)
@@ -455,7 +456,7 @@ def _check(scenario: SchemaScenario, found: Observed) -> None:
 
 
 def _model(scenario: SchemaScenario, found: Observed) -> Rows:
-    """Hold what was said of each write against its mark; return all rows that are there."""
+    """Check the answers of each write against its mark; return all rows of the shard."""
     marks = Counter(u.row[found.names.index("k")] for u in found.updates)
     model: Rows = []
     for write in scenario.writes:

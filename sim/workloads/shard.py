@@ -1,10 +1,9 @@
-"""Shards under fire: writers that contend, readers, listeners, holds, and merges that come between.
+"""Shards under faults: writers that contend, readers, listeners, holds and concurrent merges.
 
-Writers have tokens of all kinds. Who merges deletes what that made vanish, at once or later, but
-for what a lease holds. The model is the list of updates that each token carried, in the order in
-which they were committed. What a call said of itself is held against that: told committed is there
-once, told mismatch is not there, told unknown may be either. What readers saw is held against it
-too.
+Writers have tokens of all kinds. Mergers delete vanished parts, at once or later, except those that
+a lease holds. The model is the list of updates that each token carried, in the order of commits.
+The answers of calls are checked against it: a COMMITTED write is there once, a MISMATCH is not
+there, and an unknown outcome may be either. Readers' results are checked against it too.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def shard_of(client: Client, name: str, *, cache_bytes: int = 0) -> Shard:
 
 @dataclass(slots=True)
 class Write:
-    """What one token carried, and all that its calls said of it."""
+    """The updates of one token, and all answers of its calls."""
 
     token: Token
     lower: int
@@ -84,7 +83,7 @@ class Write:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     writes: int = 0
@@ -120,7 +119,8 @@ def simulate_shard(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"shard {seed}")
     mortal = frozenset(["w0", "w1", "p", "q", "holder", "m0", "l0"])
@@ -187,12 +187,12 @@ async def _race(scenario: Scenario, client: Client) -> None:
 
 
 async def _write_on(scenario: Scenario, client: Client) -> None:
-    """Write with tokens of all kinds, each until its fault is known or provably unknowable."""
+    """Write with tokens of all kinds; retry each write until its outcome is known or cannot be."""
     shard = scenario.shard(client, RACED)
     named = scenario.dice.random() < 0.4
     for number in range(scenario.dice.randrange(2, 9)):
         await client.clock.sleep(scenario.dice.randrange(30_000))
-        # A handle that knows little proposes what is long past.
+        # A handle with an old state proposes an interval that is long past.
         known = shard.state.upper
         assert known is not None
         lower = max(0, known - scenario.dice.choice([0, 0, 0, 1, 3]))
@@ -211,7 +211,7 @@ async def _write(
     table = table_of(write.updates)
     holds = scenario.dice.choice([{}, {}, {f"hold of {client.name}": Frontier.at(write.lower)}])
     for _ in range(scenario.dice.choice([1, 60])):
-        write.said.append("nothing")  # As it stays where the writer dies over it.
+        write.said.append("nothing")  # This answer stays if the writer dies during the call.
         try:
             done = await shard.try_compare_and_append(
                 table, write.lower, write.upper, token=write.token, named=named, holds=holds
@@ -233,7 +233,7 @@ async def _write(
 
 
 async def _share(scenario: Scenario, client: Client) -> None:
-    """Append what the shared shard must hold, cut at times of one's own."""
+    """Append the updates that the shared shard must hold, cut at random times."""
     shard = scenario.shard(client, SHARED)
     lower = 0
     while lower < END:
@@ -270,7 +270,7 @@ async def _read_on(scenario: Scenario, client: Client) -> None:
 
 
 async def _listen_on(scenario: Scenario, client: Client, name: ShardId) -> None:
-    """Listen from some time on until the shard is finished, starting again where it broke off."""
+    """Listen from some time until the shard is finished; resume after each failure."""
     start = reached = scenario.dice.choice([0, 0, 1, 4])
     shard = scenario.shard(client, name)
     found: list[Update] = []
@@ -294,7 +294,7 @@ async def _listen_on(scenario: Scenario, client: Client, name: ShardId) -> None:
 
 
 async def _hold_on(scenario: Scenario, client: Client) -> None:
-    """Hold the raced shard at some time, read there, and move up."""
+    """Hold the raced shard at some time, read there, and move the hold."""
     shard = scenario.shard(client, RACED)
     while scenario.writers_left:
         await client.clock.sleep(scenario.dice.randrange(400_000))
@@ -316,7 +316,7 @@ async def _hold_on(scenario: Scenario, client: Client) -> None:
 
 
 async def _finish(scenario: Scenario, client: Client) -> None:
-    """When the writers are through, bring the shared shard to its end, and finish both."""
+    """After all writers have finished, complete the shared shard, and finish both."""
     while scenario.writers_left:
         await client.clock.sleep(500_000)
     await _share(scenario, client)
@@ -367,7 +367,7 @@ def _update(dice: random.Random, lower: int, upper: int) -> Update:
 
 
 def shared_updates(seed: int | str) -> list[Update]:
-    """Return what the shared shard of a seed holds in the end."""
+    """Return the final updates of a seed's shared shard."""
     dice = random.Random(f"shared {seed}")
     return [
         _update(dice, time, time + 1)
@@ -377,7 +377,7 @@ def shared_updates(seed: int | str) -> list[Update]:
 
 
 def table_of(updates: list[Update]) -> pa.Table:
-    """Return updates as a table that a shard takes."""
+    """Return updates as a table that a shard accepts."""
     rows = [
         {**dict(zip(SCHEMA.names, u.row, strict=True)), TIME: u.time, DIFF: u.diff} for u in updates
     ]
@@ -409,7 +409,7 @@ def _check(scenario: Scenario, shards: dict[str, Observed]) -> None:
 
 
 def _check_raced(scenario: Scenario, raced: Observed) -> ShardModel:
-    """Hold what the calls said against what was decided, and return the model of that."""
+    """Check the calls' answers against the decisions, and return their model."""
     by_token = {write.token: write for write in scenario.writes}
     model = ShardModel()
     committed: set[Token] = set()

@@ -1,9 +1,9 @@
-"""Logs of slot commits under fire: takeovers, several puts under way, roll-ups, a sealer.
+"""Logs of slot commits under faults: takeovers, several puts under way, roll-ups, a sealer.
 
-The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`), and a watch
-on the slots, which knows what is committed and who was fenced. In some runs writers open streams,
-append to those that any of them opened, and close them; their control records are appends to the
-checker, as all others are. In some, records have keys.
+Clients, history and checker are those of logs in wal3's form (`sim.workloads.log`). In addition, a
+watch on the slots knows the committed records and the fenced writers. In some runs writers open
+streams, append to streams of any writer, and close them. To the checker, control records are
+appends like all others. In some runs, records have keys.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ def simulate_slots(seed: int) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """A reader to whom control records are as all others."""
+    """A reader that returns control records too."""
 
     reader: SlotReader
 
     def scan(self, start: int = 0) -> AsyncIterator[pa.Table]:
-        """See `SlotReader.scan`."""
+        """Scan all records; see `SlotReader.scan`."""
         return self.reader.scan(start, selection=Selection(control=True))
 
 
 @dataclass(slots=True)
 class Stubborn:
-    """A writer that opens the log again whenever another has taken it over, or its own is over."""
+    """A writer that opens the log again after another writer took it over, or its handle ended."""
 
     scenario: SlotScenario
     client: Party
@@ -105,15 +105,15 @@ class Stubborn:
             raise
 
     async def close(self) -> None:
-        self.is_closed = True  # Or nobody would close what is opened from now on.
+        self.is_closed = True  # Without this, a writer opened later would never be closed.
         await self.writer.close()
 
 
 @dataclass(slots=True)
 class SlotScenario(Scenario):
-    """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
+    """One run of a log of slot commits; ``streams`` are those that a client tried to open.
 
-    Their dice, and those of keys, are others than those of the run: one without is what it was.
+    Streams and keys have random numbers of their own, so a run without them stays the same.
     """
 
     stream_dice: random.Random = field(init=False)
@@ -131,15 +131,16 @@ class SlotScenario(Scenario):
         self.has_streams = not is_story and self.stream_dice.random() < 0.25
         key_dice = random.Random(f"keys {self.world.seed}")
         self.keys = KeysGiven(key_dice, not is_story and key_dice.random() < 0.3)
-        if not self.truth.folder:  # The watch of a place of many logs tells each of its own.
+        # The watch on a place of many logs forwards changes to each of its own.
+        if not self.truth.folder:
             self.world.watchers.append(self.truth)
 
     def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
-        """What is durable stands below the fence that decides, with all slots before it."""
+        """Check that acknowledged records are below the first fence, with all slots before them."""
         self.truth.acknowledged(bodies, position)
 
     async def demand_fenced(self, client: Party, writer: SlotWriter) -> None:
-        """See that a writer that was fenced is over, and takes nothing more."""
+        """Demand that a fenced writer has ended, and accepts nothing more."""
         late = [f"{client.name} after a fence {self.named}".encode()]
         self.named += 1
         await self.note(client, late, lambda: writer.append(late))
@@ -147,21 +148,21 @@ class SlotScenario(Scenario):
         demand(told.position is None, "a writer took a record after it was fenced", body=late)
 
     async def check_truth(self, client: Party) -> None:
-        """Hold the log against its slots, and against one that is rebuilt from them."""
+        """Check the log against its slots, and against a log rebuilt from them."""
         self.truth.check()
         demand(self.final == tuple(self.truth.bodies()), "the log reads otherwise than its slots")
         await self.lose_manifest(client, oldest=1)
 
     async def lose_manifest(self, client: Party, *, oldest: int) -> None:
-        """Rebuild a copy of the log, as it is now, of which the manifest is lost."""
+        """Rebuild a copy of the log, as it is now, without its manifest."""
         if not isinstance(self.world.schedule, Dice):
-            return  # Stories, told once for each request that they make, are long enough without.
+            return  # Stories run once for each of their requests, and take long enough without it.
         copy, dice = self.world.copy(), self.cancel_dice
         is_made = await check_rebuilt(copy, self.truth, client.clock, oldest=oldest, dice=dice)
         self.rebuilt[is_made] += 1
 
     async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
-        """Append, to a stream or none; now and then, open, describe or close one first."""
+        """Append to a stream or to none; sometimes open, describe or close a stream first."""
         if not isinstance(writer, Stubborn):
             await self.note(client, bodies, lambda: writer.append(bodies))
             return
@@ -179,7 +180,7 @@ class SlotScenario(Scenario):
         await self.note(client, bodies, call, UsageError)
 
     def _control(self) -> Control:
-        """Return a control record like no other, so that the checker can tell them apart."""
+        """Return a unique control record, so that the checker can distinguish them."""
         dice = self.stream_dice
         self.named += 1
         roll = dice.random() if self.streams else 0.0
@@ -189,7 +190,7 @@ class SlotScenario(Scenario):
             return Control(op=OPEN, stream=self.streams[-1], meta=unique)
         stream = dice.choice(self.streams)
         if roll < 0.75:
-            # Opened by somebody already, or not: either may be.
+            # The stream may be open already; both records are possible.
             return Control(op=dice.choice([OPEN, META]), stream=stream, meta=unique)
         self.streams.remove(stream)
         return Control(op=CLOSE, stream=stream)
@@ -199,7 +200,7 @@ class SlotScenario(Scenario):
         return Stubborn(self, client, self.slot_writer(client))
 
     def slot_writer(self, client: Party) -> SlotWriter:
-        """Return a writer that is over when another takes the log over, with a name of its own."""
+        """Return a writer with a name of its own, which ends when another takes over the log."""
         dice = self.dice
         opened = self.opened.setdefault(client.name, [])
         writer = SlotWriter(
@@ -218,7 +219,7 @@ class SlotScenario(Scenario):
                 interval_us=dice.choice([0, 20_000]),
                 pending_bytes=60,
             ),
-            # Patience that ends now and then, so that writers take over from themselves.
+            # Few attempts, so that writers sometimes take over from themselves.
             resend=Resend(attempts=dice.choice([1, 1, 2, 16])),
         )
         opened.append(writer)
@@ -227,22 +228,22 @@ class SlotScenario(Scenario):
         return writer
 
     def reader(self, client: Party, store: Store | None = None) -> LogReader:
-        """Return a reader of the log, on another store than the client's if it is given."""
+        """Return a reader of the log, on ``store`` if given, else on the client's store."""
         return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
 
     async def make(self, client: Party) -> None:
-        """Make the log, unless it is there."""
+        """Make the log, unless it exists."""
         await make_log(client.store, clock=client.clock, writer=client.name)
 
     async def settle(self, client: Party, store: Store) -> None:
-        """Open the log on a store that is well: from then on, nothing of before is in doubt."""
+        """Open the log on a store without faults, which settles every earlier doubt."""
         opener = Fencer(store=store, clock=client.clock, writer=client.name)
         with suppress(LogSealed):
             ended = await opener.open(lanes=1, alpha=2)
             self.takeovers = ended.tail.epoch.number
 
     async def scrub(self, client: Party) -> Scrubbed:
-        """Check all that is stored, the streams that records are in, and their keys."""
+        """Check all stored objects, the streams of records, and their keys."""
         reader = SlotReader(store=self.world.store, clock=client.clock)
         await self.keys.check(reader)
         chain = (await reader.manifest()).chain
@@ -256,7 +257,7 @@ class SlotScenario(Scenario):
         return await scrub_slots(reader)
 
     def others(self, group: asyncio.TaskGroup) -> None:
-        """Have the log sealed in one run of five, at any moment."""
+        """Seal the log in one run of five, at any moment."""
         if self.dice.random() < 0.2:
             client = self.world.client("sealer")
             client.start(group, self._seal(client, self.dice.randrange(300_000)))
@@ -270,12 +271,12 @@ class SlotScenario(Scenario):
 
 
 async def _placed(writer: SlotWriter, bodies: pa.BinaryArray, keys: pa.BinaryArray | None) -> int:
-    """Append what need not be durable at once, and wait until it is all the same."""
+    """Append without waiting for durability, and then wait for it."""
     return await (await writer.place(bodies, key=keys)).durable
 
 
 def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
-    """Note what a record does to the streams that are open, which must allow it."""
+    """Apply a record to the open streams, which must allow it."""
     if stream != b"":
         demand(stream is None or stream in is_open, "a record is in a stream that was not open")
         return
@@ -290,7 +291,7 @@ def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes
 
 @dataclass(slots=True)
 class SealStory(LogStory):
-    """A writer who seals the log, while another writes; an heir seals it, if it was not."""
+    """A writer seals the log while another writes; an heir seals it if needed."""
 
     name: str = "seal"
     scenario_of: type[Scenario] = SlotScenario

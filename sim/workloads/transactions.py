@@ -1,10 +1,10 @@
-"""Transactions under fire: committers that contend and die, readers, sweeps, merges, and outsiders.
+"""Transactions under faults: committers that contend and die, readers, sweeps and merges.
 
-Each transaction writes one row of its own to each of some shards, so that a row says to whom it
-belongs. One shard is registered and forgotten again and again, and somebody writes it who knows
-nothing of transactions. The model is what was decided in the transaction shard, as its records say:
-each shard holds exactly that, and what outsiders were let to write. What a call said of itself is
-held against it, and what readers saw, at the time that they asked for and by the clock on the wall.
+Each transaction writes one unique row to each of its shards, so a row identifies its transaction.
+One shard is forgotten and registered again throughout, and a client without knowledge of
+transactions writes to it. The model is the decisions in the transaction shard's records. Each shard
+must hold exactly these, plus the accepted writes of outsiders. The answers of calls and the results
+of reads are checked against the model, as of their times and in real time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNSURE: Final = (LocationError, ContentionError, OutcomeUnknown)
 
 @dataclass(slots=True)
 class Call:
-    """What one token carried, and all that was said of it."""
+    """The updates of one token, and all answers of its calls."""
 
     token: Token
     lower: int
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(slots=True)
 class TransactionReport:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     commits: int = 0
@@ -104,7 +104,8 @@ def simulate_transactions(seed: int) -> TransactionReport:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"transactions {seed}")
     mortal = frozenset(["c0", "c1", "m0", "registrar", "outsider"])
@@ -194,7 +195,7 @@ async def _commit(
     begin = asyncio.get_running_loop().time()
     scenario.history.begun.append((begin, call.token))
     for _ in range(scenario.dice.choice([1, 60])):
-        call.said.append("nothing")  # As it stays where the committer dies over it.
+        call.said.append("nothing")  # This answer stays if the committer dies during the call.
         try:
             span = call.lower, call.upper
             done = await found.try_compare_and_append(tables, *span, token=call.token)
@@ -236,7 +237,7 @@ async def _read_all(scenario: TransactionScenario, client: Client) -> None:
     if as_of < 0:
         return
     for name in (*FAST, LOOSE):
-        # Whoever knows the shard alone reads the same.
+        # A client that knows only the shard must read the same.
         through: Transactions | None = found if scenario.dice.random() < 0.7 else None
         try:
             if through is not None:
@@ -255,7 +256,7 @@ async def _read_all(scenario: TransactionScenario, client: Client) -> None:
 
 
 async def upkeep(scenario: TransactionScenario, client: Client) -> None:
-    """Merge, delete, sweep; move since; tidy."""
+    """Merge, delete and sweep; advance since; tidy."""
     shards = [scenario.shard(client, name) for name in (*FAST, LOOSE)]
     merging = merge_on(
         client,
@@ -299,7 +300,7 @@ async def register_on(scenario: TransactionScenario, client: Client) -> None:
 
 
 async def _write_outside(scenario: TransactionScenario, client: Client) -> None:
-    """Write shards as who knows nothing of transactions."""
+    """Write to shards without knowledge of transactions."""
     number = 0
     while scenario.committers_left:
         await client.clock.sleep(scenario.dice.randrange(300_000))
@@ -326,7 +327,7 @@ async def _write_outside(scenario: TransactionScenario, client: Client) -> None:
 def check_transactions(
     scenario: TransactionScenario, watch: Watch, shards: dict[str, Observed]
 ) -> None:
-    """Hold everything against what was decided."""
+    """Check everything against the decisions."""
     decided = decided_in(watch, NAME)
     calls = {call.token: call for call in scenario.calls}
     outside = _check_outside(scenario, shards)
@@ -370,7 +371,7 @@ def _check_said(scenario: TransactionScenario, decided: list[Decided]) -> None:
 def _check_outside(
     scenario: TransactionScenario, shards: dict[str, Observed]
 ) -> dict[str, list[Update]]:
-    """Return what outsiders wrote, by shard: nothing but what they were told."""
+    """Return the outsiders' writes by shard; each must match its answer."""
     found: dict[str, list[Update]] = {name: [] for name in shards}
     for name, observed in shards.items():
         for _, _, writer, number in observed.intervals:

@@ -1,4 +1,4 @@
-"""A log that is collected, as a run of it is told: what was held, by whom, and what was done."""
+"""A run of a log that is collected: its cursors, its pins and their holders, and its counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tidelog.wal.slot_protocol.reader import scan_pinned
 
 @dataclass(slots=True)
 class Report:
-    """What a run did; ``struck`` counts what befell it."""
+    """The counts of a run; ``struck`` counts the faults that took effect."""
 
     trace: str = ""
     acknowledged: int = 0
@@ -61,7 +61,7 @@ class Report:
 
 @dataclass(slots=True)
 class Trial:
-    """One run: a scenario of writers and readers, and what collectors and cursors add to it."""
+    """One run: a scenario of writers and readers, with collectors and cursors."""
 
     scenario: Scenario
     watch: LogWatch
@@ -87,7 +87,7 @@ class Trial:
         )
 
     async def collect(self, client: Client) -> None:
-        """Collect once; the store may fail over it, and others may be ahead for ever."""
+        """Collect once; the store may fail, or other clients may win every race."""
         with self.scenario.trouble(ContentionError):
             async with Deadline(client, "a collection"):
                 await roll_up_tail(client.store, clock=client.clock, writer=client.name)
@@ -97,26 +97,26 @@ class Trial:
             demand(not found.spared, "a plan would have erased what the log names")
 
     async def read(self, client: Client, start: int) -> None:
-        """Read from a position that may be gone."""
+        """Read from a position that may be collected."""
         try:
             await self.scenario.read(client, start)
         except PositionCollected:
             self.report.refused += 1
 
     async def read_held(self, client: Client, witness: Witness) -> None:
-        """Read from a cursor: what it holds is there, whatever happens meanwhile."""
+        """Read from a cursor: the records that it holds must exist."""
         try:
             await self.scenario.read(client, witness.position)
         except PositionCollected as error:
             raise AssertionError(f"{witness.name} did not hold {witness.position}") from error
 
     async def place(self, client: Client) -> int:
-        """Return a position that the log has now, or has had."""
+        """Return a position that the log has now, or had recently."""
         manifest = (await load_head(client.store)).manifest
         return self.dice.randrange(max(1, manifest.oldest - 2), manifest.next + 1)
 
     async def read_pinned(self, client: Client, name: str) -> None:
-        """Read what a pin holds: all of it is there, whatever was collected since."""
+        """Read a pin: all of its records must exist, whatever was collected since."""
         start, limit = self.watch.pinned[name]
         async with Deadline(client, f"a read of the pin {name}"):
             pin = (await pins_of(client).load(name)).pin
@@ -125,7 +125,7 @@ class Trial:
         demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")
 
     async def pin(self, client: Client, name: str, start: int, limit: int) -> None:
-        """Pin a range; what is said to have come to nothing holds nothing, then or later."""
+        """Pin a range; a pin reported as not applied must never hold anything."""
         try:
             async with Deadline(client, f"the making of the pin {name}"):
                 held = await pins_of(client).create(name, start=start, limit=limit)
@@ -142,12 +142,12 @@ class Trial:
             demand(False, f"the pin {name} was said not to have been made, and holds")
 
     async def forward(self, client: Client, witness: Witness, position: int) -> Witness:
-        """Move a cursor on; from the moment it is asked, nobody relies on what is before."""
+        """Move a cursor forward; from the request on, no client relies on earlier records."""
         self.watch.held[witness.name] = position
         return await self._moved(client, witness, position, allow_back=False)
 
     async def back(self, client: Client, witness: Witness, position: int) -> Witness:
-        """Set a cursor back, if what it would hold is there."""
+        """Set a cursor back, if the records that it would hold exist."""
         try:
             moved = await self._moved(client, witness, position, allow_back=True)
         except PositionCollected:
@@ -160,7 +160,7 @@ class Trial:
     async def _moved(
         self, client: Client, witness: Witness, position: int, *, allow_back: bool
     ) -> Witness:
-        """Move a cursor that is one client's alone: where the move is denied, it did not happen."""
+        """Move a cursor of one client; a move reported as not applied must not have happened."""
         cursors = cursors_of(client)
         try:
             async with Deadline(client, f"a move of the cursor {witness.name}"):
@@ -174,9 +174,9 @@ class Trial:
             raise
 
     async def loaded(self, client: Client, name: str) -> Witness:
-        """Load a cursor; a plan that nobody works on may stand in the way: then collect.
+        """Load a cursor; an abandoned plan may block it: then collect.
 
-        In bad weather the many looks that it takes to know this may never all get through.
+        Under many faults, the requests needed to learn this may never all succeed.
         """
         for attempt in range(TRIES):
             try:
@@ -189,14 +189,14 @@ class Trial:
         raise AssertionError(f"the cursor {name} can never be read")
 
     async def retaken(self, client: Client) -> Witness:
-        """Load the cursor after a move in doubt, and write it, lest that move come about later."""
+        """Load the cursor after a move in doubt, and write it, so that the move cannot land."""
         while True:
             witness = await self.loaded(client, INTRINSIC)
             with suppress(CursorMoved):
                 return await cursors_of(client).save(witness, witness.position)
 
     async def lose_manifest(self, client: Client) -> None:
-        """Rebuild a copy of the log, as it is now, if it is of slots."""
+        """Rebuild a copy of a slot log as it is now."""
         manifest = self.watch.manifest
         if isinstance(self.scenario, SlotScenario) and manifest is not None:
             await self.scenario.lose_manifest(client, oldest=manifest.oldest)
