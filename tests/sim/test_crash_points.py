@@ -1,4 +1,4 @@
-"""Crash points: each request of each story, and each thing that can befall the victim there."""
+"""Crash points: each request of each story, with each fault that can strike the victim there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BY_NAME = {story.name: story for story in ALL}
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_client_may_die_at_any_request(name: str) -> None:
-    """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
+    """The victim may die at a request; its heir reaches the same end, whatever had happened."""
     found = visit(BY_NAME[name], faults=KILLED, stride=9)
 
     assert found.visited == found.struck >= found.requests // 3
@@ -44,7 +44,7 @@ def test_a_client_may_die_at_any_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_any_request_may_fail(name: str) -> None:
-    """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
+    """The victim continues after a failed request, even if the change lands later."""
     found = visit(BY_NAME[name], faults=FAILED, stride=23)
 
     assert found.visited == found.struck >= found.requests // 11
@@ -52,7 +52,7 @@ def test_any_request_may_fail(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_stories_are_told_again_word_by_word(name: str) -> None:
-    """A crash point is a place only if the story up to it is always the same."""
+    """Equal seeds give equal requests, so that a crash point is always the same place."""
     first, second = Script(), Script()
     BY_NAME[name].tell(first, seed=0)
     BY_NAME[name].tell(second, seed=0)
@@ -62,7 +62,7 @@ def test_stories_are_told_again_word_by_word(name: str) -> None:
 
 
 def test_crash_points_lie_in_all_that_a_shard_goes_through() -> None:
-    """Each kind of change has requests of its own, at some of which the victim is struck here."""
+    """Each kind of change has requests of its own, and the visits strike some of them."""
     stories = (UpkeepStory(), ExpiryStory(), EvolveStory(), TransactionStory())
     total: Counter[str] = Counter()
     for story in stories:
@@ -87,6 +87,6 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
 def test_a_broken_build_is_caught_at_some_crash_point(
     canary: Callable[[], AbstractContextManager[None]], story: StoryOf
 ) -> None:
-    """A build that only fails when killed in the right place must be killed in the right place."""
-    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - how it fails is up to it
+    """A build that fails only at one crash point must be killed there."""
+    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - the kind of failure differs
         visit(story)
