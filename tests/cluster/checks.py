@@ -52,9 +52,9 @@ async def ingest_while_executors_die(
     tick_bytes: int = TICK_BYTES,
     task_bytes: int = 0,
 ) -> Report:
-    """Ingest, with an executor killed in each stage and a worker at a commit; compare all.
+    """Ingest, killing an executor in each stage and a worker at a commit; compare everything.
 
-    Units: tasks are of ``task_bytes``; of 0, as they always are.
+    Units: ``task_bytes`` is the size of tasks; 0 keeps the default.
     """
     source = server.source_url(f"cluster-{seed}/in")
     scene = await write_scene(source, size_bytes=size_bytes, files=8, seed=seed)

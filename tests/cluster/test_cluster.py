@@ -135,7 +135,7 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
 def test_executors_of_another_python_are_refused_before_anything_is_bound(
     cluster: StandaloneCluster, tmp_path: Path, program: str, words: str
 ) -> None:
-    """What Spark says of it is a traceback, in the middle of a tick that is bound already."""
+    """The error comes before the tick is bound, and is no traceback of Spark's."""
     rows, url = write_few(tmp_path / "in", 5), str(tmp_path / "lake")
     with tidelog.connect(url, create=True) as lake:
         lake.create_source(spec_of(str(tmp_path / "in")))
@@ -147,7 +147,7 @@ def test_executors_of_another_python_are_refused_before_anything_is_bound(
     told = [line for line in err.splitlines() if line.startswith("tidelog: ")]
     assert (process.returncode, len(told)) == (2, 1)
     assert words in told[0]
-    # Whoever can comes later, and finds nothing that it would have to obey.
+    # A later ingest by a working cluster finds no binding that it would have to follow.
     with tidelog.connect(url) as lake:
         assert lake.ingest(NAME).rows == len(rows)
 

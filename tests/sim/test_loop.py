@@ -84,7 +84,7 @@ def test_a_task_that_is_left_behind_is_found() -> None:
 
 
 def test_a_livelock_ends() -> None:
-    """A task that yields for ever is stopped after a number of steps."""
+    """A task that never stops yielding is stopped after a number of steps."""
 
     async def main() -> None:
         for _ in itertools.count():

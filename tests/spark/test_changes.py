@@ -53,7 +53,7 @@ def test_some_columns_change_as_if_there_were_no_others(spark: SparkSession, lak
 
 
 def test_a_condition_chooses_among_changes(spark: SparkSession, lake: str) -> None:
-    """A pushed condition may also name time and diff, for which parts have no column bounds."""
+    """A pushed condition may also name time and diff, although parts have no bounds for them."""
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     read = load(spark, lake, "keyed", kind="changes", since=str(FIRST))
     found = read.where(f"k >= 3 AND {TIME} > {FIRST + 10} AND {DIFF} < 0").toArrow()

@@ -228,7 +228,7 @@ async def test_batches_come_in_order_and_older_ones_never_again() -> None:
 
 
 async def test_several_who_commit_one_batch_at_once_append_it_once() -> None:
-    """Of several committers of one batch, one appends it; others see it there or are fenced."""
+    """If several committers commit one batch, one appends it; the others see it or are fenced."""
     expected = Counter(value for number in (0, 1) for _, value in rows(number))
     for _ in range(10):
         store = await begun()

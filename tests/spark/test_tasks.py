@@ -58,7 +58,7 @@ def test_what_is_made_for_a_partition_meets_there(each: SparkTasks) -> None:
 
 
 def test_both_know_how_many_tasks_run_at_once(spark: SparkSession) -> None:
-    """Both report the same number of parallel tasks, by which a tick is cut."""
+    """Both report the same number of parallel tasks, which decides the cuts of a tick."""
     assert FrameTasks(spark).cores_count() == RddTasks(live_context(spark)).cores_count()
 
 
