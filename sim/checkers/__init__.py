@@ -1,1 +1,1 @@
-"""Checkers that do not share code with what they check."""
+"""Checkers that share no code with the packages under test."""

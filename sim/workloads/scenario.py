@@ -301,7 +301,7 @@ async def look(scenario: Scenario, client: Party) -> None:
 async def finish(scenario: Scenario, client: Party) -> None:
     """Read the log once no outcome is unknown, and again once no change is under way.
 
-    Late changes land after the first look, and must not change what it saw.
+    Late changes land after the first look, and must not change its result.
     """
     await scenario.settle(client, scenario.world.store)
     await look(scenario, client)

@@ -140,7 +140,7 @@ def test_dropping_a_source_wants_a_word(events: Cli) -> None:
 
 
 def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
-    """The status keeps the dropped fields, since nobody reads a cron job's output."""
+    """The status keeps the dropped fields, since a cron job's output is rarely read."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
     events.ingest("events")
 

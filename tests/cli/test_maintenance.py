@@ -100,7 +100,7 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
 
 
 def test_a_retention_of_no_time_says_what_it_keeps(cli: Cli) -> None:
-    """"The last 0d" would suggest that nothing is kept."""
+    """A message of "the last 0d" would suggest that nothing is kept."""
     fed(cli, 1)
     told = cli.done("collection", "retain", "s", "0s", "--yes").err
     assert "'s' keeps only its newest contents: it can be read from " in told

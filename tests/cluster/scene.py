@@ -1,6 +1,6 @@
 """A source in a bucket, large enough to cut every stage into tasks, and its replay.
 
-The replay is a dict from key to newest row: it shares no code with what it checks.
+The replay is a dict from key to newest row: it shares no code with the ingestion.
 """
 
 from __future__ import annotations
