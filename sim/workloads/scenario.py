@@ -44,7 +44,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 T = TypeVar("T")
 TRIES: Final = 200
 LONG_S: Final = 1.0  # Clients do not wait for a writer that pauses for longer.
-STEPS_MAX: Final = 1_000_000  # Of a run: a hundred times what most take.
+STEPS_MAX: Final = 1_000_000  # A hundred times the steps of most runs.
 ENDED: Final[tuple[type[TidelogError], ...]] = (HandleError, LogSealed)
 
 
