@@ -22,7 +22,7 @@ class Question:
     """The request of a read: keys, sequences ``[start, limit)``, and a number of rows.
 
     All records before sequence ``known`` must be in the answer. ``own`` are records, by value, that
-    may be in it before they are durable; it is None if there are none.
+    may be in it before they are durable.
     """
 
     truth: KeyedTruth

@@ -62,7 +62,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let DuckDB work alone, so that the rows of a query come in one order."""
+    """Run DuckDB on one thread, so that the rows of a query have one order."""
     with duck() as connection:
         connection.execute("SET threads = 1")
     try:

@@ -14,7 +14,7 @@ from cli.conftest import Cli
 from tidelog.cli import main as main_module
 from tidelog.cli.main import main, make_app
 
-# At Python's own end, prints whether the end was reached; the module has printed by then.
+# ``late`` writes "taken apart" if Python tears down the module; an exit handler prints "told".
 SCRIPT = """
 import atexit, sys
 class Late:
