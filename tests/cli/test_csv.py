@@ -142,7 +142,7 @@ def test_an_inch_mark_costs_no_line(cli: Cli) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[str, ...]) -> None:
-    """Options of another format are refused before anything is read or made."""
+    """Bad options, and options of another format, are refused."""
     said = cli("source", "create", "s", "--files", cli.folder / "none", *options)
 
     assert said.status == 2

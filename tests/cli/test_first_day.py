@@ -71,7 +71,7 @@ def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
 
 
 def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
-    """With --check, the exit status tells a monitor whether the source needs attention."""
+    """With --check, the exit status shows a monitor whether the source needs attention."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")

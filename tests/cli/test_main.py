@@ -195,7 +195,7 @@ def test_help_needs_no_engine() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_each_error_has_its_exit_status(error: errors.TidelogError, status: int) -> None:
-    """The exit status tells a script whether the user, the store or tidelog is at fault."""
+    """The exit status shows a script whether the user, the store or tidelog is at fault."""
     assert status_of(error) == status
 
 

@@ -252,7 +252,7 @@ def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
 def test_what_cannot_be_written_is_refused(
     rows: Cli, arguments: tuple[str, ...], told: str
 ) -> None:
-    """A bad request gives one sentence, and writes nothing."""
+    """A bad request gives one sentence, and prints no rows."""
     for verb in (("read", "rows"), ("changes", "rows", "--since", "0")):
         said = rows(*verb, *arguments)
 

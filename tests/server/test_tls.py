@@ -43,7 +43,7 @@ def test_a_certificate_is_asked_for_from_both_ends(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_certificates_are_refused_before(tmp_path: Path) -> None:
-    """Bad certificate files, and the key of another certificate, are refused before the start."""
+    """The check refuses bad certificate files, and the key of another certificate."""
     authority = Authority.make(tmp_path)
     certificate, key = authority.issue("server")
     _, other = authority.issue("other")

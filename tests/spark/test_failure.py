@@ -50,7 +50,7 @@ MemoryError: too much
     ],
 )
 def test_the_cause_is_told_and_nothing_else(text: str, cause: str) -> None:
-    """The message is the one line that tells a user what to do."""
+    """The message is the one line of Spark's text with the cause."""
     assert describe_failure(text) == cause
 
 

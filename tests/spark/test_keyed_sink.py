@@ -138,7 +138,7 @@ def batch(count: int, size: int) -> pa.RecordBatch:
 
 
 def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
-    """A task refuses a long key before it stages anything."""
+    """A task refuses a key that is too long."""
     place = KeyedLogPlace(location_url=str(lake), name="orders")
     columns: list[Any] = [pa.array([b"k" * 20_000]), pa.array([b"v"])]
     with pytest.raises(UsageError, match="a key must have at most 16384 bytes"):

@@ -114,7 +114,7 @@ def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
     ],
 )
 def test_executors_are_elsewhere_unless_the_driver_is_one(master: str, elsewhere: bool) -> None:
-    """Only a driver that is also the executor needs no reach check."""
+    """Executors run in other processes unless the master is local."""
     assert ship.is_elsewhere(master) is elsewhere
 
 
