@@ -112,10 +112,10 @@ async def ingest_file(folder: Path, kind: str, bad: int) -> float:
     """Ingest a file into a new location, as ``tidelog ingest --once --engine local`` does."""
     schema = ", ".join(f'"{f.name}" {sql_type(f.type)}' for f in WANTED)
     location = await connect((folder / "lake").as_uri(), create=True)
-    await location.create_source(
+    await location.sources.create(
         SourceSpec(name="rows", files=str(folder / "in"), format=kind, schema=schema)
     )
-    ingester = await location.ingester("rows")
+    ingester = await location.sources.ingester("rows")
     summary = await run_ingest(
         ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
     )

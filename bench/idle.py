@@ -63,14 +63,14 @@ class Case:
         clock, store = Growing(file), MemoryStore(name="memory://")
         file.write_text('{"k": 1}\n')
         location = await open_location("memory://", create=True, clock=clock, store=store)
-        await location.create_source(SourceSpec(name="s", files=str(folder), schema="k bigint"))
+        await location.sources.create(SourceSpec(name="s", files=str(folder), schema="k bigint"))
         begun_us = clock.monotonic_us()
 
         def ticked(_: object) -> None:
             clock.is_due = self.is_busy
 
         return await run_ingest(
-            await location.ingester("s"),
+            await location.sources.ingester("s"),
             follow=True,
             interval_us=self.interval * SECOND,
             heartbeat_us=self.heartbeat * SECOND,

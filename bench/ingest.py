@@ -82,8 +82,8 @@ class Case:
 async def ingest_all(lake: Path, spec: SourceSpec, engine: EngineAt) -> Summary:
     """Ingest into a new location, as ``tidelog ingest --once`` does."""
     location = await connect(lake.as_uri(), create=True)
-    await location.create_source(spec)
-    ingester = await location.ingester(spec.name, engine=engine(location.url))
+    await location.sources.create(spec)
+    ingester = await location.sources.ingester(spec.name, engine=engine(location.url))
     return await run_ingest(
         ingester,
         follow=False,

@@ -64,7 +64,7 @@ async def ingester_at(root: Path, *, timed: bool) -> Ingester:
     """Return an ingester of the files in ``root / "in"``, into a location of its own."""
     name = f"by{int(timed)}"
     location = await connect((root / "lake").as_uri(), create=True)
-    await location.create_source(
+    await location.sources.create(
         SourceSpec(
             name=name,
             files=f"{root}/in/*.json",
@@ -72,7 +72,7 @@ async def ingester_at(root: Path, *, timed: bool) -> Ingester:
             time_column="at" if timed else None,
         )
     )
-    return await location.ingester(name)
+    return await location.sources.ingester(name)
 
 
 async def plan_all(root: Path, what: str) -> list[list[str]]:
@@ -116,7 +116,7 @@ async def restarts(root: Path, runs: int) -> list[str]:
         await ingester.tick(await ingester.source.head())
     location = await connect((root / "lake").as_uri())
     took = Took()
-    again = await location.ingester(ingester.info.name)
+    again = await location.sources.ingester(ingester.info.name)
     summary = await took.of(
         lambda: run_ingest(
             again, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False

@@ -81,8 +81,8 @@ async def each(
 async def ours(steps: Steps, folder: Path, made: MadeRecords) -> None:
     lake = await open_location(folder / "lake", create=True)
     for name, is_arrow in (("pairs", False), ("arrow", True)):
-        await (await lake.create_keyed(name)).close()
-        log = await lake.keyed(name, upkeep=False)
+        await (await lake.keyed.create(name)).close()
+        log = await lake.keyed.open(name, upkeep=False)
         told = f"ingest, from {'Arrow' if is_arrow else 'pairs'}"
         # A program has its records in memory, so their creation is not timed.
         given = made.table if is_arrow else made.pairs
@@ -109,7 +109,7 @@ async def _read_ours(steps: Steps, lake: Location, made: MadeRecords) -> None:
 
     keys = sorted(set(made.keys))
     some = [keys[n * len(keys) // READS] for n in range(READS)]
-    reader = await lake.keyed_reader("arrow", refresh_us=3_600_000_000)
+    reader = await lake.keyed.reader("arrow", refresh_us=3_600_000_000)
     await reader.next_sequence()
     await timed(steps, "one key, cold", reader.scan(some[0]).to_arrow(), asked)
     for key in some:

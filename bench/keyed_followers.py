@@ -40,13 +40,13 @@ async def followed(keys: int, followers: int) -> Asked:
     """Return the followers' requests; units: requests, and requests a second."""
     with tempfile.TemporaryDirectory() as folder:
         lake = await open_location(folder, create=True)
-        await (await lake.create_keyed("log")).close()
-        log = await lake.keyed("log", upkeep=False)
+        await (await lake.keyed.create("log")).close()
+        log = await lake.keyed.open("log", upkeep=False)
         names = [b"key-%08d" % number for number in range(keys)]
         for at in range(0, keys, BATCH):
             await log.append([(name, b"v" * 100) for name in names[at : at + BATCH]])
         other = await open_location(folder)
-        reader = await other.keyed_reader("log")
+        reader = await other.keyed.reader("log")
         given = [0] * followers
         before, begun = usage_of(other.store), time.perf_counter()
 

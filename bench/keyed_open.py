@@ -31,8 +31,8 @@ READS = 100
 async def made(folder: Path, keys: int) -> None:
     """Make a log with ``keys`` keys of 16 bytes, in a random order."""
     lake = await open_location(folder, create=True)
-    await (await lake.create_keyed("log")).close()
-    log = await lake.keyed("log", upkeep=False)
+    await (await lake.keyed.create("log")).close()
+    log = await lake.keyed.open("log", upkeep=False)
     dice = np.random.default_rng(7)
     numbers = dice.permutation(keys)
     for at in range(0, keys, BATCH):
@@ -53,11 +53,11 @@ async def opened(folder: Path, keys: int) -> list[str]:
     """Open the log and read; return a row of the table. Modules are loaded first, untimed."""
     with tempfile.TemporaryDirectory() as other:
         await made(Path(other), 1)
-        warm = await (await open_location(other)).keyed_reader("log")
+        warm = await (await open_location(other)).keyed.reader("log")
         await warm.scan(b"key-%012d" % 0).to_arrow()
     lake = await open_location(folder)
     before, begun_mb, begun = usage_of(lake.store), rss_mb(), time.perf_counter()
-    reader = await lake.keyed_reader("log", refresh_us=3_600_000_000)
+    reader = await lake.keyed.reader("log", refresh_us=3_600_000_000)
     info = await reader.describe()
     open_ms, asked = (time.perf_counter() - begun) * 1e3, usage_of(lake.store) - before
     assert info.records_in_runs == keys

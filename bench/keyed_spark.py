@@ -70,7 +70,7 @@ def figures(
     spark: SparkSession, lake: Path, key: bytes, rounds: int, records: int
 ) -> Iterator[tuple[str, ...]]:
     reader = spark.read.format("tidelog").option("kind", "keyed").option("location", str(lake))
-    with tidelog.connect(str(lake)) as location, location.keyed_reader("log") as log:
+    with tidelog.connect(str(lake)) as location, location.keyed.reader("log") as log:
 
         def asked(name: str, make: Callable[[], DataFrame], *, is_all: bool) -> tuple[str, ...]:
             def summed() -> DataFrame:
@@ -97,7 +97,7 @@ def figures(
 
 def plain_scan(spark: SparkSession, folder: Path) -> Callable[[], Any]:
     """Return Spark's scan of the same rows, which Arrow writes to one file."""
-    with tidelog.connect(str(folder / "lake")) as location, location.keyed_reader("log") as log:
+    with tidelog.connect(str(folder / "lake")) as location, location.keyed.reader("log") as log:
         rows = log.scan_prefix(b"").to_arrow().sort_by([("key", "ascending")])
     pq.write_table(rows, folder / "plain.parquet")
     frame = spark.read.parquet(str(folder / "plain.parquet"))
@@ -144,7 +144,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         lake = Path(folder, "lake")
         with tidelog.connect(str(lake), create=True) as location:
-            log = location.create_keyed("log")
+            log = location.keyed.create("log")
             log.append_arrow(made.table)
             log.compact(everything=True)
             log.close()
@@ -170,7 +170,7 @@ def main() -> None:
 def by_spark(spark: SparkSession, lake: Path, made: Any) -> None:
     """Print the speed of an append of all records, from a DataFrame in memory."""
     with tidelog.connect(str(lake)) as location:
-        location.create_keyed("written").close()
+        location.keyed.create("written").close()
     frame = spark.createDataFrame(made.table).repartition(2).cache()
     frame.count()
     writer = frame.write.format("tidelog").option("kind", "keyed").option("location", str(lake))

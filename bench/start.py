@@ -17,7 +17,7 @@ from pathlib import Path
 from figures import print_table, side_by_side
 
 CONNECT = "import tidelog; lake = tidelog.connect(url, create=True)\n"
-LOG = CONNECT + "name = f'log{os.getpid()}'; lake.create_log(name).close()\n"
+LOG = CONNECT + "name = f'log{os.getpid()}'; lake.logs.create(name).close()\n"
 APPEND = LOG + "with lake.log(name) as log: log.append([b'a'])\n"
 ROWS = (
     "import pyarrow as pa; shard = lake.shard('s', schema=pa.schema([('k', pa.int64())]))\n"

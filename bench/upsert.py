@@ -78,13 +78,13 @@ class Ours:
             key=("id",),
             retain="1s",
         )
-        await location.create_source(spec)
+        await location.sources.create(spec)
 
     async def ingest(self) -> None:
         location = await connect(self.url)
         spark, clock = self.spark, SystemClock()
         engine = None if spark is None else SparkEngine(spark, location_url=self.url, clock=clock)
-        ingester = await location.ingester("rows", engine=engine)
+        ingester = await location.sources.ingester("rows", engine=engine)
         self.summary = await run_ingest(
             ingester,
             follow=False,
@@ -185,8 +185,7 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, changed: int, round
 async def counted(side: Ours) -> int:
     """Return the present number of rows of a collection."""
     location = await connect(side.url)
-    found: int = (await (await location.collection("rows")).snapshot()).num_rows
-    return found
+    return len(await (await location.collection("rows")).snapshot())
 
 
 def main() -> None:

@@ -32,12 +32,13 @@ import pyarrow as pa
 
 from figures import print_table
 from tidelog.clock import SystemClock
-from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at, parse_retention_ms
+from tidelog.collection.catalog.retention import history_at, parse_retention_ms
 from tidelog.consensus.store import StoreConsensus
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
 from tidelog.store.memory import MemoryStore
 from tidelog.store.prices import storage_dollars_a_year

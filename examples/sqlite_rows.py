@@ -79,11 +79,11 @@ class SqliteRows(SourceKind):
 def main(database: str, table: str, lake: str) -> None:
     """Ingest a table's new rows into the collection of its name."""
     with tidelog.connect(lake, create=True) as location:
-        if table not in location.collections():
+        if table not in location.collections.list():
             settings = {"database": str(Path(database).absolute()), "table": table}
             spec = tidelog.SourceSpec(name=table, kind=SqliteRows.name, settings=settings)
-            location.create_source(spec)
-        done = location.ingest(table)
+            location.sources.create(spec)
+        done = location.sources.ingest(table)
         rows = location.collection(table).snapshot().to_arrow().num_rows
         print(f"{done.rows} new rows; {rows} in all")
 

@@ -18,10 +18,10 @@ import pytest
 import tidelog
 from kit.clocks import SwiftClock
 from kit.doc_blocks import ROOT, run_block, run_page
-from tidelog.portal import Portal
+from tidelog.blocking.logs import Log
+from tidelog.blocking.portal import Portal
+from tidelog.blocking.transactions import Transaction, Transactions
 from tidelog.store.memory import MemoryStore
-from tidelog.sync_log import Log
-from tidelog.sync_transactions import Transaction, Transactions
 from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
@@ -42,7 +42,7 @@ def bodies(location: Path) -> list[bytes]:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """A location with the log ``events``, of three records."""
-    with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_log("events") as log:
+    with tidelog.connect(str(tmp_path), create=True) as lake, lake.logs.create("events") as log:
         log.append([b"one", b"two", b"three"])
     return tmp_path
 
@@ -61,7 +61,9 @@ def test_transactions_move_what_is_there(tmp_path: Path) -> None:
         return begun[-1]
 
     with patch.object(Transactions, "begin", begin_among_others):
-        names = run_block("docs/concepts/transactions.md", "lake.transactions", location=tmp_path)
+        names = run_block(
+            "docs/concepts/transactions.md", "lake.shards.transactions", location=tmp_path
+        )
 
     assert len(begun) == 3
     assert names["balance"]["giro"] == [{"account": "ann", "cents": 300, "_diff": 1}]
@@ -115,7 +117,7 @@ def test_a_keyed_log_is_written_and_read_as_its_page_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By key, newest first, by pages, and counted."""
-    names = run_block("docs/concepts/keyed-logs.md", "lake.create_keyed", location=tmp_path)
+    names = run_block("docs/concepts/keyed-logs.md", "lake.keyed.create", location=tmp_path)
 
     told = capsys.readouterr().out
     assert "'value': [b'tea', b'milk']" in told
@@ -129,7 +131,7 @@ def test_a_consumer_of_a_keyed_log_goes_on_where_it_stopped(
 ) -> None:
     """It runs three times, the last one with a record that is new, and has each record once."""
     monkeypatch.chdir(tmp_path)
-    with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_keyed("orders") as log:
+    with tidelog.connect(str(tmp_path), create=True) as lake, lake.keyed.create("orders") as log:
         log.append([(b"user-7", b"tea"), (b"other", b"jam"), (b"user-9", b"milk")])
         run_block(KAFKA, 'next_sequence")', location=tmp_path, tidelog=tidelog)
         run_block(KAFKA, 'next_sequence")', location=tmp_path, tidelog=tidelog)
@@ -143,12 +145,12 @@ def test_a_consumer_of_a_keyed_log_goes_on_where_it_stopped(
 def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
     """The checkpoint and the fork have what the log had."""
     with tidelog.connect(str(tmp_path), create=True) as lake:
-        with lake.create_keyed("orders") as log:
+        with lake.keyed.create("orders") as log:
             log.append([(b"user-7", b"tea")])
         run_block(KAFKA, "tidelog.Retention", location=tmp_path, tidelog=tidelog)
-        with lake.keyed_reader("orders", checkpoint="friday") as friday:
+        with lake.keyed.reader("orders", checkpoint="friday") as friday:
             assert friday.count(b"user-7") == 1
-        with lake.keyed_reader("trial") as trial, lake.keyed_reader("orders") as kept:
+        with lake.keyed.reader("trial") as trial, lake.keyed.reader("orders") as kept:
             assert (trial.count(b"user-7"), kept.count(b"user-7")) == (2, 1)
             assert kept.describe().retention.age_us == 30 * 86400 * 10**6
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog import sync
+import tidelog
+from tidelog.blocking.portal import Portal
 from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
-from tidelog.portal import Portal
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
 
@@ -65,12 +65,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Slow:
 async def fill(store: Slow, folder: Path) -> None:
     lake = await open_location("memory://", create=True, store=store)
     for protocol in ("slot", "manifest"):
-        async with await lake.create_log(protocol, protocol=protocol) as log:
+        async with await lake.logs.create(protocol, protocol=protocol) as log:
             for number in range(12):
                 await log.append([b"%d" % number])
             if protocol == "slot":
                 await log.create_pin("pin", start=1, limit=12)
-    keyed = await lake.create_keyed("keyed")
+    keyed = await lake.keyed.create("keyed")
     for number in range(20):
         await keyed.append([(b"a", b"%d" % number), (b"b", b"x")])
         if number in (5, 10):
@@ -83,21 +83,21 @@ async def fill(store: Slow, folder: Path) -> None:
         rows = {"k": keys, "_time": np.full(len(keys), time), "_diff": np.ones(len(keys), int)}
         await shard.append(pa.table(rows), time, time + 1)
     (folder / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(3_000)))
-    await lake.create_source(SourceSpec(name="c", files=str(folder / "*.jsonl")))
-    ingester = await lake.ingester("c", bytes_max=10_000)
+    await lake.sources.create(SourceSpec(name="c", files=str(folder / "*.jsonl")))
+    ingester = await lake.sources.ingester("c", bytes_max=10_000)
     head = await ingester.source.head()
     while (tick := await ingester.tick(head)) is not None and tick.left_bytes:
         pass
 
 
 AWAITED: dict[str, Callable[[Location], Awaitable[AsyncIterator[object]]]] = {}
-BLOCKING: dict[str, Callable[[sync.Location], Iterator[object]]] = {}
+BLOCKING: dict[str, Callable[[tidelog.Location], Iterator[object]]] = {}
 
 
 def iterator(
     name: str,
     awaited: Callable[[Any], Awaitable[Any]],
-    opened: Callable[[sync.Location], Any],
+    opened: Callable[[tidelog.Location], Any],
     begun: Callable[[Any], Any],
 ) -> None:
     async def begin(lake: Location) -> AsyncIterator[object]:
@@ -136,12 +136,15 @@ KEYED: dict[str, Callable[[Any], Any]] = {
 }
 for name, begun in KEYED.items():
     iterator(
-        f"keyed {name}", lambda lake: lake.keyed("keyed"), lambda lake: lake.keyed("keyed"), begun
+        f"keyed {name}",
+        lambda lake: lake.keyed.open("keyed"),
+        lambda lake: lake.keyed.open("keyed"),
+        begun,
     )
     iterator(
         f"reader {name}",
-        lambda lake: lake.keyed_reader("keyed"),
-        lambda lake: lake.keyed_reader("keyed"),
+        lambda lake: lake.keyed.reader("keyed"),
+        lambda lake: lake.keyed.reader("keyed"),
         begun,
     )
 iterator("listen", shard_of, lambda lake: lake.shard("shard"), lambda shard: shard.listen(0))
@@ -227,7 +230,7 @@ def test_a_blocking_iterator_that_is_left_ends_its_tasks(name: str, filled: Slow
     filled.turns = 0
     reports: list[str] = []
     portal = Portal()
-    lake = sync.Location(portal, portal.run(open_location("memory://", store=filled)))
+    lake = tidelog.Location(portal, portal.run(open_location("memory://", store=filled)))
 
     async def watch() -> None:
         loop = asyncio.get_running_loop()
@@ -252,8 +255,8 @@ def test_a_blocking_iterator_that_is_left_ends_its_tasks(name: str, filled: Slow
 PROGRAM = """
 import sys, tidelog
 lake = tidelog.connect(sys.argv[1], create=True)
-log = lake.create_log("log")
-keyed = lake.create_keyed("keyed")
+log = lake.logs.create("log")
+keyed = lake.keyed.create("keyed")
 for number in range(20):
     log.append([b"%d" % number])
     keyed.append([(b"a", b"%d" % number)])

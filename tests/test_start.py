@@ -32,7 +32,7 @@ async def main():
     await aio.connect(url, create=True)
 asyncio.run(main())
 """
-APPEND = CONNECT + "lake.create_log('events').close()\nwith lake.log('events') as log:\n"
+APPEND = CONNECT + "lake.logs.create('events').close()\nwith lake.log('events') as log:\n"
 APPEND += """
     assert log.append([b'a']) == 1
     log.open_stream(b's')

@@ -31,7 +31,20 @@ DOCS = Path(__file__).resolve().parents[1]
 CLI = "reference/cli"
 PYTHON = "reference/python"
 # The classes with a page of their own; the other exported names share one page.
-CLASSES = ("Location", "Collection", "Log", "KeyedLog", "KeyedReader", "Shard", "Transactions")
+CLASSES = (
+    "Location",
+    "Collections",
+    "Collection",
+    "Sources",
+    "Logs",
+    "Log",
+    "KeyedLogs",
+    "KeyedLog",
+    "KeyedReader",
+    "Shards",
+    "Shard",
+    "Transactions",
+)
 HTTP_NAMES = ("HttpKeyed", "HttpScan")
 
 
@@ -355,7 +368,7 @@ class Printer:
 
 
 with use_sink(Printer()), tidelog.connect("file:///data/lake", create=True) as lake:
-    lake.create_log("events").close()
+    lake.logs.create("events").close()
 ```
 
 {own}

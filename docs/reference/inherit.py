@@ -25,8 +25,8 @@ class Inherit(griffe.Extension):
             obj.docstring.value = joined(obj.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, **options: Any) -> None:
-        """Document the methods of one class as `tidelog.portal.documented_as` does."""
-        if not cls.module.path.startswith("tidelog.sync"):
+        """Document the methods of one class as `tidelog.blocking.portal.documented_as` does."""
+        if not cls.module.path.startswith("tidelog.blocking"):
             return
         blocking = getattr(importlib.import_module(cls.module.path), cls.name, None)
         for name, member in cls.functions.items():

@@ -1,4 +1,4 @@
-"""The error with which a checker reports a broken rule."""
+"""How checkers say that something does not hold."""
 
 from __future__ import annotations
 

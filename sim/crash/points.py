@@ -1,11 +1,10 @@
-"""Crash points: every fault that can strike a client's request, tried at each of its requests.
+"""Crash points: whatever can befall a client at a request, tried at each of its requests.
 
-A story runs once to count its victim's requests. It then runs once for each request and fault; an
-heir recovers, and all invariants are checked.
+A story is told once to count its victim's requests, then once for each of them and each fate there;
+then it is recovered from, and all invariants are checked.
 
-A request has four outcomes: it happened or not, and the victim got the answer or not. In each, the
-victim dies or continues with what it knows. In addition, a victim can get an error before its
-change lands.
+The four outcomes are: did it happen or not, was the victim told or not. At each, the victim either
+dies, or lives on with what it was told; a failure can besides be told before the change lands.
 """
 
 from __future__ import annotations
@@ -16,47 +15,47 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sim.checkers.demands import demand
-from sim.kernel.faults import Fault, Script
+from sim.kernel.fates import Fate, Script
 from sim.kernel.world import Client
 
 VICTIM: Final = "victim"
 
 KILLED: Final = tuple(
-    Fault(happened=happened, told=told, dies=True)
+    Fate(happened=happened, told=told, dies=True)
     for happened in (True, False)
     for told in (True, False)
 )
 FAILED: Final = (
-    Fault(happened=True, told=False),
-    Fault(happened=False, told=True),
-    Fault(happened=False, told=False),
-    Fault(happened=False, told=False, late_us=40_000),
+    Fate(happened=True, told=False),
+    Fate(happened=False, told=True),
+    Fate(happened=False, told=False),
+    Fate(happened=False, told=False, late_us=40_000),
 )
 
 
 class Story(Protocol):
-    """The work of the victim and other clients, the recovery, and the checks."""
+    """What the victim and the others do, how it is recovered from, and what must hold after."""
 
     name: str
 
-    def tell(self, schedule: Script, *, seed: int) -> int:
-        """Run the story and check it; return the number of the victim's requests.
+    def tell(self, fates: Script, *, seed: int) -> int:
+        """Tell the story and check it; return how many requests the victim made.
 
         Raises:
-            Violated: a check failed.
+            Violated: something does not hold.
         """
         ...
 
 
 @dataclass(slots=True)
 class Marks:
-    """The purpose of the victim's requests, by the first request of each step without faults."""
+    """From which of the victim's requests on a story, as it goes untroubled, is about what."""
 
     begins: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def begin(self, name: str, client: Client) -> None:
-        """Record that the victim's next requests are for ``name``."""
+        """Note that what the victim asks for from now on is for ``name``."""
         if client.name == VICTIM:
             self.begins.append(client.requests_count)
             self.names.append(name)
@@ -68,9 +67,9 @@ class Marks:
 
 @dataclass(slots=True)
 class Visits:
-    """The results of a visit: the victim's ``requests`` without faults, and the faults tried.
+    """What was visited: ``requests`` of the victim in the untroubled story, and fates at them.
 
-    ``struck_at`` counts faults by the purpose of the request, if the story records it.
+    ``struck_at`` counts fates by what the request was for, where the story tells.
     """
 
     story: str
@@ -83,29 +82,29 @@ class Visits:
 def visit(
     story: Story,
     *,
-    faults: tuple[Fault, ...] = (*KILLED, *FAILED),
+    fates: tuple[Fate, ...] = (*KILLED, *FAILED),
     seed: int = 0,
     stride: int = 1,
 ) -> Visits:
     """Visit the crash points of a story: all, or one in ``stride``.
 
     Raises:
-        AssertionError: a check failed; the message names the request and the fault.
+        AssertionError: the sentence says at which request which fate did harm.
     """
     untroubled = Script()
     found = Visits(story.name, story.tell(untroubled, seed=seed))
     demand(found.requests > 0, "the victim asked for nothing")
     about = _about(story, untroubled)
     for index in range(found.requests):
-        for number, fault in enumerate(faults):
+        for number, fate in enumerate(fates):
             if (index + number) % stride:
                 continue
-            script = Script({(VICTIM, index): fault})
+            script = Script({(VICTIM, index): fate})
             try:
                 story.tell(script, seed=seed)
             except Exception as error:
                 raise AssertionError(
-                    f"{story.name}: at request {index} of seed {seed}, {fault}"
+                    f"{story.name}: at request {index} of seed {seed}, {fate}"
                 ) from error
             found.visited += 1
             if any(r.client == VICTIM and r.index == index for r in script.seen):
@@ -114,17 +113,17 @@ def visit(
     return found
 
 
-def kinds_of(story: Story, *, faults: tuple[Fault, ...], stride: int) -> Counter[str]:
-    """Return the purposes of the requests that `visit` would strike, if no fault changed them."""
+def kinds_of(story: Story, *, fates: tuple[Fate, ...], stride: int) -> Counter[str]:
+    """Return at what `visit` would strike, by kinds, as far as nothing changes by being struck."""
     untroubled = Script()
     story.tell(untroubled, seed=0)
     about = _about(story, untroubled)
-    places = ((n, k) for n in about for k in range(len(faults)))
+    places = ((n, k) for n in about for k in range(len(fates)))
     return Counter(about[index] for index, k in places if not (index + k) % stride)
 
 
 def _about(story: Story, untroubled: Script) -> dict[int, str]:
-    """Return the purpose of each of the victim's requests."""
+    """Return what each of the victim's requests is for."""
     marks: Marks = getattr(story, "marks", Marks())
     marks = Marks(list(marks.begins), list(marks.names))
     keys = {r.index: r.key for r in untroubled.seen if r.client == VICTIM}

@@ -1,4 +1,4 @@
-"""The story of a shard whose columns change: an heir finds which change landed, and continues."""
+"""The story of a shard whose columns change: an heir finds which change has landed, and goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EvolveStory(MarkedStory):
     name: str = "schemas"
 
     async def _live(self, client: Client) -> None:
-        """Do the victim's work; an heir can repeat all of it with the same result."""
+        """All of it can be done again by an heir, and comes to the same."""
         shard = shard_of(client, "s")
         await persist(client, shard.upper)
         follower = Shard(

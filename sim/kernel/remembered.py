@@ -1,7 +1,7 @@
-"""A cache, for one run, of the tables read from equal bytes. Decoding took a third of a run.
+"""What the same bytes were read as, remembered for a run: a third of its time was doing so again.
 
-Decoding is pure, and no reader changes a decoded table, so a cached table is always right. The
-cache ends with the run: a broken build lasts for whole runs.
+Reading columns out of bytes is pure, so that what comes of them is the same each time, and what is
+read is never changed in place. It is forgotten with the run: a broken build is one for whole runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.wal.format.parquet import RecordFile
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Decode equal bytes only once inside the block."""
+    """Let records be read once out of the same bytes, inside of the block."""
     found: dict[tuple[bytes, str, tuple[str, ...]], tuple[pa.Schema, pa.Table]] = {}
     read = RecordFile.read
 

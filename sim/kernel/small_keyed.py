@@ -1,4 +1,4 @@
-"""Small limits of keyed logs: runs, merges, segments and memory misses within a few appends."""
+"""Small limits of keyed logs: runs, merges, segments and lost memory within a few appends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedLimits:
-    """Limits for one run; None leaves the real limit.
+    """Limits for one run; None leaves what is.
 
-    Units: ``.._bytes``; ``vanished_us``: microseconds for which a replaced object is kept.
+    Units: ``.._bytes``; ``vanished_us`` microseconds for which an object stays.
     """
 
     loose_max: int = 3
@@ -67,7 +67,7 @@ def keyed_limits_of(seed: int) -> KeyedLimits:
 
 @contextmanager
 def keyed_limited(limits: KeyedLimits) -> Iterator[None]:
-    """Apply the limits inside the block."""
+    """Let the limits hold inside of the block."""
     with ExitStack() as stack:
         for module, name, value in (
             (plan, "LOOSE_MAX", limits.loose_max),
@@ -97,7 +97,7 @@ def keyed_limited(limits: KeyedLimits) -> Iterator[None]:
 
 @contextmanager
 def _default(made: type[Any], name: str, value: object) -> Iterator[None]:
-    """Give a field of a dataclass another default inside the block."""
+    """Let a field of a dataclass have another default."""
     begin = made.__init__
 
     def begin_small(self: Any, *given: Any, **named: Any) -> None:

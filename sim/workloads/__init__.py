@@ -1,1 +1,1 @@
-"""The work of the simulated clients, and the checks of its results."""
+"""What the simulated clients do, and what is compared in the end."""

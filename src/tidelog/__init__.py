@@ -9,6 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidelog.blocking.collections import Collection, Collections
+    from tidelog.blocking.connection import connect, read_split
+    from tidelog.blocking.keyed import KeyedLog, KeyedLogs, KeyedReader
+    from tidelog.blocking.location import Location
+    from tidelog.blocking.logs import Log, Logs
+    from tidelog.blocking.shards import Shard, Shards
+    from tidelog.blocking.sources import Sources
+    from tidelog.blocking.transactions import Transactions
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.keyed.values import Retention, Sealing
@@ -22,12 +30,6 @@ if TYPE_CHECKING:
     )
     from tidelog.persist.read.reader import Split
     from tidelog.persist.states.transition import Verdict
-    from tidelog.sync import Location, connect, read_split
-    from tidelog.sync_collection import Collection
-    from tidelog.sync_keyed import KeyedLog, KeyedReader
-    from tidelog.sync_log import Log
-    from tidelog.sync_shard import Shard
-    from tidelog.sync_transactions import Transactions
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.gc.cursors import Witness
     from tidelog.wal.gc.deletion import Pace
@@ -39,13 +41,17 @@ __version__ = "0.1.0"
 __all__ = [
     "Batching",
     "Collection",
+    "Collections",
+    "Contents",
     "CsvOptions",
     "Keep",
     "KeyedLog",
+    "KeyedLogs",
     "KeyedReader",
     "Limits",
     "Location",
     "Log",
+    "Logs",
     "Moments",
     "Pace",
     "RecordCodec",
@@ -54,7 +60,9 @@ __all__ = [
     "Sealing",
     "Shape",
     "Shard",
+    "Shards",
     "SourceSpec",
+    "Sources",
     "Split",
     "Transactions",
     "Verdict",
@@ -67,18 +75,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Collection": "tidelog.sync_collection",
-    "Location": "tidelog.sync",
+    "Collection": "tidelog.blocking.collections",
+    "Collections": "tidelog.blocking.collections",
+    "Contents": "tidelog.collection.reading",
+    "KeyedLogs": "tidelog.blocking.keyed",
+    "Location": "tidelog.blocking.location",
+    "Logs": "tidelog.blocking.logs",
+    "Shards": "tidelog.blocking.shards",
+    "Sources": "tidelog.blocking.sources",
     "CsvOptions": "tidelog.collection.formats.csv.guess",
-    "Log": "tidelog.sync_log",
-    "Shard": "tidelog.sync_shard",
-    "Transactions": "tidelog.sync_transactions",
+    "Log": "tidelog.blocking.logs",
+    "Shard": "tidelog.blocking.shards",
+    "Transactions": "tidelog.blocking.transactions",
     "Verdict": "tidelog.persist.states.transition",
     "SourceSpec": "tidelog.collection.create",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",
-    "KeyedLog": "tidelog.sync_keyed",
-    "KeyedReader": "tidelog.sync_keyed",
+    "KeyedLog": "tidelog.blocking.keyed",
+    "KeyedReader": "tidelog.blocking.keyed",
     "Retention": "tidelog.keyed.values",
     "Sealing": "tidelog.keyed.values",
     "Limits": "tidelog.wal.read.limits",
@@ -91,8 +105,8 @@ _HOMES = {
     "decode_contents": "tidelog.persist.format.codec",
     "Shape": "tidelog.wal.slot_protocol.shape",
     "Witness": "tidelog.wal.gc.cursors",
-    "connect": "tidelog.sync",
-    "read_split": "tidelog.sync",
+    "connect": "tidelog.blocking.connection",
+    "read_split": "tidelog.blocking.connection",
     "Split": "tidelog.persist.read.reader",
 }
 

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
     from tidelog.clock import Clock
     from tidelog.collection.collection import Collection
+    from tidelog.collection.collections import Collections
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.collection.reading import Contents
+    from tidelog.collection.sources import Sources
     from tidelog.keyed.log import KeyedLog
+    from tidelog.keyed.logs import KeyedLogs
     from tidelog.keyed.reader import KeyedReader
     from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     )
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.read.reader import Split
+    from tidelog.persist.shards import Shards
     from tidelog.persist.transactions.transactions import Transactions
     from tidelog.store.port import Store
     from tidelog.wal.append.batching import Batching
@@ -37,19 +42,24 @@ if TYPE_CHECKING:
     from tidelog.wal.gc.deletion import Pace
     from tidelog.wal.gc.plan import Keep
     from tidelog.wal.log import Log
+    from tidelog.wal.logs import Logs
     from tidelog.wal.read.limits import Limits
     from tidelog.wal.slot_protocol.shape import Shape
 
 __all__ = [
     "Batching",
     "Collection",
+    "Collections",
+    "Contents",
     "CsvOptions",
     "Keep",
     "KeyedLog",
+    "KeyedLogs",
     "KeyedReader",
     "Limits",
     "Location",
     "Log",
+    "Logs",
     "Moments",
     "Pace",
     "RecordCodec",
@@ -58,7 +68,9 @@ __all__ = [
     "Sealing",
     "Shape",
     "Shard",
+    "Shards",
     "SourceSpec",
+    "Sources",
     "Split",
     "Transactions",
     "Witness",
@@ -71,10 +83,15 @@ __all__ = [
 
 _AWAITED = {
     "Collection": "tidelog.collection.collection",
+    "Collections": "tidelog.collection.collections",
     "KeyedLog": "tidelog.keyed.log",
+    "KeyedLogs": "tidelog.keyed.logs",
     "KeyedReader": "tidelog.keyed.reader",
     "Log": "tidelog.wal.log",
+    "Logs": "tidelog.wal.logs",
     "Shard": "tidelog.persist.handle.shard",
+    "Shards": "tidelog.persist.shards",
+    "Sources": "tidelog.collection.sources",
     "Transactions": "tidelog.persist.transactions.transactions",
 }
 

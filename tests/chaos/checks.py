@@ -14,7 +14,7 @@ import tidelog
 from chaos.ingesters import NAME, create, kill_often, let_both_win, start_ingest
 from chaos.maintainers import maintained
 from chaos.scenario import Row, Scenario, replay, row_of, write_scenario
-from tidelog.sync_collection import Collection
+from tidelog.blocking.collections import Collection
 
 TICK_BYTES = 3_000
 

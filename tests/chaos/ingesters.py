@@ -103,7 +103,7 @@ def start_ingest(url: str, *, engine: str, tick_bytes: int) -> Ingest:
 def create(url: str, files: str | Path, *, shards: int = 1) -> None:
     """Make a location with the scenario's source."""
     with tidelog.connect(url, create=True) as lake:
-        lake.create_source(
+        lake.sources.create(
             SourceSpec(
                 name=NAME,
                 files=str(files),

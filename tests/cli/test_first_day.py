@@ -1,4 +1,4 @@
-"""First use by a new user: shown times, costs and mistakes."""
+"""What a newcomer meets on the first day: what is shown of times, of costs, and of mistakes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DAY = ({"k": 1, "at": "2025-03-01T00:00:00Z"}, {"k": 2, "at": "2025-03-01T05:00:
 
 @pytest.fixture
 def days(cli: Cli) -> Iterator[Cli]:
-    """An ingested source of days, whose rows may arrive two hours late."""
+    """A source of days, whose rows may come two hours late; filled."""
     cli.write_lines("days/1.jsonl", *DAY)
     made = ("source", "create", "days", "--files", cli.folder / "days")
     cli.done(*made, "--time-column", "at", "--lateness", "120m")
     cli.ingest("days")
-    # Text for people is printed as on a terminal.
+    # What people read is printed as on a terminal.
     with patch("tidelog.cli.source.choose_format", return_value="table"):
         yield cli
 
 
 def test_times_are_told_as_they_were_asked_for(days: Cli) -> None:
-    """Durations are shown as options take them, timestamps without a unit, with defaults."""
+    """A moment has no unit, durations are written as options take them, defaults are in sight."""
     made = ("source", "create", "ms", "--files", days.folder / "days", "--schema", "k int, at int")
     days.done(*made, "--time-column", "at", "--max-ahead", "any")
 
@@ -38,7 +38,7 @@ def test_times_are_told_as_they_were_asked_for(days: Cli) -> None:
 
 
 def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
-    """Rows within the lateness are read but not visible; the status says so."""
+    """They were taken, so nothing is left; and they are not in the collection."""
     said = " ".join(days.done("source", "status", "days").out.split())
 
     assert "nothing is left" in said
@@ -55,7 +55,7 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
 
 
 def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
-    """UUIDs and INTERVALs become bytes, which the command reports."""
+    """DuckDB writes UUIDs and INTERVALs, and the columns are bytes."""
     columns = "uuid() AS id, INTERVAL '1 day' AS span, 1 AS n"
     with duckdb.connect() as connection:
         connection.execute(f"COPY (SELECT {columns}) TO '{cli.folder / 'a.parquet'}'")
@@ -71,7 +71,7 @@ def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
 
 
 def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
-    """With --check, the exit status shows a monitor whether the source needs attention."""
+    """What watches a source has an exit status to go by, and all that is told besides."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")
@@ -89,7 +89,7 @@ def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
 
 
 def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
-    """A small cost is shown, and with no more digits than the prices have."""
+    """No run is free, and a sum of floats has no more digits than its prices have."""
     from tidelog.cli.progress import end_line
     from tidelog.collection.ingest.summary import Summary
     from tidelog.store.wrappers.metered import Usage
@@ -116,14 +116,14 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ],
 )
 def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:
-    """The error names the word that the user wrote, and a remedy."""
+    """With what was written, and not with an option or a name that was not."""
     said = days(*arguments)
 
     assert (said.status, told in said.err) == (2, True), said.err
 
 
 def test_a_text_is_no_list_of_columns(days: Cli) -> None:
-    """A string for columns is refused, even if each of its letters is a column."""
+    """Its letters are not looked for one by one, even if each is a column."""
     told = r"columns must be a list of names.*\['k'\]"
 
     with tidelog.connect(days.location) as lake, pytest.raises(UsageError, match=told):
@@ -131,7 +131,7 @@ def test_a_text_is_no_list_of_columns(days: Cli) -> None:
 
 
 def test_dropping_a_source_wants_a_word(events: Cli) -> None:
-    """A drop is permanent, so a script needs --yes."""
+    """It is for good; whoever typed the wrong name, or a script, says so."""
     said = events("source", "drop", "events")
 
     assert said.status == 2
@@ -140,7 +140,7 @@ def test_dropping_a_source_wants_a_word(events: Cli) -> None:
 
 
 def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
-    """The status keeps the dropped fields, since a cron job's output is rarely read."""
+    """From cron nobody sees what the run itself says."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
     events.ingest("events")
 
@@ -149,7 +149,7 @@ def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
 
 @pytest.mark.parametrize("name", ["rows.xlsx", "rows.csv.gz"])
 def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> None:
-    """Json lines in a file with another format's name would fail later, in another program."""
+    """Json lines under it would be found out by whoever opens it, somewhere else."""
     said = events("read", "events", "-o", events.folder / name)
 
     assert said.status == 2
@@ -162,7 +162,7 @@ def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> N
 def test_where_nothing_is_yet_no_columns_are_made_up(
     cli: Cli, format: str, text: str | None
 ) -> None:
-    """An empty or missing folder gives no schema: a mistyped path would be permanent."""
+    """A schema is for good: one of empty files, or of a folder mistyped, would be of no use."""
     folder = cli.folder / "inbx"
     if text is not None:
         folder.mkdir()
@@ -175,7 +175,7 @@ def test_where_nothing_is_yet_no_columns_are_made_up(
 
 
 def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
-    """One mistyped path among several is named, though the others have files."""
+    """The files of the others hide that one was mistyped."""
     cli.write_lines("in/1.jsonl", {"n": 1})
     cli.write_lines("done/2.jsonl", {"n": 2})
     there, gone = cli.folder / "in", cli.folder / "dnoe" / "*.jsonl"
@@ -188,7 +188,7 @@ def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
 
 
 def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
-    """The format is not guessed from a name, but the error points to it."""
+    """Elsewhere the name decides; here it is pointed at, and json is not taken for csv."""
     path = cli.folder / "a.csv"
     path.write_text("a,b\n1,2\n")
 

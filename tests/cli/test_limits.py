@@ -1,4 +1,4 @@
-"""A process at a resource limit names the resource and the setting."""
+"""A process that may have no more of something is told of what, and where that is said."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.cli import main
 def test_a_process_that_may_have_no_more_memory_is_told_so(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Under ``ulimit -v 400000`` even libraries fail to load; the error names the limit."""
+    """With ``ulimit -v 400000`` not even libraries can be loaded, which was to be reported."""
 
     def fail(_: object) -> None:
         raise error

@@ -47,7 +47,7 @@ def golden(cli: Cli, place: str, *, of: str = "") -> Path:
 
 
 def test_a_fork_goes_its_own_way(cli: Cli) -> None:
-    """A fork has its own appends, and blocks the destruction of its source."""
+    """And holds its source, which says so when it is to be destroyed."""
     fill(cli, "a", 2, 2)
     made = cli.done("log", "fork", "a", "b", "--from", "3").object
     assert (made["name"], made["oldest"], made["next"]) == ("b", 3, 5)
@@ -66,7 +66,7 @@ def test_a_fork_goes_its_own_way(cli: Cli) -> None:
 
 
 def test_a_pin_that_a_killed_fork_left_is_released(cli: Cli) -> None:
-    """A pin of a killed fork is released by name, since there is no log to destroy."""
+    """There is no log to destroy for it."""
     fill(cli, "a", 2)
     cli.done("log", "fork", "a", "b")
     (cli.folder / "lake" / "log" / "b" / MANIFEST).unlink()
@@ -79,7 +79,7 @@ def test_a_pin_that_a_killed_fork_left_is_released(cli: Cli) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("target", [None, "slot", "manifest"])
 def test_a_copy_has_what_the_source_has(cli: Cli, protocol: str, target: str | None) -> None:
-    """A copy has the source's records, in the requested protocol or in its own."""
+    """In the protocol that is asked for, or its own."""
     fill(cli, "a", 2, 3, protocol=protocol)
     wanted = [] if target is None else ["--protocol", target]
 
@@ -94,7 +94,7 @@ def test_a_copy_has_what_the_source_has(cli: Cli, protocol: str, target: str | N
 
 
 def test_a_log_of_chromas_is_adopted_and_given_back(cli: Cli, tmp_path: Path) -> None:
-    """A log of Chroma is adopted by a path or file URL, and exported with the same bytes."""
+    """By a path or a file URL; the location is made, if what is to be adopted is there."""
     refused(cli("log", "adopt", str(tmp_path / "nowhere")), "no log at")
     assert not (cli.folder / "lake").exists()
     source = golden(cli, "c0_before_gc")
@@ -118,7 +118,7 @@ def test_a_log_of_chromas_is_adopted_and_given_back(cli: Cli, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["slot", "manifest", "adopt"])
 def test_a_copy_that_was_killed_does_not_fail_the_list(cli: Cli, kind: str) -> None:
-    """The list names an unfinished copy with the remedy; a lost manifest exits with 1."""
+    """The list names it and the remedy; a log that a writer has opened lost its manifest."""
     fill(cli, "a", 3)
     if kind == "adopt":
         cli.done("log", "adopt", golden(cli, "b_snapshots"), "b")
@@ -141,7 +141,7 @@ def test_a_copy_that_was_killed_does_not_fail_the_list(cli: Cli, kind: str) -> N
 
 
 def test_a_lost_manifest_is_made_again(cli: Cli) -> None:
-    """A rebuild restores the records from the slots; before it, the log does not exist."""
+    """From the slots: until then there is no such log."""
     fill(cli, "a", 2, 2)
     before = bodies(cli, "a")
     cli.done("log", "cursor", "create", "a", "x", "--at", "2")
@@ -158,7 +158,7 @@ def test_a_lost_manifest_is_made_again(cli: Cli) -> None:
 
 
 def test_a_log_that_lost_its_plan_too_is_rebuilt_from_where_it_is_whole(cli: Cli) -> None:
-    """Without its plan, a log needs --start: a missing object may be collected or lost."""
+    """Nobody else knows whether what is missing before was collected, or was lost."""
     fill(cli, "a", 2, 2, 2)
     cli.done("log", "cursor", "create", "a", "x", "--at", "3")
     cli.done("log", "collect", "a", "--grace", "0")
@@ -174,7 +174,7 @@ def test_a_log_that_lost_its_plan_too_is_rebuilt_from_where_it_is_whole(cli: Cli
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
-    """A destroyed log cannot be read, its name stays taken, and it may be destroyed again."""
+    """Its name stays taken, and it may be destroyed again; nobody is asked by --yes."""
     fill(cli, "a", 3, protocol=protocol)
     fill(cli, "b", 1)
 
@@ -190,7 +190,7 @@ def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
 
 
 def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal asks for confirmation; elsewhere --yes is needed before any I/O."""
+    """On a terminal; elsewhere it is misuse, and found before anything is looked at."""
     fill(cli, "a", 3)
     refused(cli.run("--location", "s3://no-such/x", "log", "destroy", "a"), "--yes")
     before = cli.contents()
@@ -255,7 +255,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 def test_mistakes_with_whole_logs_are_told(
     cli: Cli, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistake exits with 2, and makes, loses or changes nothing."""
+    """With status 2, and nothing is made, lost or changed."""
     fill(cli, "a", 3)
     fill(cli, "w", 2, protocol="manifest")
     before = cli.contents()
@@ -267,7 +267,7 @@ def test_mistakes_with_whole_logs_are_told(
 
 
 def test_a_log_is_drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A description shows the tree, epochs, cursors and pins, as text and as JSON."""
+    """Its tree, epochs, cursors and pins, for people; and the same as values."""
     cli.done("log", "adopt", golden(cli, "c0_before_gc"), "c")
     fill(cli, "a", 2, 2)
     cli.done("log", "cursor", "create", "a", "x", "--at", "3")
@@ -298,7 +298,7 @@ def test_a_log_is_drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_whole_tree_is_drawn_if_asked_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--deep lists a snapshot's children below it."""
+    """A snapshot's children stand below it; without --deep nothing of them is read."""
     cli.done("log", "create", "first")
     golden(cli, "lake/log/w", of="b_snapshots")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -312,20 +312,20 @@ def test_the_whole_tree_is_drawn_if_asked_for(cli: Cli, monkeypatch: pytest.Monk
 
 
 async def test_logs_are_described_side_by_side() -> None:
-    """Logs are described in parallel, since each takes several requests in sequence."""
+    """To describe one takes several requests, one after the other."""
     store = MemoryStore()
     crowd = Crowd(store, clock=CLOCK, prefix="log/", op="refresh")
     location = await open_location("memory://", create=True, store=crowd.store)
     names = [f"log_{number:02}" for number in range(20)]
     for name in names:
-        await location.create_log(name)
+        await location.logs.create(name)
 
     assert [one.name for one in await logs_of(location)] == names
     assert crowd.most == AT_ONCE_MAX
 
 
 def test_a_local_path_is_told_whole(cli: Cli) -> None:
-    """A ? in a local path is part of the path, not the start of secret parameters."""
+    """A ? is a part of a path, and not where keys begin that nobody is to see."""
     fill(cli, "a", 1)
     place = f"{cli.folder}/b?x=1"
 

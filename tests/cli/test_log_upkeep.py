@@ -1,4 +1,4 @@
-"""``tidelog log cursor``, ``pin`` and ``collect``: holds of a log's records, and collection."""
+"""``tidelog log cursor``, ``pin`` and ``collect``: what holds a log's records, and what erases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cli.conftest import Cli, Said
 
 
 def fill(cli: Cli, name: str, *counts: int, protocol: str = "slot") -> None:
-    """Make a log with one object for each count of records."""
+    """Make a log with so many objects, of so many records each."""
     cli.done("log", "create", name, "--protocol", protocol)
     for number, count in enumerate(counts):
         path = cli.folder / f"{name}-{number}"
@@ -35,7 +35,7 @@ def objects_of(cli: Cli, name: str) -> list[Path]:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
-    """Each command prints the cursor's position and the number of records that it holds."""
+    """Its position, and how many records it holds, are told each time."""
     fill(cli, "a", 4, 3, protocol=protocol)
 
     assert cli.done("log", "cursor", "list", "a").objects == []
@@ -76,7 +76,7 @@ def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_with_cursors_are_told(cli: Cli, arguments: list[str], told: str) -> None:
-    """A mistake leaves the existing cursor unchanged."""
+    """And the cursor that there is stays where it stood."""
     fill(cli, "a", 4)
     cli.done("log", "cursor", "create", "a", "x", "--at", "3")
 
@@ -87,7 +87,7 @@ def test_mistakes_with_cursors_are_told(cli: Cli, arguments: list[str], told: st
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_what_is_older_than_a_time_is_let_go_of(cli: Cli, protocol: str) -> None:
-    """A nightly job can keep a week: by a cursor at a time, or by --keep-since."""
+    """As a nightly job does that keeps a week: a cursor goes to a time, or it is kept from one."""
     fill(cli, "a", *[1] * 6, protocol=protocol)
     time.sleep(0.002)
     times = [one["timestamp_us"] for one in cli.done("log", "scan", "a").objects]
@@ -106,7 +106,7 @@ def test_what_is_older_than_a_time_is_let_go_of(cli: Cli, protocol: str) -> None
 
 
 def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
-    """A pinned range is readable by its name until its release, and is collected after it."""
+    """It is read by its name, until it is released and its objects are collected as well."""
     fill(cli, "a", 3, 3, 3)
     made = cli.done("log", "pin", "create", "a", "p", "--from", "2", "--to", "5").object
     assert (made["start"], made["limit"], made["records"], made["is_sure"]) == (2, 5, 3, True)
@@ -164,7 +164,7 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
 def test_mistakes_with_pins_and_collections_are_told(
     cli: Cli, arguments: list[str], told: str
 ) -> None:
-    """A mistake exits with 2 and changes nothing."""
+    """With status 2, and nothing is changed."""
     fill(cli, "a", 4)
     fill(cli, "w", 2, protocol="manifest")
     cli.done("log", "pin", "create", "a", "p")
@@ -176,7 +176,7 @@ def test_mistakes_with_pins_and_collections_are_told(
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_collection_says_what_it_did_and_what_holds_it(cli: Cli, protocol: str) -> None:
-    """A collection prints its result and the hold that limits it, or the remedy."""
+    """And what to do where it may do nothing."""
     fill(cli, "a", 2, 2, 2, 2, protocol=protocol)
     nothing = cli.done("log", "collect", "a", "--grace", "0").object
     assert (nothing["held_by"], nothing["fragments"], nothing["records"]) == (None, 0, 0)
@@ -199,7 +199,7 @@ def test_a_collection_says_what_it_did_and_what_holds_it(cli: Cli, protocol: str
 
 
 def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal gets sentences with the next step, and tables."""
+    """With what to do next; tables and lines of the terminal."""
     fill(cli, "a", 2, 2)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
@@ -224,7 +224,7 @@ def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:
-    """A foreign file in the cursor folder holds nothing, and is reported."""
+    """It holds nothing, whatever somebody thought it would."""
     fill(cli, "a", 2)
     stray = cli.folder / "lake" / "log" / "a" / "cursor" / "my-cursor.json"
     stray.parent.mkdir(exist_ok=True)
@@ -236,7 +236,7 @@ def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:
 
 
 def test_a_collection_is_paced(cli: Cli) -> None:
-    """The rate option delays deletions: four objects at four a second take most of a second."""
+    """The flag comes to the deletions: two of four objects a second take a second, no less."""
     fill(cli, "a", *[1] * 5)
     cli.done("log", "cursor", "create", "a", "x", "--at", "5")
 

@@ -30,7 +30,7 @@ def read(cli: Cli, at: str) -> list[dict[str, object]]:
 
 
 def test_merging_changes_nothing_that_is_read(cli: Cli) -> None:
-    """Compaction keeps all reads; its result is printed in rows and bytes."""
+    """What it did is told in rows and bytes, for people and for programs."""
     fed(cli, 12)
     before = [read(cli, f"1970-01-01T00:00:{second:02}Z") for second in range(12)]
     done = {one["name"]: one for one in cli.done("compact", "--full", "--json").objects}
@@ -44,7 +44,7 @@ def test_merging_changes_nothing_that_is_read(cli: Cli) -> None:
 
 
 def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
-    """The status, the description and errors show the earliest readable time."""
+    """The status and the description say what is, and an error says from when on."""
     fed(cli, 12, "--retain", "4s")
     status = cli.done("source", "status", "s", "--json").object
     assert (status["retain_ms"], status["since"]) == (4_000, 7_000)
@@ -68,9 +68,9 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
 
 
 def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(cli: Cli) -> None:
-    """The first tick leaves the ingester's hold at the beginning, so all times stay readable.
+    """The first tick leaves the ingester's hold at the beginning: until the next all is readable.
 
-    A later ``forever`` therefore keeps all, whatever a shorter retention moved before.
+    So ``forever`` keeps all, whatever a shorter retention moved before, and says the truth.
     """
     fed(cli, 1)
     cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
@@ -100,14 +100,14 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
 
 
 def test_a_retention_of_no_time_says_what_it_keeps(cli: Cli) -> None:
-    """A message of "the last 0d" would suggest that nothing is kept."""
+    """'The last 0d' would read as if nothing were kept."""
     fed(cli, 1)
     told = cli.done("collection", "retain", "s", "0s", "--yes").err
     assert "'s' keeps only its newest contents: it can be read from " in told
 
 
 def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> None:
-    """An idle source has no next tick, so the message must name a command that moves the hold."""
+    """No tick follows, so the command that moves it must be the one that the message names."""
     fed(cli, 1)
     cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
     cli.ingest("s")
@@ -123,7 +123,7 @@ def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> No
 
 
 def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
-    """On a pipe, results are JSON by default, and messages go to standard error."""
+    """As other commands print it; messages go to standard error."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     created = cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     assert (created.object["name"], created.err[:7]) == ("s", "Created")
@@ -146,7 +146,7 @@ def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
 
 
 def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
-    """--json prints one object, and no message."""
+    """One object, and no message."""
     fed(cli, 2)
     cli.done("hold", "place", "s", "mine")
     released = cli.done("hold", "release", "s", "mine", "--json")
@@ -173,7 +173,7 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
 def test_mistakes_are_told_before_anything_is_done(
     cli: Cli, arguments: tuple[str, ...], told: str
 ) -> None:
-    """A mistake gives one sentence and exit status 2, and changes no file."""
+    """One sentence, exit status 2, and all is as it was."""
     fed(cli, 2)
     before = sorted((cli.folder / "lake").rglob("*"))
     said = cli(*arguments)
@@ -183,7 +183,7 @@ def test_mistakes_are_told_before_anything_is_done(
 
 
 def test_a_damaged_part_is_told_and_left(cli: Cli, tmp_path: Path) -> None:
-    """A damaged part must not be merged; the message names the object to restore."""
+    """Merged, it would be believed; the message says which object is to be restored."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -198,7 +198,7 @@ def test_a_damaged_part_is_told_and_left(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
-    """Collection reports the objects of dropped sources by name."""
+    """Said by name, so that nobody wonders where the bytes went."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -216,7 +216,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
 
 
 def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
-    """An object that a writer left is young, then dead, then deleted; all objects are counted."""
+    """An object that a writer left is young, then dead, then gone; all add up to what is there."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -247,7 +247,7 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
 
 
 def test_what_a_killed_check_of_the_location_left_is_swept(cli: Cli) -> None:
-    """A location check runs before the location exists, so no state names its object."""
+    """The check runs before there is a location, so no state names its object."""
     cli.done("log", "create", "l")
     left = cli.folder / "lake" / "probe" / "0123"
     left.parent.mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:
 
 
 def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
-    """A DataFrame's hold outlives its driver, and keeps objects of any age."""
+    """The hold of a DataFrame outlives its driver, and keeps objects of any age."""
     user_shard(cli, commits=4)
     with tidelog.connect(cli.location) as lake:
         lake.shard("mine").lease(2, lease_us=10**12, fixed=True, purpose="a Spark DataFrame")
@@ -289,7 +289,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
 
 
 def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
-    """A user's own shards are compacted, collected, inspected and scrubbed, by name or with all."""
+    """They were reached by none of these: merged by their name, or with all others."""
     fed(cli, 3)
     user_shard(cli)
     names = [one["name"] for one in cli.done("compact", "--json").objects]
@@ -310,7 +310,7 @@ def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
 
 
 def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
-    """A scrub reads every shard, names each damaged object and its remedy, and exits with 1."""
+    """By its object's name, with what to do; the others are read all the same; exit status 1."""
     fed(cli, 3)
     user_shard(cli)
     whole = cli.done("scrub", "--json").objects
@@ -328,7 +328,7 @@ def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
     assert {one["path"].rpartition("/")[2] for one in told} == {first.name, second.name}
     assert {one["advice"].partition(" ")[0] for one in told} == {"restore"}
     assert len(said.objects) == 5
-    # A damaged shard does not keep other shards from being merged.
+    # What is damaged keeps no other from being merged.
     said = cli("compact", "--full", "--json")
     assert said.status == 1
     assert [one["name"] for one in said.objects] == ["s", "(catalog)"]
@@ -337,7 +337,7 @@ def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
 
 @pytest.mark.parametrize("verb", ["compact", "collect", "inspect", "scrub"])
 def test_many_that_follow_disturb_nobody_and_end_well(cli: Cli, verb: str) -> None:
-    """Three followers next to a writer end with status 0 at SIGTERM, and no row is lost."""
+    """Three at once beside a writer, until SIGTERM: each ends with status 0, and all is there."""
     fed(cli, 2)
     user_shard(cli, commits=2)
     extra = ["--after", "0s", "--sweep"] if verb == "collect" else []

@@ -1,4 +1,4 @@
-"""``tidelog shard``: a shard from its creation to its end, and the errors of mistakes."""
+"""``tidelog shard``: a shard from its making to its end, and what is told of mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def contents(cli: Cli, *arguments: str) -> list[dict[str, object]]:
 
 
 def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
-    """Each verb has the effect that its help describes, visible to the next verb."""
+    """Each verb does what its help says, and the next one sees it."""
     made(cli)
     assert cli.done("shard", "list", "--json").object["upper"] == 0
     path = cli.write_lines("1.jsonl", *ROWS)
@@ -73,7 +73,7 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
 
 
 def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
-    """A time in seconds, with rows in milliseconds, must not look like a loss of data."""
+    """A time in seconds, where the rows have milliseconds, must not look like a loss."""
     path = cli.write_lines("1.jsonl", *ROWS)
     made(cli).done("shard", "append", "s", path, "--time", "1709290800000")
 
@@ -85,7 +85,7 @@ def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureF
 def test_what_every_format_holds_is_appended(
     cli: Cli, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Input of any format is read in limited pieces, each a part, and committed once."""
+    """In pieces of a bounded size, each a part, with one commit; what is read back is the same."""
     monkeypatch.setattr(shard_input, "READ_BYTES", 10_000)
     monkeypatch.setattr(log_input, "READ_BYTES", 4_000)
     monkeypatch.setattr(shard_input, "ROWS", 300)
@@ -129,7 +129,7 @@ def test_what_every_format_holds_is_appended(
 
 
 def test_what_lies_there_is_told(cli: Cli) -> None:
-    """Parts, objects, states and changes are listed; levels and costs are described."""
+    """Parts, objects, states and changes; the spine is drawn, and costs are told."""
     made(cli)
     rows = [{"k": f"k{n}", "n": n, "at": None} for n in range(2_000)]
     cli.done("shard", "append", "s", cli.write_lines("a.jsonl", *rows), "--time", "0")
@@ -159,7 +159,7 @@ def test_what_lies_there_is_told(cli: Cli) -> None:
 
 
 def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
-    """Each stored state is shown as it was; the error for others names the stored range."""
+    """Each kept state is what it was when it was the newest; older ones are told to be gone."""
     made(cli)
     for time in range(140):
         cli.done("shard", "append", "s", "--upper", str(time + 1), given=b"")
@@ -178,7 +178,7 @@ def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
 
 
 def test_a_spine_is_drawn_in_the_order_of_times() -> None:
-    """Each batch has a mark if there is room; otherwise several batches share one."""
+    """A mark a batch where there is room; else a mark for those that stand together."""
     drawn = draw_levels([2, 2, 1, 0, 0])
     assert [(one.level, one.batches, one.marks) for one in drawn] == [
         (2, 2, "##   "), (1, 1, "  #  "), (0, 2, "   ##"),
@@ -226,7 +226,7 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
 def test_mistakes_are_told_and_nothing_is_done(
     cli: Cli, arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistake gives one sentence and exit status 2, and changes no file."""
+    """One sentence, exit status 2, and every file is as it was."""
     made(cli)
     monkeypatch.chdir(cli.folder)
     for name in ("a.csv", "b.json"):
@@ -239,7 +239,7 @@ def test_mistakes_are_told_and_nothing_is_done(
 
 
 def bent(how: str) -> bytes:
-    """Return an arrow file with a fault that Arrow does not detect when it reads it."""
+    """Return an arrow file in which something is wrong that Arrow does not see when it reads it."""
     table = pa.table({"k": ["hello", "world"], "n": [1, 2], "at": pa.nulls(2, pa.date32())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as file:
@@ -277,7 +277,7 @@ def bent(how: str) -> bytes:
 def test_rows_that_do_not_fit_are_told_and_none_is_appended(
     cli: Cli, format: str, rows: str | bytes, told: str
 ) -> None:
-    """The error names the bad row's column or place, and nothing is appended."""
+    """Where a bad row stands, and why: nobody would look for it anywhere else."""
     made(cli)
     good = json.dumps(ROWS[0]) + "\n" if format == "json" else ""
     before = cli.contents()
@@ -291,7 +291,7 @@ def test_rows_that_do_not_fit_are_told_and_none_is_appended(
 
 
 def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
-    """A time outside of the interval is refused, and so is a row without a time."""
+    """Below the upper that is there, past the upper to be, or none at all."""
     made(cli)
     cli.done("shard", "append", "s", "--upper", "5", given=b"")
     early, late = ({**ROWS[0], "_time": time} for time in (3, 30))
@@ -312,7 +312,7 @@ def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
 
 
 def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
-    """A follower in another process prints each commit, until Ctrl-C."""
+    """A process of its own, until Ctrl-C; what was committed meanwhile is there."""
     made(cli)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "tidelog", "--location", cli.location]
@@ -333,7 +333,7 @@ def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_row_comes_as_often_as_it_was_appended_or_once_if_asked(cli: Cli) -> None:
-    """Equal rows are repeated, unless --consolidated asks for their count."""
+    """A reader that counts lines counts rows, and one that asks gets their count."""
     made(cli)
     for time in range(3):
         cli.done("shard", "append", "s", "--time", str(time), given=json.dumps(ROWS[0]).encode())

@@ -1,4 +1,4 @@
-"""``tidelog source skip``: the error that stops a source names this remedy, and it works.
+"""``tidelog source skip``: the error that stops a source names the remedy, and that works.
 
 The page is docs/guides/follow-a-folder.md.
 """
@@ -13,12 +13,12 @@ from tidelog.location import open_location
 
 
 async def bind_all(url: str, name: str) -> None:
-    """Bind the files of a source, like a command that is killed afterwards."""
-    assert await bind(await (await open_location(url)).ingester(name))
+    """Bind the files of a source, as a command does that is killed then."""
+    assert await bind(await (await open_location(url)).sources.ingester(name))
 
 
 def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
-    """The status lists a skipped file, and a later file of the same name is ingested."""
+    """And the status lists it, for people and for programs; a later file of the name is taken."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")
@@ -43,7 +43,7 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
 
 
 def test_a_source_that_reads_no_files_has_none_to_skip(cli: Cli) -> None:
-    """A source without files has none to skip, and the error says so."""
+    """One sentence says so."""
     cli.done("source", "create", "s", "--generator", "counter")
 
     said = cli("source", "skip", "s", "x")

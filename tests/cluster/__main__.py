@@ -1,4 +1,4 @@
-"""A demonstration of tidelog on a cluster: ``make cluster-demo``, or ``python -m cluster``."""
+"""See tidelog on a cluster: ``make cluster-demo``; or ``python -m cluster``, from ``tests``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingest a scene while executors die in each stage; compare with its replay and a local run."""
+"""Ingest a scene while executors die in each stage, and compare with its replay and by hand."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from kit.sources import rows_of
 from kit.spark_cluster import StandaloneCluster
 from tidelog.location import Location, open_location
 
-# More than one task's share: each stage has tasks for all executors.
-TICK_BYTES: Final = 18_500_000
+TICK_BYTES: Final = 18_500_000  # More than is one task's: each stage has tasks for all executors.
 STAGES: Final = ["survey", "decode", "write", "commit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a run.
-
-    Units: bytes of the input, and bytes that the driver read from any store.
-    """
+    """What a run did. Units: bytes of the input, and those that the driver read of anything."""
 
     rows: int
     ticks: int
@@ -52,9 +48,9 @@ async def ingest_while_executors_die(
     tick_bytes: int = TICK_BYTES,
     task_bytes: int = 0,
 ) -> Report:
-    """Ingest, killing an executor in each stage and a worker at a commit; compare everything.
+    """Ingest, with an executor killed in each stage and a worker at a commit; compare all.
 
-    Units: ``task_bytes`` is the size of tasks; 0 keeps the default.
+    Units: tasks are of ``task_bytes``; of 0, as they always are.
     """
     source = server.source_url(f"cluster-{seed}/in")
     scene = await write_scene(source, size_bytes=size_bytes, files=8, seed=seed)
@@ -64,7 +60,7 @@ async def ingest_while_executors_die(
         for name in ("lake", "clean")
     ]
     for location in (by_spark, by_hand):
-        await location.create_source(spec_of(source))
+        await location.sources.create(spec_of(source))
     arguments = runs.ingest_arguments(by_spark.url, cluster, tick_bytes=tick_bytes)
     told_first = [str(report), str(cluster.worker_pid), str(task_bytes)]
     driver = ["cluster.driver", *told_first, *arguments]
@@ -87,19 +83,19 @@ async def ingest_while_executors_die(
 
 
 async def contents(location: Location, name: str = NAME) -> pa.Table:
-    """Return the present contents of a collection."""
-    return await (await location.collection(name)).snapshot()
+    """Return what is in a collection now."""
+    return await (await location.collection(name)).consolidated()
 
 
 async def _ingest_here(location: Location, tick_bytes: int) -> None:
-    ingester = await location.ingester(NAME, bytes_max=tick_bytes)
+    ingester = await location.sources.ingester(NAME, bytes_max=tick_bytes)
     head = await ingester.source.head()
     while (tick := await ingester.tick(head)) is not None and tick.left_bytes:
         pass
 
 
 def _check_contents(table: pa.Table, scene: Scene) -> None:
-    """Compare with the replay: each row is there once."""
+    """Compare with the replay: each row, once."""
     found = table.drop_columns(["_diff"]).to_pylist()
     assert len(found) == len(scene.contents)
     assert {row["key"]: row for row in found} == scene.contents

@@ -20,7 +20,7 @@ from tidelog.demo.run import NAME, TICK_BYTES, Demo, DemoFailed
 from tidelog.location import open_location
 from tidelog.store.urls import open_store
 
-# The process to kill after a tick of the run; nothing dies at the first and the last tick.
+# After which ticks of the run as a whole what is killed; the first and the last tick are nobody's.
 KILLS: Final = {4: "executor", 9: "executor", 14: "driver", 19: "executor", 24: "executor"}
 
 
@@ -41,7 +41,7 @@ class ClusterDemo(Demo):
         for name, data in _read_all(events).items():
             await store.put(name, data)
         location = await open_location(self.url, create=True)
-        await location.create_source(
+        await location.sources.create(
             SourceSpec(
                 name=NAME,
                 files=self.files_url,
@@ -91,7 +91,7 @@ def _read_all(folder: Path) -> dict[str, bytes]:
 
 
 def _kill(victim: str, driver: subprocess.Popen[str], cluster: StandaloneCluster) -> str:
-    """Kill the driver or its oldest executor; return its description."""
+    """Kill the driver, or its executor that has run longest; say what it was."""
     if victim == "driver":
         os.killpg(driver.pid, signal.SIGKILL)
         return "the driver"
@@ -107,7 +107,7 @@ def _reports(driver: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 
 def run_demo(folder: Path, cluster: StandaloneCluster, *, files_url: str, bucket_url: str) -> None:
-    """Run the demo; it prints its progress."""
+    """Run the demo; it says how it goes."""
 
     def say(line: str) -> None:
         print(line, flush=True)

@@ -163,7 +163,7 @@ async def test_extensions_are_what_they_are_stored_as(tmp_path: Path) -> None:
 
     await ingest(location, "c")
 
-    rows = await (await location.collection("c")).snapshot()
+    rows = await (await location.collection("c")).consolidated()
     assert rows.drop_columns(["_diff"]).sort_by("n").to_pylist() == [
         {"n": 1, "id": b"0123456789abcdef", "text": '{"a":1}'},
         {"n": 2, "id": None, "text": None},

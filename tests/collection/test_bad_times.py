@@ -38,7 +38,7 @@ async def test_a_row_with_a_mad_time_is_told_with_its_text(
     )
     location = await make_source(tmp_path / "lake", spec)
 
-    await run_once(await location.ingester("c", final=True))
+    await run_once(await location.sources.ingester("c", final=True))
 
     bad = await contents(location, "c_errors")
     assert len(bad) == 1
@@ -73,7 +73,7 @@ async def test_a_bad_row_with_an_old_time_is_bad_and_not_late(tmp_path: Path, fo
         time_column="at",
     )
     location = await make_source(tmp_path / "lake", spec)
-    await run_once(await location.ingester("c", final=True))
+    await run_once(await location.sources.ingester("c", final=True))
     rows: list[dict[str, object]] = [
         {"n": 2, "at": 5},
         {"n": 999, "at": 6},
@@ -82,6 +82,6 @@ async def test_a_bad_row_with_an_old_time_is_bad_and_not_late(tmp_path: Path, fo
     ]
     _write(tmp_path / f"b.{format}", rows, "bigint")
 
-    done = await run_once(await location.ingester("c", final=True))
+    done = await run_once(await location.sources.ingester("c", final=True))
 
     assert (done.rows, done.bad, done.late) == (2, 2, 1)

@@ -30,7 +30,7 @@ def _objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ingester_of(location: Location, every: int) -> Ingester:
-    ingester = await location.ingester("c", bytes_max=120)
+    ingester = await location.sources.ingester("c", bytes_max=120)
     assert isinstance(ingester.source, FilesSource)
     ingester.source.block_bytes = 64
     ingester.checkpoints.every = every

@@ -56,7 +56,7 @@ async def fed(
     """Return a location whose source ``c`` took one file per tick. Texts are lines of the file."""
     (folder / "in").mkdir()
     location = await open_location("memory://lake", create=True, store=store)
-    await location.create_source(
+    await location.sources.create(
         SourceSpec(
             name="c",
             files=str(folder / "in"),
@@ -70,7 +70,7 @@ async def fed(
     for n, rows in enumerate(ticks):
         lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]
         (folder / "in" / f"{n}.jsonl").write_text("\n".join(lines) + "\n")
-        await run_once(await location.ingester("c"))
+        await run_once(await location.sources.ingester("c"))
     return location
 
 
@@ -111,7 +111,7 @@ async def test_a_dropped_source_leaves_no_byte_of_a_row(
     await kept_in_order(location, full=True, sweeps=False)
     assert len(found_in(store)) >= 3, "the search finds what is stored"
 
-    await location.drop_source("c")
+    await location.sources.drop("c")
     await kept_in_order(location, full=False, sweeps=False)
 
     assert found_in(store) == []
@@ -149,12 +149,12 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
     await kept_in_order(location, full=True, sweeps=True)
 
     assert found_in(store) == []
-    found = await (await location.collection("c")).snapshot()
+    found = await (await location.collection("c")).consolidated()
     assert found.num_rows == 1 + many
     assert found_in(store, "stays"), "the search finds what is kept"
     (tmp_path / "in" / "9.jsonl").write_text(json.dumps(row("y", "new", 9)) + "\n")
-    assert (await run_once(await location.ingester("c"))).rows == 1
-    assert (await (await location.collection("c")).snapshot()).num_rows == 2 + many
+    assert (await run_once(await location.sources.ingester("c"))).rows == 1
+    assert (await (await location.collection("c")).consolidated()).num_rows == 2 + many
 
 
 @pytest.mark.parametrize("many", [0, MANY])
@@ -178,7 +178,7 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
         retain="0s",
     )
     assert found_in(store)
-    before = (await (await location.collection("c_errors")).snapshot()).num_rows
+    before = (await (await location.collection("c_errors")).consolidated()).num_rows
     if is_merged:
         errors = (await location.collection("c_errors")).shards[0]
         request = plan_full_merge(await errors.refresh())
@@ -188,9 +188,9 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     await kept_in_order(location, full=True, sweeps=True)
 
     assert found_in(store) == []
-    left = await (await location.collection("c_errors")).snapshot()
+    left = await (await location.collection("c_errors")).consolidated()
     assert (before, left.column("text").to_pylist()) == (3 + many, ["{ newest"])
-    assert (await (await location.collection("c")).snapshot()).num_rows == 3
+    assert (await (await location.collection("c")).consolidated()).num_rows == 3
     async for one in location.maintenance.scrub(await location.maintenance.kept()):
         assert one.found.is_clean
 
@@ -208,11 +208,11 @@ async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
     tending = location.maintenance
     async for _ in tending.compact(await tending.kept()):
         pass
-    assert (await (await location.collection("c_errors")).snapshot()).num_rows == 39
+    assert (await (await location.collection("c_errors")).consolidated()).num_rows == 39
 
     await kept_in_order(location, full=True, sweeps=True)
 
-    left = await (await location.collection("c_errors")).snapshot()
+    left = await (await location.collection("c_errors")).consolidated()
     assert set(left.column("text").to_pylist()) == {f"{{ {n}" for n in range(29, 40)}
 
 
@@ -244,8 +244,8 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
 
     assert found_in(store) == []
     (tmp_path / "in" / "late.jsonl").write_text(json.dumps(row("n0", "late", 5)) + "\n")
-    await run_once(await location.ingester("c"))
-    left = await (await location.collection("c")).snapshot()
+    await run_once(await location.sources.ingester("c"))
+    left = await (await location.collection("c")).consolidated()
     assert set(left.column("k").to_pylist()) == {"a", "b"}, "the late row is known as late"
 
 
@@ -316,7 +316,7 @@ async def test_a_merge_of_old_deletions_changes_no_later_tick(
         for n, one in enumerate([again, row("x", "late", 4), row("x", "new", 9 + 3 * DAY_MS)]):
             if one is not None:
                 (folder / "in" / f"z{n}.jsonl").write_text(json.dumps(one) + "\n")
-            ingester = await location.ingester("c")
+            ingester = await location.sources.ingester("c")
             await run_once(ingester)
             found += [shard.state.totals.sum_t for shard in ingester.written]
 
@@ -352,9 +352,9 @@ async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean
         least = await requests_of_a_sweep()
     for n in range(3):
         spec = SourceSpec(name=f"d{n}", files=str(tmp_path / "in"), schema="k varchar")
-        await location.create_source(spec)
-        await run_once(await location.ingester(f"d{n}"))
-        await location.drop_source(f"d{n}")
+        await location.sources.create(spec)
+        await run_once(await location.sources.ingester(f"d{n}"))
+        await location.sources.drop(f"d{n}")
     for _ in range(3):
         cost = await requests_of_a_sweep()
 
@@ -366,7 +366,7 @@ async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) 
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
     schema = pa.schema({"k": pa.string(), "v": pa.string()})
-    both = location.transactions("both")
+    both = location.shards.transactions("both")
     shard = location.shard("a", schema=schema, key=["k"])
     await both.register(shard)
     for time, diff in ((0, 1), (1, -1)):
@@ -401,7 +401,7 @@ class Overtaken(LocalEngine):
         return done
 
     async def _drop(self) -> None:
-        await self.location.drop_source("c")
+        await self.location.sources.drop("c")
         for _ in range(2):
             await kept_in_order(self.location, full=False, sweeps=True)
 
@@ -424,7 +424,7 @@ async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
     engine = Overtaken(store=store, clock=location.clock, location=other, before=before)
 
     with pytest.raises(SourceDropped, match="'c' was dropped"):
-        await run_once(await location.ingester("c", engine=engine))
+        await run_once(await location.sources.ingester("c", engine=engine))
 
     assert bool(found_in(store)) == (before == "the parts")
     await store.put(f"status/{'c' * 8}.json", b"{}")
@@ -440,7 +440,7 @@ async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) 
     """Retired or dropped keys of a keyed log are erased, also from the records of its state."""
     store = MemoryStore()
     location = await open_location("memory://lake", create=True, store=store)
-    log = await location.create_keyed("orders", retention=Retention(segments=1))
+    log = await location.keyed.create("orders", retention=Retention(segments=1))
     await log.append([(f"{SECRET}{n}".encode(), SECRET.encode()) for n in range(MANY)])
     await log.compact(everything=True)
     await log.seal()
@@ -449,7 +449,7 @@ async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) 
     assert len(found_in(store)) > 2
     if is_dropped:
         await log.close()
-        await location.drop_keyed("orders")
+        await location.keyed.drop("orders")
     else:
         assert await log.retire() == 1
         for _ in range(2):
@@ -479,7 +479,7 @@ async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: boo
     for last in range(200):
         store, asked = MemoryStore(), list[str]()
         location = await open_location("memory://lake", create=True, store=store)
-        async with closed(await location.create_keyed("o", retention=Retention(segments=1))) as log:
+        async with closed(await location.keyed.create("o", retention=Retention(segments=1))) as log:
             await log.append([(f"{SECRET}{n}".encode(), b"v") for n in range(2)])
             await log.compact(everything=True)
             await log.seal()
@@ -498,12 +498,12 @@ async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: boo
         with suppress(TidelogError):
             dead = Faulty(store, toss=toss)
             killed = await open_location("memory://lake", store=dead, clock=OneThread())
-            async with closed(await killed.keyed("o")) as log:
+            async with closed(await killed.keyed.open("o")) as log:
                 await log.collect(after_us=0)
         is_whole = len(asked) <= last
         for _ in range(2):
             other = await open_location("memory://lake", store=store)
-            async with closed(await other.keyed("o")) as log:
+            async with closed(await other.keyed.open("o")) as log:
                 await log.collect(after_us=0)
 
         assert found_in(store) == [], last

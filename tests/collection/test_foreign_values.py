@@ -335,7 +335,7 @@ async def test_a_first_line_beyond_the_sample_is_named(
     location = await open_location("memory://", create=True)
 
     with pytest.raises(UsageError, match=rf"first {what}.* longer than 2 MiB.*--schema"):
-        await location.create_source(SourceSpec(name="c", files=str(tmp_path / name)))
+        await location.sources.create(SourceSpec(name="c", files=str(tmp_path / name)))
 
 
 NO_COLUMNS = [

@@ -24,14 +24,16 @@ SECOND = 1_000_000
 async def location_with(clock: SwiftClock, *, settings: dict[str, str], **asked: Any) -> Location:
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=clock, store=store)
-    await location.create_source(SourceSpec(name="g", kind="generator", settings=settings, **asked))
+    await location.sources.create(
+        SourceSpec(name="g", kind="generator", settings=settings, **asked)
+    )
     return location
 
 
 async def made(settings: dict[str, str], start: int, limit: int) -> pa.Table:
     """Return the rows of a range, from a generator opened for it."""
     location = await location_with(SwiftClock(), settings=settings)
-    info, _ = await location.source("g")
+    info, _ = await location.sources.find("g")
     kind = open_kind(info, store=location.store, clock=location.clock)
     found = RowRange(path="x", start=start, limit=limit)
     return pa.concat_tables([batch async for batch in kind.read(found)])
@@ -40,7 +42,7 @@ async def made(settings: dict[str, str], start: int, limit: int) -> pa.Table:
 async def contents(location: Location) -> pa.Table:
     collection = await location.collection("g")
     await collection.refresh()
-    return await collection.snapshot()
+    return await collection.consolidated()
 
 
 async def test_a_counter_counts_and_ends() -> None:
@@ -90,7 +92,7 @@ async def test_rows_come_at_their_rate() -> None:
     """Rows arrive at the given rate since the source's creation, with their times of arrival."""
     clock = SwiftClock()
     location = await location_with(clock, settings={"rate": "100"}, time_column="time")
-    ingester = await location.ingester("g")
+    ingester = await location.sources.ingester("g")
     begin_us = ingester.info.created_us
 
     await clock.sleep(2 * SECOND)

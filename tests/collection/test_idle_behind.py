@@ -24,9 +24,9 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
     spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
     location = await make_source(tmp_path / "lake", spec)
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
-    await run_once(await location.ingester("c"))
-    idle = await location.ingester("c")
-    other = await (await open_location(str(tmp_path / "lake"))).ingester("c")
+    await run_once(await location.sources.ingester("c"))
+    idle = await location.sources.ingester("c")
+    other = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
 
     async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:
         monkeypatch.undo()
@@ -48,8 +48,8 @@ async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     location = await make_source(tmp_path / "lake", spec)
     text = '{"n": 1}\n{"n": "x"}\n{"n": 3}\n'
     (tmp_path / "a.jsonl").write_text(text)
-    loser = await location.ingester("c")
-    winner = await (await open_location(str(tmp_path / "lake"))).ingester("c")
+    loser = await location.sources.ingester("c")
+    winner = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
     reports = []
 
     async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:

@@ -86,7 +86,7 @@ async def test_arrays_are_inferred_and_taken(tmp_path: Path, suffix: str) -> Non
         location = await make_source(tmp_path / str(number), spec)
         summary = await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
 
-        assert (await location.source("c"))[0].format == "json-array"
+        assert (await location.sources.find("c"))[0].format == "json-array"
         assert await contents(location) == sorted(map(repr, ROWS))
         assert not await contents(location, "c_errors")
         assert not summary.waiting
@@ -105,7 +105,7 @@ async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
     await ingest_files(location, bytes_max=20)
 
     assert await contents(location) == [repr({"n": 1}), repr({"n": 4})]
-    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     assert sorted(text[e["offset"] :].split()[0] for e in errors) == sorted(
         [b"7,", b'{"n":', b'{"n":', b'[{"n":']
     )

@@ -211,7 +211,7 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
     lake = await make_source(tmp_path / "lake", spec)
     await ingest(lake, "a")
 
-    kept = await (await lake.collection("a")).snapshot()
+    kept = await (await lake.collection("a")).consolidated()
 
     assert sql_type_of(kept.schema.field("m")) == 'STRUCT("key" VARCHAR, "value" INTEGER)[]'
     entries = [None if v is None else [{"key": k, "value": n} for k, n in v] for v in values]

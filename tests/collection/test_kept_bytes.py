@@ -55,7 +55,9 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
         time_column="at" if timed else None,
     )
     await make_source(tmp_path / "lake", spec)
-    one, other = [await (await open_location(str(tmp_path / "lake"))).ingester("c") for _ in "12"]
+    one, other = [
+        await (await open_location(str(tmp_path / "lake"))).sources.ingester("c") for _ in "12"
+    ]
     for each in (one, other):
         assert isinstance(each.source, FilesSource)
         each.source.is_versioned = versioned

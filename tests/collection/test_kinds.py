@@ -44,14 +44,14 @@ def row(k: int, at: int, *, gone: bool = False, body: bytes | None = None) -> Ro
 async def location_with(**asked: Any) -> Location:
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
-    await location.create_source(SourceSpec(**{"name": "s", "kind": "shelf", **asked}))
+    await location.sources.create(SourceSpec(**{"name": "s", "kind": "shelf", **asked}))
     return location
 
 
 async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
     collection = await location.collection(name)
     await collection.refresh()
-    found: list[dict[str, Any]] = (await collection.snapshot()).to_pylist()
+    found: list[dict[str, Any]] = (await collection.consolidated()).to_pylist()
     return found
 
 
@@ -109,7 +109,7 @@ async def test_values_of_columns_that_the_schema_lacks_are_counted() -> None:
     """
     Shelf.rows["a"] = [row(1, 1, body=b"x"), row(2, 2), row(3, 3, body=b"y")]
     location = await location_with(schema="k bigint")
-    await location.create_source(
+    await location.sources.create(
         SourceSpec(name="g", kind="generator", settings={"shape": "counter", "rows": "3"},
                    schema="n bigint")
     )  # fmt: skip
@@ -205,7 +205,7 @@ async def test_columns_are_inferred_from_texts() -> None:
     Shelf.rows["a"] = [row(0, 0, body=b'{"id": 1,\n "at": "2020-01-01"}'), row(0, 0)]
     location = await location_with(format="json")
 
-    _, rendition = await location.source("s")
+    _, rendition = await location.sources.find("s")
     assert rendition.data_schema.names == ["id", "at"]
 
 
@@ -245,8 +245,8 @@ async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.M
     monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
 
     with pytest.raises(UsageError, match="Install the package that has it"):
-        await location.ingester("s")
-    await location.drop_source("s")
+        await location.sources.ingester("s")
+    await location.sources.drop("s")
 
 
 async def test_the_status_says_how_far_each_path_was_read() -> None:
@@ -256,7 +256,7 @@ async def test_the_status_says_how_far_each_path_was_read() -> None:
     await ingest(location, "s")
     Shelf.rows["a"].append(row(3, 3))
 
-    status = await source_status(await location.ingester("s"))
+    status = await source_status(await location.sources.ingester("s"))
     assert (status.files, status.reached, status.left_bytes) == (None, {"a": 2}, 10)
 
 
@@ -328,7 +328,7 @@ async def test_a_time_far_ahead_is_a_bad_row() -> None:
     (error,) = await rows_in(location, "s_errors")
     assert tick.upper < 10**15 - day_ms
     assert "--max-ahead" in error["reason"]
-    assert rows_of((await (await location.collection("s")).snapshot()).select(["k"])) == [
+    assert rows_of((await (await location.collection("s")).consolidated()).select(["k"])) == [
         "{'k': 1}",
         "{'k': 3}",
     ]

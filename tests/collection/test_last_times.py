@@ -31,7 +31,7 @@ async def test_a_row_of_the_last_time_stops_no_source(
     location = await make_source(tmp_path / "lake", spec)
     for n, at in enumerate((5, 2**63 - 2 - before_last, 7, 8, 9)):
         (tmp_path / f"{n}.jsonl").write_text(json.dumps({"n": n, "at": at}) + "\n")
-        await run_once(await location.ingester("c", final=True))
+        await run_once(await location.sources.ingester("c", final=True))
 
     found = [json.loads(row.replace("'", '"'))["n"] for row in await contents(location)]
     bad = await contents(location, "c_errors")

@@ -51,13 +51,13 @@ async def location_with(**asked: Any) -> Location:
     given = {"name": "s", "kind": "shelf", "time_column": "at", "lateness": "1s", **asked}
     store = given.pop("store", None) or MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=OneThread(), store=store)
-    await location.create_source(SourceSpec(**given))
+    await location.sources.create(SourceSpec(**given))
     return location
 
 
 async def run(location: Location, *, bytes_max: int = 1_000, final: bool = False) -> list[Tick]:
     """Ingest everything available, and return the ticks."""
-    ingester = await location.ingester("s", bytes_max=bytes_max, final=final)
+    ingester = await location.sources.ingester("s", bytes_max=bytes_max, final=final)
     head = await ingester.source.head()
     ticks = []
     while (tick := await ingester.tick(head)) is not None:
@@ -66,7 +66,7 @@ async def run(location: Location, *, bytes_max: int = 1_000, final: bool = False
 
 
 async def die_after_minting(location: Location) -> None:
-    ingester: Ingester = await location.ingester("s", bytes_max=30)
+    ingester: Ingester = await location.sources.ingester("s", bytes_max=30)
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is not None and plan.upper is not None:
@@ -74,7 +74,7 @@ async def die_after_minting(location: Location) -> None:
 
 
 async def contents(location: Location, as_of: int) -> list[tuple[int, int]]:
-    found = await (await location.collection("s")).snapshot(as_of)
+    found = await (await location.collection("s")).consolidated(as_of)
     return sorted((one["k"], one["at"]) for one in found.to_pylist() for _ in range(one["_diff"]))
 
 
@@ -183,7 +183,7 @@ async def test_two_ingesters_compute_the_same() -> None:
     there = [row(n % 3, 700 * n % 1_900 + 200 * n) for n in range(9)]
     Shelf.rows["a"] = cast("list[Row | None]", there)
     location = await location_with(**UPSERT)
-    pair = [await location.ingester("s", bytes_max=20, final=n == 1) for n in range(2)]
+    pair = [await location.sources.ingester("s", bytes_max=20, final=n == 1) for n in range(2)]
     head = await pair[0].source.head()
     unchecked = 0
     while True:
@@ -261,7 +261,7 @@ async def test_files_are_held_back_too(tmp_path: Path) -> None:
     with pytest.raises(SourceRewritten):
         await run(location, final=True)
 
-    await skip_file(await location.ingester("s"), "1.jsonl")
+    await skip_file(await location.sources.ingester("s"), "1.jsonl")
     ticks = await run(location, final=True)
     assert (sum(tick.rows for tick in ticks), sum(tick.bad for tick in ticks)) == (0, 2)
     assert await upper_of(location) == FIRST + 5_201

@@ -38,13 +38,13 @@ async def location_on(store: Store, *, clock: SystemClock | None = None) -> Loca
 
 async def source_of(location: Location, log: str = "l", **asked: Any) -> None:
     given = {"settings": {"log": log, **asked.pop("settings", {})}, **asked}
-    await location.create_source(SourceSpec(name="s", kind="log", **given))
+    await location.sources.create(SourceSpec(name="s", kind="log", **given))
 
 
 async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
     collection = await location.collection(name)
     await collection.refresh()
-    table: pa.Table = await collection.snapshot()
+    table: pa.Table = await collection.consolidated()
     by = "position" if "position" in table.column_names else table.column_names[0]
     found: list[dict[str, Any]] = table.sort_by(by).to_pylist()
     return found
@@ -93,7 +93,7 @@ async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
     assert name.startswith("source_s_o")
 
     assert (await log.collect(keep=ALL, grace_us=0)).fragments == 0
-    ingester = await location.ingester("s", bytes_max=1_000)
+    ingester = await location.sources.ingester("s", bytes_max=1_000)
     head = await ingester.source.head()
     tick = await ingester.tick(head)
     assert tick is not None
@@ -104,7 +104,7 @@ async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
     await ingest(location, "s")
     assert await cursors_of(location) == {name: (await log.bounds()).next}
     assert len(await rows_in(location)) == 6
-    await location.drop_source("s")
+    await location.sources.drop("s")
     assert await cursors_of(location) == {}
 
 
@@ -116,7 +116,7 @@ async def test_a_cursor_that_was_deleted_is_made_again() -> None:
     await source_of(location)
     (name,) = await cursors_of(location)
     log = await location.log("l")
-    await log.delete_cursor(name)
+    await log.drop_cursor(name)
 
     await ingest(location, "s")
     assert list(await cursors_of(location)) == [name]
@@ -131,7 +131,7 @@ async def test_two_ingesters_take_each_record_once() -> None:
     location = await location_on(store)
     await log_of(store, "l", 6)
     await source_of(location)
-    one, two = [await location.ingester("s", bytes_max=1_000) for _ in range(2)]
+    one, two = [await location.sources.ingester("s", bytes_max=1_000) for _ in range(2)]
     head = await one.source.head()
     await mint(two)
     while (tick := await one.tick(head, may_idle=False)) is not None:
@@ -205,7 +205,7 @@ async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: 
     location = await location_on(MemoryStore(name="memory://"))
     await source_of(location, str(tmp_path / "lake" / "log" / "l"))
 
-    ingester = await location.ingester("s")
+    ingester = await location.sources.ingester("s")
     summary = await run_once(ingester)
     assert summary.rows == 3
     assert ingester.source.usage().get_count > 0
@@ -242,11 +242,11 @@ async def test_a_log_that_is_gone_says_so() -> None:
         await source_of(location)
     await log_of(store, "l", 3)
     await source_of(location)
-    await location.destroy_log("l", grace_us=0)
+    await location.logs.drop("l", grace_us=0)
 
     with pytest.raises(NoSuchLog, match="was destroyed"):
         await ingest(location, "s")
-    await location.drop_source("s")
+    await location.sources.drop("s")
 
 
 async def test_records_that_were_collected_before_they_were_taken_are_an_error() -> None:
@@ -257,21 +257,21 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
     await source_of(location)
     (name,) = await cursors_of(location)
     log = await location.log("l")
-    await log.delete_cursor(name)
+    await log.drop_cursor(name)
     await log.create_cursor("x", (await log.bounds()).next)
     await log.collect(keep=ALL, grace_us=0)
 
     lost = r"records 1 to 5 of the log 'l'.*from=6'"
     with pytest.raises(PositionCollected, match=lost):
         await ingest(location, "s")
-    await location.create_source(
+    await location.sources.create(
         SourceSpec(name="rest", kind="log", settings={"log": "l", "from": "6"})
     )
     await log.append([b"later"])
     await ingest(location, "rest")
-    rows = (await (await location.collection("rest")).snapshot()).to_pylist()
+    rows = (await (await location.collection("rest")).consolidated()).to_pylist()
     assert sorted(row["position"] for row in rows) == [6, 7]
-    await location.drop_source("s")
+    await location.sources.drop("s")
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ async def test_a_run_follows_a_log() -> None:
     location = await location_on(store, clock=SystemClock())
     await log_of(store, "l", 2)
     await source_of(location)
-    ingester = await location.ingester("s")
+    ingester = await location.sources.ingester("s")
     taken, rows = asyncio.Event(), 0
 
     def count(progress: RunProgress) -> None:

@@ -30,12 +30,12 @@ async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
-    await location.create_source(SourceSpec(name="s", kind="log", settings={"log": "l"}))
-    ingester, hold = await location.ingester("s"), Ingester._hold
+    await location.sources.create(SourceSpec(name="s", kind="log", settings={"log": "l"}))
+    ingester, hold = await location.sources.ingester("s"), Ingester._hold
 
     async def late(one: Ingester, *, make: bool) -> None:
         if make:
-            await location.drop_source("s")
+            await location.sources.drop("s")
         await hold(one, make=make)
 
     monkeypatch.setattr(Ingester, "_hold", late)
@@ -48,10 +48,10 @@ async def dropped_halfway(store: MemoryStore, number: int, *, landed: bool) -> b
     """Drop a log's source in a process that dies at a write. Return False if it did not die."""
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
-    await location.create_source(SourceSpec(name="s", kind="log", settings={"log": "l"}))
+    await location.sources.create(SourceSpec(name="s", kind="log", settings={"log": "l"}))
     death = DiesWriting(number=number, landed=landed)
     with suppress(TidelogError):
-        await (await lake(Faulty(store, toss=death.toss))).drop_source("s")
+        await (await lake(Faulty(store, toss=death.toss))).sources.drop("s")
     return death.died
 
 
@@ -87,10 +87,10 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
             await collect(location)
         elif died:
             with suppress(NoSuchCollection):  # The drop may be complete, with only its answer lost.
-                await location.drop_source("s")
+                await location.sources.drop("s")
         assert (await (await location.log("l")).cursors()).cursors == {}, number
         with pytest.raises(NoSuchCollection):
-            await location.drop_source("s")
+            await location.sources.drop("s")
         await collect(location)
         await collect(location)
         catalog = await location.controller.catalog()

@@ -50,7 +50,7 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
     As an empty one, it would be ingested again.
     """
     location = await fed(tmp_path, runs=runs)
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     shards = {"output": rendition.shards[1], "remap": rendition.remap, "errors": rendition.errors}
     lost = shards[which] or ""
     lose(tmp_path, lost)
@@ -63,7 +63,7 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
     with pytest.raises(CorruptionError, match=LOST.format(lost, lost)):
         await ingested(tmp_path)
     with pytest.raises(CorruptionError, match=LOST.format(lost, lost)):
-        await source_status(await location.ingester("c"))
+        await source_status(await location.sources.ingester("c"))
 
 
 @pytest.mark.parametrize("which", ["output", "remap", "errors"])
@@ -72,7 +72,7 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
 ) -> None:
     """A state restored from an old backup raises CorruptionError. The other objects are newer."""
     location = await fed(tmp_path, runs=1)
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     shards = {"output": rendition.shards[0], "remap": rendition.remap, "errors": rendition.errors}
     place = tmp_path / "lake" / "consensus" / (shards[which] or "")
     older = place.read_bytes()
@@ -84,7 +84,7 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
     with pytest.raises(CorruptionError, match=message):
         await ingested(tmp_path)
     with pytest.raises(CorruptionError, match=message):
-        await source_status(await location.ingester("c"))
+        await source_status(await location.sources.ingester("c"))
     place.write_bytes(newest)
     await fed_more(tmp_path, runs=[3])
     assert await numbers(tmp_path) == [0, 1, 2, 3]
@@ -96,7 +96,7 @@ async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_pat
     A crash between two commits leaves such a state.
     """
     location = await fed(tmp_path, runs=1)
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     place = tmp_path / "lake" / "consensus" / rendition.shards[0]
     older = place.read_bytes()
     await fed_more(tmp_path, runs=[1])
@@ -109,7 +109,7 @@ async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_pat
 async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> None:
     """Swapped states raise CorruptionError. Rows of a key would otherwise be in the wrong shard."""
     location = await fed(tmp_path, runs=1)
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)
     (tmp_path / "5.jsonl").write_text(
         "".join(f'{{"n": {n}, "t": 5000, "pad": "{n}"}}\n' for n in range(2_000))
@@ -138,7 +138,7 @@ async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> No
     with pytest.raises(CorruptionError, match=LOST.format("catalog", "catalog")):
         await location.collection("c")
     with pytest.raises(CorruptionError, match=LOST.format("catalog", "catalog")):
-        await location.create_source(
+        await location.sources.create(
             SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
         )
 
@@ -167,7 +167,7 @@ async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     await shard.compare_and_append(None, 0, 1)
-    await location.create_log("orders")
+    await location.logs.create("orders")
 
     with pytest.raises(NoSuchCollection, match="no collection exists yet"):
         await location.collection("c")

@@ -44,10 +44,10 @@ async def fed(
         time_column="at",
         schema="k bigint, at bigint",
     )
-    await location.create_source(spec)
+    await location.sources.create(spec)
     for tick in range(ticks):
         await feed(inputs, tick)
-        await run_once(await location.ingester(name))
+        await run_once(await location.sources.ingester(name))
     return location
 
 
@@ -74,7 +74,7 @@ async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
     done = {one.name: one async for one in tending.compact(await tending.kept(), full=True)}
     assert [*done] == ["c", "d", CATALOG_NAME]
     assert done["c"].done.merges >= 3
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     assert done["c"].batches <= len(rendition.roles)
     again = [one async for one in tending.compact(await tending.kept(), full=True)]
     assert sum(one.done.merges for one in again) == 0
@@ -91,14 +91,14 @@ async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
             pass
         await collected(location, after_us=0)
         await feed(tmp_path / "in-c", tick)
-        summary = await run_once(await location.ingester("c"))
+        summary = await run_once(await location.sources.ingester("c"))
         assert (summary.rows, summary.bad) == (1, 1)
-    found = await (await location.collection("c")).snapshot()
+    found = await (await location.collection("c")).consolidated()
     assert sorted(zip(*(found.column(n).to_pylist() for n in ("k", "at")), strict=True)) == [
         (0, 16_000),
         (1, 17_000),
     ]
-    assert (await location.ingester("c")).errors.state.totals.diffs == 18
+    assert (await location.sources.ingester("c")).errors.state.totals.diffs == 18
 
 
 async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
     """
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
-    (shard,) = (await location.source("c"))[1].shards
+    (shard,) = (await location.sources.find("c"))[1].shards
     tending = location.maintenance
     async for _ in tending.compact(await tending.kept(), full=True):
         pass
@@ -130,11 +130,11 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     """
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
-    _, rendition = await location.source("c")
+    _, rendition = await location.sources.find("c")
     ids = [*rendition.roles]
-    reader, zombie = await location.collection("c"), await location.ingester("c")
+    reader, zombie = await location.collection("c"), await location.sources.ingester("c")
     await reader.refresh()
-    await location.drop_source("c")
+    await location.sources.drop("c")
     last = (await collected(location))[-1]
     assert (last.name, last.deleted) == (DROPPED_NAME, 0)
     assert all(objects(tmp_path, shard) for shard in ids[:1])
@@ -161,8 +161,8 @@ async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> No
     Its shards were never written, and no process can write them afterwards.
     """
     location = await fed(tmp_path, 0)
-    zombie = await location.ingester("c")
-    await location.drop_source("c")
+    zombie = await location.sources.ingester("c")
+    await location.sources.drop("c")
     await collected(location, after_us=0)
     assert [one.name for one in await collected(location)] == [CATALOG_NAME]
     for shard in zombie.written:
@@ -175,8 +175,8 @@ async def test_the_catalog_stays_small(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(12):
         spec = SourceSpec(name=f"s{number}", files=str(tmp_path / "in"), schema="k bigint")
-        await location.create_source(spec)
-        await location.drop_source(f"s{number}")
+        await location.sources.create(spec)
+        await location.sources.drop(f"s{number}")
     await collected(location, after_us=0)
     await collected(location, after_us=0)
     tending = location.maintenance
@@ -190,7 +190,7 @@ async def test_the_catalog_stays_small(tmp_path: Path) -> None:
 async def test_who_follows_merges_beside(tmp_path: Path) -> None:
     """A followed source has few batches after many ticks, without any action by the user."""
     location = await fed(tmp_path, 0)
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     inputs = tmp_path / "in-c"
     ticks = 0
 
@@ -211,14 +211,14 @@ async def test_who_follows_merges_beside(tmp_path: Path) -> None:
     assert ticks >= 60
     for shard in (*ingester.outputs, ingester.remap):
         assert len((await shard.refresh()).batches) < 30
-    found = await (await location.collection("c")).snapshot()
+    found = await (await location.collection("c")).consolidated()
     assert {*found.column("at").to_pylist()} == {58_000, 59_000}
 
 
 async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     """The ingester reports a damaged part, and continues to take rows."""
     location = await fed(tmp_path, 20)
-    ingester: Ingester = await location.ingester("c")
+    ingester: Ingester = await location.sources.ingester("c")
     shard = ingester.errors
     lost = next(p.path for b in shard.state.batches for p in b.parts)
     assert lost is not None
@@ -239,7 +239,7 @@ async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
 async def test_shards_of_ones_own_have_the_same(tmp_path: Path) -> None:
     """A user's own shard has the same calls on its handle."""
     location = await fed(tmp_path, 0)
-    shard = location.shard("mine", schema=(await location.source("c"))[1].data_schema.data)
+    shard = location.shard("mine", schema=(await location.sources.find("c"))[1].data_schema.data)
     assert isinstance(shard, Shard)
     for time in range(4):
         await shard.compare_and_append(

@@ -72,7 +72,7 @@ async def test_a_file_that_was_renamed_is_not_taken_again(
     assert list(second.notes) == [c.name]
     assert await numbers(tmp_path) == [1, 2, 3]
     location = await open_location(str(tmp_path / "lake"))
-    status = await source_status(await location.ingester("c"))
+    status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
     assert list(status.run.notes) == [c.name]
     assert status.files == 2

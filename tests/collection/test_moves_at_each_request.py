@@ -139,7 +139,7 @@ class Run:
         store = WatchedStore(self.store, self.watch)
         try:
             location = await open_location("memory://", clock=OneThread(), store=store)
-            ingester = await location.ingester("c", bytes_max=70)
+            ingester = await location.sources.ingester("c", bytes_max=70)
             assert isinstance(ingester.source, FilesSource)
             ingester.source.store = WatchedStore(ingester.source.store, self.watch)
             self.notes = {*(await run_once(ingester)).notes}
@@ -159,15 +159,15 @@ async def play(folder: Path, tool: Callable[[Logs], None], at: int, *, is_killed
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=OneThread(), store=store)
     spec = SourceSpec(name="c", files=str(logs.folder), schema="n bigint")
-    await location.create_source(spec)
-    await run_once(await location.ingester("c"))
+    await location.sources.create(spec)
+    await run_once(await location.sources.ingester("c"))
     logs.write("app.log.1", 4)
     logs.write("app.log", 13)
     run = Run(store, lambda: tool(logs), at, is_killed)
     await run.go()
-    last = [await run_once(await location.ingester("c", final=True)) for _ in range(2)]
+    last = [await run_once(await location.sources.ingester("c", final=True)) for _ in range(2)]
     found: Counter[int] = Counter()
-    for row in (await (await location.collection("c")).snapshot()).to_pylist():
+    for row in (await (await location.collection("c")).consolidated()).to_pylist():
         found[row["n"]] += row["_diff"]
     missing, more = Counter(logs.written) - found, found - Counter(logs.written)
     is_told = any(run.notes) or any(summary.notes for summary in last)

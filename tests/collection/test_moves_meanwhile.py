@@ -41,7 +41,7 @@ async def made(folder: Path, *places: str, timed: bool = False) -> None:
 
 async def ingester(folder: Path) -> Ingester:
     """Return an ingester as another process opens it."""
-    found = await (await open_location(str(folder / "lake"))).ingester("c")
+    found = await (await open_location(str(folder / "lake"))).sources.ingester("c")
     await found.refresh()
     return found
 

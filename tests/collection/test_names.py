@@ -43,7 +43,7 @@ async def run(location: Location) -> tuple[Summary, list[str]]:
     def hear(progress: RunProgress) -> None:
         told.extend(progress.warnings)
 
-    ingester = await location.ingester("c", bytes_max=1)
+    ingester = await location.sources.ingester("c", bytes_max=1)
     done = await run_ingest(ingester, follow=False, interval_us=0, on_tick=hear, stop=lambda: False)
     return done, told
 

@@ -243,7 +243,7 @@ async def location_of(folder: Path, *files: str, schema: str = "n bigint") -> Lo
 
 async def run(location: Location) -> Summary:
     return await run_ingest(
-        await location.ingester("c"),
+        await location.sources.ingester("c"),
         follow=False,
         interval_us=0,
         on_tick=lambda _: None,
@@ -271,7 +271,7 @@ async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
 
     summary = await run(location)
     assert (summary.rows, summary.bad) == (COUNT - len(POISON), len(POISON))
-    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     assert {e["reason"] for e in errors} == {"the row cannot be used: LibraryError"}
 
 
@@ -293,11 +293,11 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     with pytest.raises(InvariantError):
         await run(location)
 
-    status = await source_status(await location.ingester("c"))
+    status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
     told = "tidelog failed at the file '0.jsonl' from 0 on: LibraryError: no such thing"
     assert (status.run.error, status.run.error_kind) == (told, "invariant")
-    await location.skip_file("c", "0.jsonl")
+    await location.sources.skip_file("c", "0.jsonl")
     assert (await run(location)).rows == 1
 
 
@@ -316,7 +316,7 @@ async def test_an_error_of_no_file_is_told_too(
     monkeypatch.setattr(Ingester, "_mint", breaking)
     with pytest.raises(InvariantError, match="the source 'c': LibraryError"):
         await run(location)
-    status = await source_status(await location.ingester("c"))
+    status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
     assert "LibraryError" in (status.run.error or "")
 
@@ -372,8 +372,8 @@ async def test_a_row_that_is_larger_than_a_shard_takes_is_a_bad_row(tmp_path: Pa
     summary = await run(location)
 
     assert (summary.rows, summary.bad) == (3, 1)
-    rows = await (await location.collection("c")).snapshot()
+    rows = await (await location.collection("c")).consolidated()
     assert {*rows.column("n").to_pylist()} == {0, 2, 3}
-    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     assert [(e["file"], e["offset"], len(e["text"])) for e in errors] == [("0.jsonl", 18, 4_096)]
     assert "over 8 MB" in errors[0]["reason"]

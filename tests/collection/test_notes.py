@@ -29,8 +29,8 @@ async def fed(folder: Path) -> MemoryStore:
     (folder / "a.jsonl").write_text('{"n": 1}\n')
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=OneThread(), store=store)
-    await location.create_source(SourceSpec(name="c", files=str(folder), schema="n bigint"))
-    await run_once(await location.ingester("c"))
+    await location.sources.create(SourceSpec(name="c", files=str(folder), schema="n bigint"))
+    await run_once(await location.sources.ingester("c"))
     return store
 
 
@@ -41,7 +41,7 @@ def rewrite(folder: Path, number: int) -> None:
 
 
 async def status_of(location: Location) -> SourceStatus:
-    return await source_status(await location.ingester("c"))
+    return await source_status(await location.sources.ingester("c"))
 
 
 async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
@@ -51,20 +51,20 @@ async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
     """
     location = await opened(await fed(tmp_path))
     rewrite(tmp_path, 2)
-    await run_once(await location.ingester("c"))
+    await run_once(await location.sources.ingester("c"))
     for _ in range(2):
-        assert not (await run_once(await location.ingester("c"))).notes
+        assert not (await run_once(await location.sources.ingester("c"))).notes
         assert "was rewritten" in (await status_of(location)).notes["a.jsonl"]
 
     with pytest.raises(UsageError, match=r"b\.jsonl"):
-        await location.acknowledge("c", "b.jsonl")
-    await location.acknowledge("c", "a.jsonl")
-    await run_once(await location.ingester("c"))
+        await location.sources.acknowledge("c", "b.jsonl")
+    await location.sources.acknowledge("c", "a.jsonl")
+    await run_once(await location.sources.ingester("c"))
     assert (await status_of(location)).notes == {}
     rewrite(tmp_path, 3)
-    await run_once(await location.ingester("c"))
+    await run_once(await location.sources.ingester("c"))
     assert list((await status_of(location)).notes) == ["a.jsonl"]
-    await location.acknowledge("c")
+    await location.sources.acknowledge("c")
     assert (await status_of(location)).notes == {}
 
 
@@ -78,13 +78,15 @@ async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
         store, process = await fed(tmp_path), DiesWriting(number, landed)
         rewrite(tmp_path, 2)
         with suppress(LocationError):
-            await run_once(await (await opened(Faulty(store, toss=process.toss))).ingester("c"))
+            await run_once(
+                await (await opened(Faulty(store, toss=process.toss))).sources.ingester("c")
+            )
         location = await opened(store)
-        summary = await run_once(await location.ingester("c"))
+        summary = await run_once(await location.sources.ingester("c"))
 
         status = await status_of(location)
         assert "was rewritten" in status.notes.get("a.jsonl", ""), (number, summary.notes)
-        assert (await (await location.collection("c")).snapshot()).num_rows == 2
+        assert (await (await location.collection("c")).consolidated()).num_rows == 2
         if not process.died:
             break
     assert 3 <= number < 100
@@ -126,17 +128,17 @@ async def test_damaged_reports_are_reported_and_stop_no_ingester(
     """
     store = await fed(tmp_path)
     location = await opened(store)
-    key = notes_path((await location.ingester("c")).info.id)
+    key = notes_path((await location.sources.ingester("c")).info.id)
     await store.put(key, data)
     assert "are damaged" in (await status_of(location)).notes[key]
 
     rewrite(tmp_path, 2)
-    await run_once(await location.ingester("c"))
+    await run_once(await location.sources.ingester("c"))
     notes = (await status_of(location)).notes
     assert set(notes) == {"a.jsonl", key}
     assert "source acknowledge" in notes[key]
 
-    await location.acknowledge("c", key)
+    await location.sources.acknowledge("c", key)
     assert set((await status_of(location)).notes) == {"a.jsonl"}
 
 
@@ -144,7 +146,7 @@ async def test_damaged_reports_are_acknowledged_like_others(tmp_path: Path) -> N
     """Without a path, the command removes all reports, and the damaged object with them."""
     store = await fed(tmp_path)
     location = await opened(store)
-    key = notes_path((await location.ingester("c")).info.id)
+    key = notes_path((await location.sources.ingester("c")).info.id)
     await store.put(key, b"{")
-    await location.acknowledge("c")
+    await location.sources.acknowledge("c")
     assert (await status_of(location)).notes == {}

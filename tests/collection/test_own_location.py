@@ -100,5 +100,5 @@ async def test_what_a_link_among_the_files_leads_to_is_not_taken(
     location = await open_location(str(folder / "far" / "lake"))
 
     for rows in (1, 0):
-        summary = await run_once(await location.ingester("c"))
+        summary = await run_once(await location.sources.ingester("c"))
         assert (summary.rows, summary.bad, summary.left_bytes) == (rows, 0, 0)

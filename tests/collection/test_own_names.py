@@ -35,8 +35,8 @@ async def test_users_may_call_a_shard_as_tidelog_does_its_own(
 
     again = await open_location(str(tmp_path / "lake"))
     assert len(await contents(again)) == 1
-    assert await again.shards() == sorted(["catalog", taken, "user.catalog", "txn.x"])
-    for name in await again.shards():
+    assert await again.shards.list() == sorted(["catalog", taken, "user.catalog", "txn.x"])
+    for name in await again.shards.list():
         rows = await (await again.shard(name).snapshot(0)).to_arrow()
         assert rows.to_pydict() == {"n": [1], "_diff": [1]}
 
@@ -46,7 +46,7 @@ async def test_a_location_without_shards_lists_none(tmp_path: Path) -> None:
     location = await open_location(str(tmp_path / "lake"), create=True)
     await location.shard("s", schema=SCHEMA).refresh()
 
-    assert await location.shards() == []
+    assert await location.shards.list() == []
 
 
 async def made(folder: Path, kind: str, request: pytest.FixtureRequest) -> Location:

@@ -160,11 +160,11 @@ async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suf
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     plan = await ingester.plan(await ingester.source.head(), 0)
     assert plan is not None
     (found,) = plan.ranges
-    reader = (await location.ingester("c")).source
+    reader = (await location.sources.ingester("c")).source
 
     assert await reader.read(found) == (found, lines(range(9)))
     for other in (
@@ -270,7 +270,7 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
     (tmp_path / f"a{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-6])
     (tmp_path / f"b{suffix}").write_bytes(packed(text + b"}", suffix))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
-    ingester = await location.ingester("c", final=True)
+    ingester = await location.sources.ingester("c", final=True)
     summary = await run_once(ingester)
 
     assert (summary.rows, summary.bad) == (3, 0)
@@ -299,7 +299,7 @@ async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
 
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "SpooledTemporaryFile", full)
-        ingester = await location.ingester("c")
+        ingester = await location.sources.ingester("c")
         if where == "survey":
             assert "this machine failed" in (await run_once(ingester)).waiting["a.jsonl.gz"]
         else:
@@ -307,6 +307,6 @@ async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
             assert plan is not None
             await ingester._mint(plan, 0, 1_000)
             with pytest.raises(LocationError, match=r"this machine failed .* No space left"):
-                await run_once(await location.ingester("c"))
+                await run_once(await location.sources.ingester("c"))
     await ingest_files(location)
     assert len(await contents(location)) == 9

@@ -51,11 +51,11 @@ async def feed(location: Location, folder: Path, day: int) -> None:
     row = {"k": day % KEYS, "v": day, "at": 1_000 * day}
     bad = "{" if day % 4 == 0 else ""
     (folder / "in" / f"{day:03}.jsonl").write_text(f"{json.dumps(row)}\n{bad}\n")
-    await run_once(await location.ingester("c"))
+    await run_once(await location.sources.ingester("c"))
 
 
 async def contents(location: Location, day: int) -> list[tuple[int, int]]:
-    found = await (await location.collection("c")).snapshot(1_000 * day)
+    found = await (await location.collection("c")).consolidated(1_000 * day)
     return sorted((row["k"], row["v"]) for row in found.to_pylist())
 
 
@@ -78,7 +78,7 @@ async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
         assert await contents(location, day) == wanted(day)
     for name in ("c", "c_errors"):
         with pytest.raises(AsOfBeforeSince):
-            await (await location.collection(name)).snapshot(13_999)
+            await (await location.collection(name)).consolidated(13_999)
     kept = await (await location.collection("c")).describe()
     assert kept["since"] == 19_000 - 5_000
     assert kept["updates"] < 2 * KEYS + 2 * 5, "what was taken back before is gone"
@@ -101,17 +101,17 @@ async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
     Times given up do not return.
     """
     location = await fed(tmp_path, 12)
-    running = await location.ingester("c")
-    await location.retain("c", 4_000)
+    running = await location.sources.ingester("c")
+    await location.collections.retain("c", 4_000)
     with pytest.raises(AsOfBeforeSince):
         await contents(location, 6)
     assert await contents(location, 7) == wanted(7)
 
-    await location.retain("c", None)
-    assert (await location.source("c"))[0].retain_ms is None
+    await location.collections.retain("c", None)
+    assert (await location.sources.find("c"))[0].retain_ms is None
     await feed(location, tmp_path, 12)
     assert await contents(location, 7) == wanted(7), "what is left is kept for ever again"
-    await location.retain("c", 9_000)
+    await location.collections.retain("c", 9_000)
     assert await contents(location, 7) == wanted(7)
     with pytest.raises(AsOfBeforeSince):
         await contents(location, 6)
@@ -133,16 +133,16 @@ async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -
     location = await fed(tmp_path, 12)
     collection = await location.collection("c")
     await collection.hold("audit", 2_000)
-    await location.retain("c", 2_000)
+    await location.collections.retain("c", 2_000)
     assert await contents(location, 3) == wanted(3)
 
-    await location.retain("c", None)
+    await location.collections.retain("c", None)
     await collection.release("audit")
     for day in (12, 13):
         await feed(location, tmp_path, day)
 
     assert await contents(location, 3) == wanted(3)
-    await location.retain("c", 6_000)
+    await location.collections.retain("c", 6_000)
     await feed(location, tmp_path, 14)
     with pytest.raises(AsOfBeforeSince):
         await contents(location, 7)
@@ -182,16 +182,16 @@ async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_pa
 
     async def retain_then(ingester: Ingester, binding: Binding) -> Computed:
         computed = await compute(ingester, binding)
-        await location.retain("c", None)
+        await location.collections.retain("c", None)
         return computed
 
     for day in range(6, 12):
         row = {"k": day % KEYS, "v": day, "at": 1_000 * day}
         (tmp_path / "in" / f"{day:03}.jsonl").write_text(f"{json.dumps(row)}\n")
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     with patch.object(Ingester, "_compute", retain_then):
         await run_once(ingester)
-    await location.retain("c", None)
+    await location.collections.retain("c", None)
     await release_hold((await location.collection("c")).all_shards, "keep")
     await feed(location, tmp_path, 12)
 
@@ -207,9 +207,9 @@ async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:
     location = await fed(tmp_path, 3, retain="0s")
     assert await contents(location, 2) == wanted(2)
     empty = await fed(tmp_path / "empty", 0)
-    await empty.retain("c", 0)
+    await empty.collections.retain("c", 0)
     with pytest.raises(NoSuchCollection):
-        await location.retain("d", 0)
+        await location.collections.retain("d", 0)
 
 
 async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
@@ -219,10 +219,10 @@ async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
     late = {"k": 0, "v": 7, "at": 4_500}
     for number, row in enumerate((gone, late)):
         (tmp_path / "in" / f"2{number}.jsonl").write_text(json.dumps(row) + "\n")
-        await run_once(await location.ingester("c"))
+        await run_once(await location.sources.ingester("c"))
         async for _ in location.maintenance.compact(await location.maintenance.kept(), full=True):
             pass
-    found = await (await location.collection("c")).snapshot()
+    found = await (await location.collection("c")).consolidated()
     assert 0 not in found.column("k").to_pylist()
 
 

@@ -174,7 +174,7 @@ async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
     """
     location = await made(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
-    assert await bind(await location.ingester("c"))
+    assert await bind(await location.sources.ingester("c"))
     if change == "compress":
         (tmp_path / "in" / "app.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
     else:
@@ -243,7 +243,7 @@ async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     summary = await ingested(tmp_path)
     assert (summary.rows, list(summary.notes)) == (0, ["back.log"])
     location = await open_location(str(tmp_path / "lake"))
-    assert len(await (await location.ingester("c")).taken(summary.upper or 0)) == 3
+    assert len(await (await location.sources.ingester("c")).taken(summary.upper or 0)) == 3
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ class Place:
             files = str(self.folder / "*.jsonl")
             schema = "at bigint, text varchar"
             spec = SourceSpec(name="s", files=files, time_column=column, schema=schema)
-            await location.create_source(spec)
-        return await location.ingester("s", bytes_max=bytes_max, final=False)
+            await location.sources.create(spec)
+        return await location.sources.ingester("s", bytes_max=bytes_max, final=False)
 
     async def run(
         self,
@@ -282,7 +282,7 @@ async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> Non
     place = Place(tmp_path)
 
     ingester = await place.ingester()
-    await (await place.location()).drop_source("s")
+    await (await place.location()).sources.drop("s")
     with pytest.raises(SourceDropped):
         await place.run(ingester)
     assert [e async for e in place.store.list("status/")] == []

@@ -62,9 +62,9 @@ async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(0, 100, 2)))
     write(tmp_path / "b" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(1, 100, 2)))
     location = await source_of(tmp_path, "a", "b", time_column="at")
-    summary = await run_once(await location.ingester("c"))
+    summary = await run_once(await location.sources.ingester("c"))
     assert (summary.rows, summary.late) == (100, 0)
-    found = await (await location.collection("c")).snapshot(as_of=49)
+    found = await (await location.collection("c")).consolidated(as_of=49)
     assert sorted(found.column("n").to_numpy()) == list(range(50))
 
 
@@ -83,7 +83,7 @@ async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path
 async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
     """Another process reads the source's places from the catalog."""
     await source_of(tmp_path, "a", "b/*.jsonl")
-    info, _ = await (await open_location(str(tmp_path / "lake"))).source("c")
+    info, _ = await (await open_location(str(tmp_path / "lake"))).sources.find("c")
     assert info.patterns == ("a/**", "b/*.jsonl")
     assert info.url == f"file://{tmp_path}"
 

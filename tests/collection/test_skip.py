@@ -37,7 +37,7 @@ async def contents(folder: Path, name: str = "c") -> list[str]:
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:
     """Bind everything available, without computing it."""
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     plan = await ingester.plan(await ingester.source.head(), 0)
     assert plan is not None
     await ingester._mint(plan, 0, 1_000)
@@ -65,9 +65,9 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     with pytest.raises((GoneError, SourceRewritten), match=r"source skip c 'b c\.jsonl'$"):
         await ingested(tmp_path)
     with pytest.raises(UsageError, match="does not block the source"):
-        await location.skip_file("c", "a.jsonl")
+        await location.sources.skip_file("c", "a.jsonl")
 
-    await location.skip_file("c", "b c.jsonl")
+    await location.sources.skip_file("c", "b c.jsonl")
     summary = await ingested(tmp_path)
     assert (summary.rows, summary.bad, summary.left_bytes) == (2, 1, 0)
     assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}"]
@@ -79,8 +79,8 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     write(tmp_path, "d.jsonl", 7)
     assert (await ingested(tmp_path)).rows == 3
     with pytest.raises(UsageError, match="is already skipped"):
-        await location.skip_file("c", "b c.jsonl")
-    status = await source_status(await location.ingester("c"))
+        await location.sources.skip_file("c", "b c.jsonl")
+    status = await source_status(await location.sources.ingester("c"))
     assert list(status.skipped) == ["b c.jsonl"]
     assert status.left_bytes == 0
 
@@ -100,7 +100,7 @@ async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
     assert (summary.rows, summary.bad, summary.left_bytes) == (4, 0, 0)
     assert "rows that both files have occur twice" in summary.notes["a.jsonl"]
     with pytest.raises(UsageError, match="cannot be skipped"):
-        await location.skip_file("c", "a.jsonl")
+        await location.sources.skip_file("c", "a.jsonl")
     assert await contents(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
 
 
@@ -113,7 +113,7 @@ async def test_a_skip_of_an_older_version_skips_the_name(tmp_path: Path) -> None
     write(tmp_path, "b.jsonl", 2)
 
     assert (await ingested(tmp_path)).rows == 0
-    assert list((await source_status(await location.ingester("c"))).skipped) == ["b.jsonl"]
+    assert list((await source_status(await location.sources.ingester("c"))).skipped) == ["b.jsonl"]
 
 
 async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None
 
     for name in ("a.jsonl", "gone.jsonl", "new.jsonl", "torn.jsonl", "none.jsonl"):
         with pytest.raises(UsageError, match="cannot be skipped: 'tidelog source status c'"):
-            await location.skip_file("c", name)
+            await location.sources.skip_file("c", name)
     assert (await ingested(tmp_path)).rows == 1
 
 
@@ -142,7 +142,7 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
     early, binding = await bound(location)
     computed = await early._compute(binding)
     (tmp_path / "a.jsonl").unlink()
-    await location.skip_file("c", "a.jsonl")
+    await location.sources.skip_file("c", "a.jsonl")
     await ingested(tmp_path)
 
     won, unchecked, _ = await early._commit(binding, computed)
@@ -161,7 +161,7 @@ async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Pat
     early, binding = await bound(location)
     await ingested(tmp_path)
     write(tmp_path, "other.jsonl", 2)
-    other = await location.ingester("c")
+    other = await location.sources.ingester("c")
     plan = await other.plan(await other.source.head(), other.upper.time)
     assert plan is not None
     wrong = await other._compute(Binding(binding.lower, binding.upper, plan.ranges))
@@ -180,7 +180,7 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     await ingested(tmp_path)
     first.rename(tmp_path / "b.jsonl")
     write(tmp_path, "c.jsonl", 3)
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     assert plan is not None
@@ -189,6 +189,6 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     (tmp_path / "b.jsonl").unlink()
 
     with pytest.raises(UsageError, match="does not block the source"):
-        await location.skip_file("c", "b.jsonl")
+        await location.sources.skip_file("c", "b.jsonl")
     await ingested(tmp_path)
     assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]

@@ -38,7 +38,7 @@ async def contents(folder: Path, name: str = "c") -> list[str]:
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:
     """Bind everything available, without computing it."""
-    ingester = await location.ingester("c")
+    ingester = await location.sources.ingester("c")
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     assert plan is not None
@@ -59,7 +59,7 @@ async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> Non
     file.rename(tmp_path.parent / "b.jsonl")
     with pytest.raises(GoneError):
         await ingested(tmp_path)
-    await location.skip_file("c", "a.jsonl")
+    await location.sources.skip_file("c", "a.jsonl")
     (tmp_path.parent / "b.jsonl").rename(tmp_path / "b.jsonl")
 
     await ingested(tmp_path)
@@ -73,7 +73,7 @@ async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", {"n": 1, "at": 1_000}, {"n": 2, "at": 5_000})
     await bound(location)
     file.unlink()
-    await location.skip_file("c", "a.jsonl")
+    await location.sources.skip_file("c", "a.jsonl")
 
     summaries = [await ingested(tmp_path), await ingested(tmp_path, final=True)]
     assert sum(summary.bad for summary in summaries) == 1
@@ -92,8 +92,8 @@ async def test_a_key_has_one_row_whoever_skipped_the_file_that_deletes_it(tmp_pa
     sleeper, binding = await bound(location)
     computed = await sleeper._compute(binding)
     file.unlink()
-    await location.skip_file("c", "b.jsonl")
-    dies = await (await open_location(str(tmp_path / "lake"))).ingester("c")
+    await location.sources.skip_file("c", "b.jsonl")
+    dies = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
     await dies._check_there()
     without = await dies._compute(binding)
     parts = dies.parts_of(without)

@@ -325,14 +325,14 @@ async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
             schema=SCHEMA,
         )
         location = await make_source(tmp_path / str(number), spec)
-        ingester = await location.ingester("c", bytes_max=bytes_max)
+        ingester = await location.sources.ingester("c", bytes_max=bytes_max)
         assert isinstance(ingester.source, FilesSource)
         ingester.source.block_bytes = block_bytes
         ingester.source.piece_bytes = piece_bytes
         ingester.source.is_versioned = is_versioned
         await run_once(ingester)
-        rows = rows_of(await (await location.collection("c")).snapshot())
-        bad = await (await location.collection("c_errors")).snapshot()
+        rows = rows_of(await (await location.collection("c")).consolidated())
+        bad = await (await location.collection("c_errors")).consolidated()
         seen.append((rows, bad.num_rows))
 
     assert seen[0][0]

@@ -176,11 +176,11 @@ async def test_a_time_before_all_data_is_reported(
     location = await open_location(str(tmp_path / "lake"))
     collection = await location.collection("c")
 
-    assert (await collection.snapshot(1_709_290_800_000)).num_rows == 1
-    assert (await (await location.collection("c_errors")).snapshot(5)).num_rows == 0
+    assert (await collection.consolidated(1_709_290_800_000)).num_rows == 1
+    assert (await (await location.collection("c_errors")).consolidated(5)).num_rows == 0
     assert not caplog.messages
-    assert (await collection.snapshot(1_709_290_800)).num_rows == 0
+    assert (await collection.consolidated(1_709_290_800)).num_rows == 0
     begins = "before all data of 'c', which begins at 2024-03-01T11:00:00Z"
     assert caplog.messages[-1].endswith(f"{begins}; a number counts milliseconds")
-    await collection.snapshot("2024-03-01")
+    await collection.consolidated("2024-03-01")
     assert caplog.messages[-1].endswith(begins), "no number was given"

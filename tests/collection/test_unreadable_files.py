@@ -71,7 +71,7 @@ async def test_an_encrypted_parquet_file_is_named_as_one(
     assert (done.rows, done.bad) == (1, 0)
     assert "is encrypted" in done.waiting["a.parquet"]
     with pytest.raises(UsageError, match="is encrypted"):
-        await location.create_source(
+        await location.sources.create(
             SourceSpec(name="d", files=str(tmp_path / "in"), format="parquet")
         )
 
@@ -102,7 +102,7 @@ async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path
     cause = r"a type that cannot be read \(Integers with more than 64 bits.*write"
     assert re.search(cause, done.waiting["a.parquet"])
     with pytest.raises(UsageError, match=cause):
-        await location.create_source(
+        await location.sources.create(
             SourceSpec(name="d", files=str(tmp_path / "in"), format="parquet")
         )
 
@@ -250,7 +250,7 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
     done = await ingest_files(location)
     assert (done.rows, done.bad) == (3, 4)
     assert (await location.collection("c")).schema.names == ["a", "b"]
-    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     assert {one["reason"] for one in errors} == {"the line is not a json object"}
 
 
@@ -302,6 +302,6 @@ async def test_a_line_that_nests_too_deep_is_named_as_that(tmp_path: Path, schem
     (tmp_path / "in" / "a.jsonl").write_bytes(deep + b'{"n": 1}\n')
 
     assert (await ingest_files(location)).bad == 1
-    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     reason = "the line nests arrays or objects 3,001 deep; 800 levels can be read"
     assert [one["reason"] for one in errors] == [reason]

@@ -53,7 +53,7 @@ async def fences_of(within: Within) -> set[str]:
 
 
 async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
-    """Destruction leaves only a tombstone, a plan and a slot log's fences; the name stays taken."""
+    """Destruction leaves only a tombstone and a slot log's fences; the name stays taken."""
     within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 2)
@@ -61,7 +61,7 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     dangling = fragment_path(99) if kind is WAL3 else f"{data[:-24]}{99:016x}.parquet"
     await within.put(dangling, (await within.get(data)).data)
     beside = await contents(kind, neighbour)
-    found = await shelf_on(store).destroy("a", grace_us=0)
+    found = await shelf_on(store).drop("a", grace_us=0)
     fences = await fences_of(within) if kind is SLOTS else set()
     assert await keys(within) == {MANIFEST, GARBAGE} | fences
     assert found.deleted > 20
@@ -83,10 +83,10 @@ async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
     before = await keys(store)
     if kind is WAL3:
         with pytest.raises(UsageError, match="not part of a log"):
-            await shelf_on(store).destroy("a", grace_us=0)
+            await shelf_on(store).drop("a", grace_us=0)
         assert await keys(store) == before
         return
-    found = await shelf_on(store).destroy("a", grace_us=0)
+    found = await shelf_on(store).drop("a", grace_us=0)
     strange = {"notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"}
     assert set(found.foreign) == strange
     assert await keys(within) == {MANIFEST, GARBAGE, *strange, *await fences_of(within)}
@@ -96,7 +96,7 @@ async def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
     """The destruction of a missing log raises NoSuchLog (wal3 returns without an error)."""
     await store.put("log/a/log/x.parquet", b"?")
     with pytest.raises(NoSuchLog):
-        await shelf_on(store).destroy("a", grace_us=0)
+        await shelf_on(store).drop("a", grace_us=0)
     assert await keys(store) == {"log/a/log/x.parquet"}
 
 
@@ -105,7 +105,7 @@ async def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, st
     within = await written(kind, store, "a", 6)
     sleeper = kind.writer(within, name="sleeper")
     await sleeper.append([b"before"])
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     for _ in range(3):
         with pytest.raises(TidelogError):
             await sleeper.append([b"after"])
@@ -123,10 +123,10 @@ async def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
         await shelf_on(store).fork(source, name)
     for name, fork in (("a", "b"), ("b", "c")):
         with pytest.raises(UsageError, match=f"destroy these first: {fork}"):
-            await shelf_on(store).destroy(name, grace_us=0)
+            await shelf_on(store).drop(name, grace_us=0)
     assert await contents(SLOTS, Within(store, "log/c")) == whole
     for name in "cba":
-        await shelf_on(store).destroy(name, grace_us=0)
+        await shelf_on(store).drop(name, grace_us=0)
     left = {key for key in await keys(store) if not key.endswith((MANIFEST, GARBAGE))}
     assert left == {f"log/a/{path}" for path in await fences_of(within)} | {
         f"log/{name}/{path}"

@@ -34,6 +34,7 @@ from tidelog.consensus.box import EMPTY, append_record, decode_box, decode_spill
 from tidelog.errors import InvariantError, TidelogError
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo, ShardId
+from tidelog.location.marker import Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.record import (
     Record,
@@ -44,7 +45,6 @@ from tidelog.machine.record import (
     encode_record,
     encode_rollup,
 )
-from tidelog.mark import Mark, Moving, encode_mark, read_mark
 from tidelog.persist.format.part import Part, decode_bounds, decode_part, encode_part, part_path
 from tidelog.persist.format.schema import decode_schema, encode_schema
 from tidelog.persist.states.batch import make_batch

@@ -138,7 +138,7 @@ class Maker:
     async def finished(self) -> Specimen:
         """Return the specimen with the current content of each log."""
         truths: dict[str, Truth] = {}
-        for name in await self.logs("watch").names():
+        for name in await self.logs("watch").list():
             await self.remember(name)
             truths[name] = await self._truth(name)
         objects = {key: found.data for key, found in sorted(self.store.objects.items())}

@@ -24,18 +24,18 @@ async def test_who_comes_second_to_a_fork_leaves_what_holds_it(tmp_path: Path) -
     """
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
-    source = await one.create_keyed("source")
+    source = await one.keyed.create("source")
     for _ in range(2):
         await source.append([(b"k", b"v")] * 5)
         await source.compact(everything=True)
     found = await asyncio.gather(
-        one.fork_keyed("source", "fork"), two.fork_keyed("source", "fork"), return_exceptions=True
+        one.keyed.fork("source", "fork"), two.keyed.fork("source", "fork"), return_exceptions=True
     )
     assert [type(each) for each in found].count(NameTaken) == 1
     await source.append([(b"k", b"v")])
     await source.compact(everything=True)
     await source.collect(after_us=0)
-    fork = await (await aio.connect(url)).keyed("fork")
+    fork = await (await aio.connect(url)).keyed.open("fork")
     assert (await fork.scan(b"k").to_arrow()).num_rows == 10
 
 
@@ -43,8 +43,8 @@ async def test_what_is_ordered_is_read_after_another_has_appended(tmp_path: Path
     """A handle that takes over reads the other writer's earlier records, then its own."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
-    first = await one.create_keyed("orders")
-    second = await two.keyed("orders")
+    first = await one.keyed.create("orders")
+    second = await two.keyed.open("orders")
     assert not (await second.scan(b"k").to_arrow()).num_rows
     await first.append([(b"k", b"theirs")])
     await second.append([(b"k", b"mine")], durable=False)
@@ -59,10 +59,10 @@ async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -
     """
     url = f"file://{tmp_path}/lake"
     lake = await aio.connect(url, create=True)
-    source = await lake.create_keyed("source")
+    source = await lake.keyed.create("source")
     await source.append([(b"k", b"v")] * 5)
     await source.compact(everything=True)
-    fork = await lake.fork_keyed("source", "fork")
+    fork = await lake.keyed.fork("source", "fork")
 
     async def leave(name: str) -> None:
         await source.standing.machine.commit(
@@ -78,23 +78,23 @@ async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -
     assert (await fork.scan(b"k").to_arrow()).num_rows == 5
     await leave("fork.fork.left")
     await fork.close()
-    await lake.drop_keyed("fork")
+    await lake.keyed.drop("fork")
     assert await source.checkpoints() == []
     await source.close()
-    await lake.drop_keyed("source")
+    await lake.keyed.drop("source")
 
 
 async def test_a_fork_that_failed_is_made_by_the_next_call(tmp_path: Path) -> None:
     """A failed attempt to fork releases its hold on the source at once."""
     url = f"file://{tmp_path}/lake"
     lake = await aio.connect(url, create=True)
-    source = await lake.create_keyed("source")
+    source = await lake.keyed.create("source")
     await source.append([(b"k", b"v")] * 5)
     away = patch.object(Fork, "make", side_effect=LocationError("the store is away"))
     with away, pytest.raises(LocationError):
-        await lake.fork_keyed("source", "fork")
+        await lake.keyed.fork("source", "fork")
     assert not await source.checkpoints()
-    fork = await lake.fork_keyed("source", "fork")
+    fork = await lake.keyed.fork("source", "fork")
     assert len(await source.checkpoints()) == 1
     assert (await fork.scan(b"k").to_arrow()).num_rows == 5
 
@@ -102,9 +102,9 @@ async def test_a_fork_that_failed_is_made_by_the_next_call(tmp_path: Path) -> No
 async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> None:
     """The error states how many rows the log accepted. The caller appends the rest later."""
     lake = await aio.connect(f"file://{tmp_path}/lake", create=True)
-    await (await lake.create_keyed("log")).close()
+    await (await lake.keyed.create("log")).close()
     small = aio.Batching(pending_bytes=1_000, interval_us=300_000)
-    log = await lake.keyed("log", batching=small, upkeep=False)
+    log = await lake.keyed.open("log", batching=small, upkeep=False)
     table = pa.table({"key": [b"k"] * 100, "value": [b"v" * 100] * 100})
 
     async def fill() -> None:
@@ -124,9 +124,9 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
     """
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
-    log = await one.create_keyed("log")
+    log = await one.keyed.create("log")
     await log.append([(b"k", b"v")])
-    other = await two.keyed("log")
+    other = await two.keyed.open("log")
     await other.checkpoint("theirs")
     await other.seal()
     await other.configure(retention=aio.Retention(segments=9))
@@ -142,10 +142,10 @@ async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
     """A retirement applies the settings at the time of its commit."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
-    log = await one.create_keyed("log", retention=aio.Retention(segments=1))
+    log = await one.keyed.create("log", retention=aio.Retention(segments=1))
     await log.append([(b"k", b"v")])
     await log.seal()
-    other = await two.keyed("log")
+    other = await two.keyed.open("log")
 
     async def meanwhile(*, everything: bool = False) -> int:
         written = await KeyedLog.compact(log, everything=everything)

@@ -156,7 +156,7 @@ async def test_whoever_is_late_finds_the_fork_given_up() -> None:
         await late
     await log.collect(after_us=0)
     assert not left_of_forks(store)
-    assert await logs.names() == ["x"]
+    assert await logs.list() == ["x"]
     fork = await logs.fork("x", "f")
     assert await values(fork) == await values(log)
 
@@ -232,7 +232,7 @@ async def test_a_log_whose_dropper_died_is_gone_and_is_dropped_by_the_next() -> 
     log = await filled(logs, "x")
     with dying(logs_module, "destroy_log"):
         await logs.drop("x")
-    assert await logs.names() == []
+    assert await logs.list() == []
     with pytest.raises(NoSuchLog):
         await logs.open("x")
     with pytest.raises(NoSuchLog):

@@ -66,19 +66,19 @@ async def test_what_was_not_durable_may_be_given_again() -> None:
     No reader saw the first record.
     """
     lake = MemoryLake()
-    log = await lake.create_keyed("x")
-    reader = await lake.keyed_reader("x")
+    log = await lake.keyed.create("x")
+    reader = await lake.keyed.reader("x")
     told: list[int] = []
     log.on_durable(told.append)
     assert await log.append([(b"a", b"kept")]) == 1
     assert await log.append([(b"a", b"lost")], durable=False) == 2
 
     assert await values(log, b"a") == [b"kept", b"lost"]
-    assert await values(await lake.keyed("x", visibility="durable"), b"a") == [b"kept"]
+    assert await values(await lake.keyed.open("x", visibility="durable"), b"a") == [b"kept"]
     assert await values(reader, b"a") == []
     assert await reader.refresh() == 2
     assert lake.histories["x"].crash() == 1
-    again = await lake.keyed("x")
+    again = await lake.keyed.open("x")
     assert await again.append([(b"a", b"other")], durable=False) == 2
     assert await again.flush() == 3
     assert told == [2, 3]
@@ -152,26 +152,26 @@ async def test_a_full_log_hands_back_what_it_was_given(log: MemoryKeyed) -> None
 async def test_names_of_checkpoints_and_forks() -> None:
     """A fork diverges from its source, and a name in use raises NameTaken."""
     lake = MemoryLake()
-    log = await lake.create_keyed("x")
+    log = await lake.keyed.create("x")
     await log.append([(b"a", b"1")])
-    fork = await lake.fork_keyed("x", "y")
+    fork = await lake.keyed.fork("x", "y")
     await fork.append([(b"a", b"2")])
     made = await log.checkpoint("c")
 
     assert (made.oldest, made.next_sequence) == (1, 2)
     assert await values(log, b"a") == [b"1"]
     assert await values(fork, b"a") == [b"1", b"2"]
-    assert await lake.keyed_logs() == ["x", "y"]
+    assert await lake.keyed.list() == ["x", "y"]
     with pytest.raises(NameTaken):
         await log.checkpoint("c")
     await log.drop_checkpoint("c")
     with pytest.raises(NoSuchCheckpoint):
         await log.drop_checkpoint("c")
     with pytest.raises(NameTaken):
-        await lake.create_keyed("y")
-    await lake.drop_keyed("y")
+        await lake.keyed.create("y")
+    await lake.keyed.drop("y")
     with pytest.raises(NoSuchLog):
-        await lake.keyed("y")
+        await lake.keyed.open("y")
 
 
 async def test_bad_input_is_refused_before_anything_is_done(log: MemoryKeyed) -> None:

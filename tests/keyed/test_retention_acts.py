@@ -23,7 +23,7 @@ async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing
     logs = keyed_logs()
     with pytest.raises(UsageError, match="retention by age deletes only"):
         await logs.create("log", sealing=sealing, retention=DAY)
-    assert await logs.names() == []
+    assert await logs.list() == []
 
     log = await logs.create("log", sealing=sealing)
     with pytest.raises(UsageError, match="retention by age deletes only"):

@@ -396,7 +396,7 @@ async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
     await fork.close()
     await logs.drop("fork")
     await logs.drop("log")
-    assert await logs.names() == []
+    assert await logs.list() == []
     with pytest.raises(NoSuchLog):
         await logs.open("log")
     with pytest.raises(NameTaken):

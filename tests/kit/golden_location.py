@@ -111,7 +111,7 @@ async def _make_finished(location: Location) -> None:
 
 
 async def _make_transactions(location: Location) -> None:
-    bank = location.transactions("bank")
+    bank = location.shards.transactions("bank")
     for name in ("giro", "savings"):
         await bank.register(location.shard(name, schema=SCHEMA, key=["k"]))
     for number in range(2):
@@ -131,8 +131,8 @@ async def _make_collection(location: Location) -> None:
         time_column="time",
         retain="5s",
     )
-    await location.create_source(spec)
-    ingester = await location.ingester("seen", bytes_max=320)
+    await location.sources.create(spec)
+    ingester = await location.sources.ingester("seen", bytes_max=320)
     await run_ingest(
         ingester, follow=False, interval_us=1, on_tick=lambda _: None, stop=lambda: False
     )

@@ -206,7 +206,7 @@ class History:
 
     async def release(self, name: str) -> None:
         """Release a pin."""
-        await survive((await self.logs().open(NAME)).release_pin(name))
+        await survive((await self.logs().open(NAME)).drop_pin(name))
 
     async def fork(self, name: str) -> None:
         """Fork the log."""

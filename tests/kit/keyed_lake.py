@@ -23,7 +23,7 @@ def records_of(first: int, count: int) -> list[tuple[bytes, bytes]]:
 def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> None:
     """Make a keyed log with compacted and loose batches of 200 records each."""
     with tidelog.connect(str(lake), create=True) as location:
-        log = location.create_keyed(name)
+        log = location.keyed.create(name)
         for n in range(compacted):
             log.append(records_of(200 * n, 200))
             log.compact(everything=False)
@@ -36,7 +36,7 @@ def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> 
 def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None:
     """Append batches of 200 records, without compaction."""
     with tidelog.connect(str(lake)) as location:
-        log = location.keyed(name, upkeep=False)
+        log = location.keyed.open(name, upkeep=False)
         for n in range(batches):
             log.append(records_of(first + 200 * n, 200))
         log.close()
@@ -45,7 +45,7 @@ def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None
 def on_keyed(lake: Path, name: str, work: Any) -> Any:
     """Open a log, and return the result of a function of its handle."""
     with tidelog.connect(str(lake)) as location:
-        log = location.keyed(name, upkeep=False)
+        log = location.keyed.open(name, upkeep=False)
         try:
             return work(log)
         finally:
@@ -72,5 +72,5 @@ def rows_in(table: pa.Table) -> list[Row]:
 
 def keyed_rows(lake: Path, name: str, prefix: bytes = b"", start: int = 0) -> list[Row]:
     """Return the rows of a reader in this process."""
-    with tidelog.connect(str(lake)) as location, location.keyed_reader(name) as reader:
+    with tidelog.connect(str(lake)) as location, location.keyed.reader(name) as reader:
         return rows_in(reader.scan_prefix(prefix, start).to_arrow())

@@ -7,6 +7,7 @@ implementation. This model has one fixed choice, and tests must not depend on it
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -422,36 +423,40 @@ class MemoryLake:
         self.clock = clock or SystemClock()
         self.histories: dict[str, KeyedHistory] = {}
 
-    async def create_keyed(
+    @property
+    def keyed(self) -> MemoryLake:
+        return self
+
+    async def create(
         self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> MemoryKeyed:
         self._check_free(name)
         self.histories[name] = KeyedHistory(sealing or Sealing(), retention or Retention())
         return MemoryKeyed(name, self.histories[name], self.clock)
 
-    async def keyed(
+    async def open(
         self, name: str, *, visibility: str = MEMORY, batching: object = None
     ) -> MemoryKeyed:
         if visibility not in (MEMORY, DURABLE):
             raise UsageError("visibility must be 'memory' or 'durable'", given=visibility)
         return MemoryKeyed(name, self._history(name), self.clock, visibility)
 
-    async def keyed_reader(
+    async def reader(
         self, name: str, *, refresh_us: int = 1_000_000, checkpoint: str | None = None
     ) -> ModelReads:
         found = ModelReads(name, self._history(name), self.clock)
         return found if checkpoint is None else found.at_checkpoint(checkpoint)
 
-    async def keyed_logs(self) -> list[str]:
+    async def list(self) -> builtins.list[str]:
         return sorted(self.histories)
 
-    async def fork_keyed(self, source: str, name: str) -> MemoryKeyed:
+    async def fork(self, source: str, name: str) -> MemoryKeyed:
         history = self._history(source)
         self._check_free(name)
         self.histories[name] = history.fork()
         return MemoryKeyed(name, self.histories[name], self.clock)
 
-    async def drop_keyed(self, name: str) -> None:
+    async def drop(self, name: str) -> None:
         self._history(name)
         del self.histories[name]
 

@@ -49,7 +49,7 @@ def make(lake: Path, name: str, protocol: str) -> None:
 
     async def work() -> None:
         location = await open_location(str(lake), create=True)
-        await location.create_log(name, protocol=protocol)
+        await location.logs.create(name, protocol=protocol)
 
     asyncio.run(work())
 

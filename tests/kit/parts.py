@@ -21,7 +21,7 @@ REST = {
     "collection/test_envelope.py": "upserts against a model",
     "collection/test_maintenance.py": "upkeep of many shards",
     "collection/test_moves_at_each_request.py": "files moved at each request of a run",
-    "collection/test_moving.py": "moves of consensus, killed at each request",
+    "test_consensus_migration.py": "moves of consensus, killed at each request",
     "conformance/test_ambiguous.py": "lost answers, on each store",
     "conformance/test_copy.py": "copies of logs, on each store",
     "conformance/test_init_open.py": "logs made and opened by many at once, on each store",

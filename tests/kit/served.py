@@ -16,7 +16,6 @@ from starlette.applications import Starlette
 from kit.keyed_model import MemoryLake
 from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.server.app import ServerState, make_app
-from tidelog.server.keyed_logs import KeyedPlace
 from tidelog.server.registry import rooms_of
 from tidelog.server.serving import AppServer, ServerTls, make_server, serve
 
@@ -25,14 +24,14 @@ NAME = "log"
 
 
 def keyed_app(
-    place: KeyedPlace,
+    place: Any,
     state: ServerState,
     *,
     log: str | None = NAME,
     is_read_only: bool = False,
 ) -> Starlette:
     """Return the app of ``tidelog serve`` for any place of keyed logs."""
-    rooms = rooms_of(place, state, log=log, is_read_only=is_read_only)
+    rooms = rooms_of(place.keyed, state, log=log, is_read_only=is_read_only)
     return make_app(rooms, version="1", state=state)
 
 
@@ -43,19 +42,19 @@ class Remembering:
         self._place = place
         self.handles: dict[str, KeyedWrites] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._place, name)
+    @property
+    def keyed(self) -> Remembering:
+        return self
 
-    async def keyed(self, name: str, *, visibility: str) -> KeyedWrites:
-        self.handles[name] = await self._place.keyed(name, visibility=visibility)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place.keyed if hasattr(self._place.keyed, name) else self._place, name)
+
+    async def open(self, name: str, *, visibility: str) -> KeyedWrites:
+        self.handles[name] = await self._place.keyed.open(name, visibility=visibility)
         return self.handles[name]
 
-    async def keyed_reader(self, name: str) -> KeyedReads:
-        found: KeyedReads = await self._place.keyed_reader(name)
-        return found
-
-    async def keyed_logs(self) -> list[str]:
-        found: list[str] = await self._place.keyed_logs()
+    async def reader(self, name: str) -> KeyedReads:
+        found: KeyedReads = await self._place.keyed.reader(name)
         return found
 
 
@@ -121,8 +120,8 @@ def served(
 
     async def work() -> None:
         there = Remembering(MemoryLake() if opening is None else await opening())
-        if not await there.keyed_logs():
-            await (await there.create_keyed(NAME)).close()
+        if not await there.keyed.list():
+            await (await there.keyed.create(NAME)).close()
         app = keyed_app(there, state, log=log, is_read_only=is_read_only)
         loop = asyncio.get_running_loop()
 

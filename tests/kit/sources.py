@@ -76,7 +76,7 @@ def arrow_of(rows: Sequence[Row]) -> pa.Table:
 async def make_source(root: Path | str, spec: SourceSpec) -> Location:
     """Make a location with one source."""
     location = await open_location(str(root), create=True)
-    await location.create_source(spec)
+    await location.sources.create(spec)
     return location
 
 
@@ -84,7 +84,7 @@ async def ingest(
     location: Location, name: str, *, engine: Engine | None = None, bytes_max: int = 6_000
 ) -> list[Tick]:
     """Ingest the whole source; return the ticks."""
-    ingester = await location.ingester(name, engine=engine, bytes_max=bytes_max)
+    ingester = await location.sources.ingester(name, engine=engine, bytes_max=bytes_max)
     head = await ingester.source.head()
     ticks = []
     while (tick := await ingester.tick(head)) is not None:
@@ -115,7 +115,7 @@ async def ingest_files(
     location: Location, *, bytes_max: int = 10**8, final: bool = False, versioned: bool = False
 ) -> Summary:
     """Run an ingester of the files source ``c`` once, in small blocks."""
-    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
+    ingester = await location.sources.ingester("c", bytes_max=bytes_max, final=final)
     assert isinstance(ingester.source, FilesSource)
     ingester.source.is_versioned = versioned
     ingester.source.block_bytes = 64
@@ -131,7 +131,7 @@ async def ingested(
 ) -> Summary:
     """Ingest the files source ``c`` of the folder's lake, as a separate process does."""
     location = await open_location(str(folder / "lake"))
-    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
+    ingester = await location.sources.ingester("c", bytes_max=bytes_max, final=final)
     assert isinstance(ingester.source, FilesSource)
     ingester.source.is_versioned = versioned
     return await run_once(ingester)
@@ -140,14 +140,14 @@ async def ingested(
 async def numbers(folder: Path) -> list[int]:
     """Return the numbers ``n`` of the collection ``c`` in the folder's lake."""
     location = await open_location(str(folder / "lake"))
-    found = await (await location.collection("c")).snapshot()
+    found = await (await location.collection("c")).consolidated()
     values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
     return sorted(np.repeat(values, counts).tolist())
 
 
 async def contents(location: Location, name: str = "c") -> list[str]:
     """Return a collection's contents as `rows_of` does, without their multiplicities."""
-    found = await (await location.collection(name)).snapshot()
+    found = await (await location.collection(name)).consolidated()
     return rows_of(found.drop_columns(["_diff"]))
 
 

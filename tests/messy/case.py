@@ -116,7 +116,7 @@ class _Run:
             self.location = await open_location(
                 "memory://", create=True, clock=OneThread(), store=store
             )
-        await self.location.create_source(self.settings.spec(files))
+        await self.location.sources.create(self.settings.spec(files))
 
     async def step(self, *, final: bool) -> Summary:
         """Take all rows that exist."""
@@ -140,7 +140,9 @@ class _Run:
 
     async def _ingester(self, final: bool, bytes_max: int) -> Ingester:
         engine = None if self.engine_of is None else self.engine_of(self.opened)
-        found = await self.opened.ingester("c", engine=engine, bytes_max=bytes_max, final=final)
+        found = await self.opened.sources.ingester(
+            "c", engine=engine, bytes_max=bytes_max, final=final
+        )
         assert isinstance(found.source, FilesSource)
         found.source.is_versioned = self.settings.is_versioned
         found.source.block_bytes = self.settings.block_bytes
@@ -191,7 +193,7 @@ async def compare(model: Model, location: Location) -> list[str]:
 async def _rows_of(location: Location, name: str) -> list[Row]:
     collection = await location.collection(name)
     with suppress(AsOfNotComplete):
-        return (await collection.snapshot()).to_pylist()
+        return (await collection.consolidated()).to_pylist()
     return []  # No tick has happened yet.
 
 

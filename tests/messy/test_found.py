@@ -26,12 +26,12 @@ async def make(folder: Path, schema: str, **given: Any) -> Location:
     """Make a location in memory with a source of a folder's files."""
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=OneThread(), store=store)
-    await location.create_source(SourceSpec(name="c", files=str(folder), schema=schema, **given))
+    await location.sources.create(SourceSpec(name="c", files=str(folder), schema=schema, **given))
     return location
 
 
 async def take(location: Location, *, bytes_max: int = 10**8, piece_bytes: int = 0) -> Summary:
-    ingester: Ingester = await location.ingester("c", bytes_max=bytes_max)
+    ingester: Ingester = await location.sources.ingester("c", bytes_max=bytes_max)
     if piece_bytes:
         assert isinstance(ingester.source, FilesSource)
         ingester.source.block_bytes = ingester.source.piece_bytes = piece_bytes
@@ -42,7 +42,7 @@ async def rows_in(location: Location, name: str = "c") -> list[str]:
     """Return a collection's rows as sorted text, each as often as it counts."""
     collection = await location.collection(name)
     with suppress(AsOfNotComplete):
-        found = (await collection.snapshot()).to_pylist()
+        found = (await collection.consolidated()).to_pylist()
         return sorted(repr(row) for row in found for _ in range(row.pop("_diff")))
     return []
 
@@ -165,7 +165,7 @@ async def test_what_is_left_for_a_later_tick_does_not_wait(tmp_path: Path) -> No
     """A file with rows left for a later tick does not wait."""
     (tmp_path / "a.jsonl").write_text('{"k": 1}\n{"k": 2}\n')
     location = await make(tmp_path, "k int")
-    ingester = await location.ingester("c", bytes_max=1)
+    ingester = await location.sources.ingester("c", bytes_max=1)
 
     await ingester.tick(await ingester.source.head())
 

@@ -85,7 +85,7 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
         for odd in (*ODD[1:7], np.int64(3)):
             with pytest.raises(UsageError, match="key must be a list of names"):
                 opens.shard("s", schema=SCHEMA, key=odd)
-        bank: Any = lake.transactions("bank")
+        bank: Any = lake.shards.transactions("bank")
         for odd in ODD:
             with pytest.raises(UsageError, match=r"shard must be a Shard, such as lake\.shard"):
                 bank.register(odd)

@@ -76,7 +76,7 @@ async def test_it_is_written_on(golden: Location) -> None:
 
 async def test_transactions_of_then_go_on(golden: Location) -> None:
     """The old transaction group reads both shards, and commits a new transaction."""
-    bank = golden.transactions("bank")
+    bank = golden.shards.transactions("bank")
     begun = await bank.begin()
     found = await (await begun.snapshot("giro")).to_arrow()
     assert tuples(found) == {("ann", 0, 1), ("ann", 1, 1)}
@@ -93,7 +93,7 @@ async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Loc
     A finalized shard has no time.
     """
     collection = await golden.collection("seen")
-    found = await collection.snapshot()
+    found = await collection.consolidated()
     assert {*found.column("key").to_pylist()} == {0, 1, 2, 3, 4}
     assert collection.since.time > 0
     with pytest.raises(AsOfBeforeSince, match="no time is readable"):

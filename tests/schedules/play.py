@@ -61,7 +61,7 @@ class Play:
         Raises:
             AssertionError: the contents differ from the plain list, or changed once complete.
         """
-        await (await self._open(create=True)).create_source(self._spec())
+        await (await self._open(create=True)).sources.create(self._spec())
         for _ in range(self.dice.randrange(3, 9)):
             for _ in range(self.dice.randrange(1, 4)):
                 self.files.write()
@@ -94,7 +94,7 @@ class Play:
 
     async def _ingest(self, bytes_max: int, *, final: bool = False) -> None:
         location = await self._open()
-        await run_once(await location.ingester("s", bytes_max=bytes_max, final=final))
+        await run_once(await location.sources.ingester("s", bytes_max=bytes_max, final=final))
 
     async def _work(self) -> None:
         """Run some ingesters concurrently, while files continue to change."""
@@ -130,7 +130,7 @@ class Play:
             with suppress(LocationError, ContentionError):
                 location = await open_location("memory://", clock=clock, store=store)
                 bytes_max = dice.choice([60, 150, 600, 10**6])
-                ingester = await location.ingester("s", bytes_max=bytes_max, final=final)
+                ingester = await location.sources.ingester("s", bytes_max=bytes_max, final=final)
                 assert isinstance(ingester.source, FilesSource)
                 ingester.source.block_bytes = dice.choice([32, 64, 1 << 20])
                 ingester.source.piece_bytes = dice.choice([64, 256, 1 << 24])
@@ -173,11 +173,11 @@ class Play:
                     {r: n for r, n in expected.items() if not self.files.is_tied(r[0])}
                 )
             assert found == expected, f"missing {expected - found}, too much {found - expected}"
-        errors = await (await location.collection("s_errors")).snapshot()
+        errors = await (await location.collection("s_errors")).consolidated()
         assert int(errors.column("_diff").to_numpy().sum()) == self.files.bad, errors.to_pylist()
 
     async def _contents(self, location: Location, time: int | None = None) -> Counter[Row]:
-        rows = await (await location.collection("s")).snapshot(time)
+        rows = await (await location.collection("s")).consolidated(time)
         found: Counter[Row] = Counter()
         for row in rows.to_pylist():
             found[row["k"], row["n"], row["at"], row["gone"]] += row["_diff"]

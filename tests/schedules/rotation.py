@@ -332,7 +332,7 @@ class Rotation:
         spec = SourceSpec(name="c", files=files, format=form, schema="n bigint, at bigint", **asked)
         location = await open_location(self.location_url, create=True)
         self.logs.append()
-        await location.create_source(spec)
+        await location.sources.create(spec)
         for _ in range(self.dice.randrange(4, 10)):
             for _ in range(self.dice.randrange(1, 5)):
                 self.logs.act()
@@ -388,7 +388,9 @@ class Rotation:
         location = await open_location(self.location_url, store=store)
         engine = self.make_engine(location) if self.make_engine is not None else None
         bytes_max = self.dice.choice([40, 150, 10**6])
-        found = await location.ingester("c", bytes_max=bytes_max, final=final, engine=engine)
+        found = await location.sources.ingester(
+            "c", bytes_max=bytes_max, final=final, engine=engine
+        )
         assert isinstance(found.source, FilesSource)
         found.source.block_bytes = self.dice.choice([32, 64, 1 << 20])
         return found
@@ -409,7 +411,7 @@ class Rotation:
 
     async def _compare(self) -> None:
         location = await open_location(self.location_url)
-        table = await (await location.collection("c")).snapshot()
+        table = await (await location.collection("c")).consolidated()
         found: Counter[int] = Counter()
         for row in table.to_pylist():
             found[row["n"]] += row["_diff"]
@@ -421,7 +423,7 @@ class Rotation:
             )
         assert not missing, f"missing: {missing}, too much: {more}"
         assert not more, f"too much: {more}"
-        errors = await (await location.collection("c_errors")).snapshot()
+        errors = await (await location.collection("c_errors")).consolidated()
         assert not errors.num_rows, errors.to_pylist()
 
 

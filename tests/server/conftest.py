@@ -18,7 +18,7 @@ from tidelog.server.app import ServerState
 
 @dataclass
 class Asked:
-    """An app under test, and the requests to it."""
+    """An app that is asked, and what it asks."""
 
     web: httpx.AsyncClient
     lake: Remembering
@@ -26,7 +26,7 @@ class Asked:
 
     @property
     def log(self) -> MemoryKeyed:
-        """Return the handle by which the app writes."""
+        """Return the handle that the app writes by."""
         found = self.lake.handles[NAME]
         assert isinstance(found, MemoryKeyed)
         return found
@@ -39,11 +39,11 @@ class Asked:
 
     @property
     def followers(self) -> float | None:
-        """Return the number of requests that wait for records."""
+        """Return how many requests wait for records."""
         return self.state.metrics.registry.get_sample_value("log_followers")
 
     async def append(self, *pairs: tuple[str, str]) -> int:
-        """Append texts; the append must succeed."""
+        """Append texts, which must succeed."""
         records = [{"key": key, "value": value} for key, value in pairs]
         answer = await self.post("append", {"records": records})
         assert answer.status_code == 200, answer.text
@@ -51,9 +51,9 @@ class Asked:
 
 
 async def until(told: Callable[[], bool]) -> None:
-    """Wait until a condition holds, since a shared machine may be busy."""
+    """Wait until something is so: machines are shared, and may be busy."""
     async with asyncio.timeout(30):
-        while not told():  # noqa: ASYNC110  The condition sends no event.
+        while not told():  # noqa: ASYNC110  What is asked tells nobody.
             await asyncio.sleep(0.001)
 
 
@@ -62,14 +62,14 @@ Asking = Callable[..., AbstractAsyncContextManager[Asked]]
 
 @pytest.fixture
 def asking() -> Asking:
-    """Return a function that opens an app with the test's own limits or tokens."""
+    """What opens an app with limits or tokens of the test's own."""
 
     @asynccontextmanager
     async def opened(
         state: ServerState | None = None, *, is_read_only: bool = False, log: str | None = NAME
     ) -> AsyncIterator[Asked]:
         place = Remembering(MemoryLake())
-        await place.create_keyed(NAME)
+        await place.keyed.create(NAME)
         state = state or ServerState()
         app = keyed_app(place, state, log=log, is_read_only=is_read_only)
         transport = httpx.ASGITransport(app)

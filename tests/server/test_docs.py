@@ -1,4 +1,4 @@
-"""docs/reference/http.md: its curl lines, its Python, its statuses and limits."""
+"""docs/reference/http.md: its lines of curl, its Python, its statuses and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMES = re.compile(r'"timestampUs":\d+')
 
 @dataclass
 class Process:
-    """A process of ``tidelog serve``."""
+    """A ``tidelog serve`` of its own."""
 
     process: subprocess.Popen[str]
     url: str
@@ -39,14 +39,14 @@ class Process:
         return self.url.partition("://")[2]
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; return the exit status."""
+        """Tell it to end; return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(60)
 
 
 def started(location: str, *options: str) -> Process:
     words = ["--location", location, "serve", "--port", "0", "--json", *options]
-    # A test run in the background ignores Ctrl-C, and its children would inherit that.
+    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, text=True
@@ -75,7 +75,7 @@ def server(location: str) -> Iterator[Process]:
 
 
 def curl_lines() -> list[tuple[str, str]]:
-    """Return the page's curl lines, each with the answer shown below it."""
+    """Return the page's lines of curl, each with the answer that is shown below it."""
     text = (ROOT / PAGE).read_text()
     return re.findall(r"^(curl -s .*localhost:8080.*)\n(\{.*\})$", text, re.MULTILINE)
 
@@ -86,7 +86,7 @@ def run(command: str, address: str) -> str:
 
 
 def test_curl_answers_as_the_page_shows(server: Process) -> None:
-    """Each curl line gives the shown answer, except times; the page's Python runs too."""
+    """Line by line, but for the times; and then the Python of the page."""
     lines = curl_lines()
     assert len(lines) == 8
     for command, shown in lines:
@@ -110,7 +110,7 @@ def test_a_process_ends_with_what_was_appended(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """A server that ends writes all accepted records, even those without durability."""
+    """Also with what was only ordered."""
     server = started(location)
     request.addfinalizer(server.process.wait)
     request.addfinalizer(server.process.kill)
@@ -138,7 +138,7 @@ def test_a_process_ends_with_what_was_appended(
 def test_what_cannot_be_served_is_told_before(
     location: str, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bad option gives exit status 2 and a sentence, before the server starts."""
+    """Exit status 2, in a sentence."""
     assert main(["--location", location, "serve", *options]) == 2
     assert told in capsys.readouterr().err
 
@@ -146,14 +146,14 @@ def test_what_cannot_be_served_is_told_before(
 def test_what_has_to_be_installed_is_told(
     location: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A missing server extra gives exit status 2 and the install command."""
+    """It is an extra: those who serve nothing need none of it."""
     with patch("tidelog.cli.serve.import_module", side_effect=ImportError("No module 'uvicorn'")):
         assert main(["--location", location, "serve"]) == 2
     assert "pip install 'tidelog[server]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A taken port is a usage error: exit status 2, without a traceback."""
+    """The call is wrong, not the store: exit status 2, and no traceback."""
     with served() as other:
         port = str(other.port)
         assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 2
@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_page_has_each_status_and_limit() -> None:
-    """The page lists every status and limit of the code's tables."""
+    """As the tables of the code have them."""
     text = (ROOT / PAGE).read_text()
     errors, limits = text.partition("## Errors")[2].partition("## Limits")[::2]
     statuses = {*BY_KIND.values(), *(status for _, status in BY_CLASS), 500}

@@ -1,4 +1,4 @@
-"""The server over the engine: other processes write, take over and drop its logs."""
+"""The server over the engine: other processes write, take over, and drop what it serves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidelog.location import open_location
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[tidelog.Location]:
-    """The served location, as opened by another process."""
+    """The location that is served, as another process has it."""
     with tidelog.connect(tmp_path, create=True) as found:
         yield found
 
 
 def serving(lake: tidelog.Location, tmp_path: Path, **options: Any) -> Any:
-    lake.create_keyed(NAME).close()
+    lake.keyed.create(NAME).close()
 
     async def opening() -> Any:
         return await open_location(str(tmp_path))
@@ -35,11 +35,11 @@ def serving(lake: tidelog.Location, tmp_path: Path, **options: Any) -> Any:
 
 
 def test_the_server_takes_a_log_back_to_write_it(lake: tidelog.Location, tmp_path: Path) -> None:
-    """A read takes nothing over; an append takes the log back, each time."""
+    """A read takes nothing over; an append does, at once and again."""
     with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
         stored = [log.append([(b"a", b"1")])]
         for _ in range(2):
-            with lake.keyed(NAME) as other:
+            with lake.keyed.open(NAME) as other:
                 stored.append(other.append([(b"a", b"2")]))
                 log.count(b"a")
                 stored.append(other.append([(b"a", b"3")]))
@@ -48,7 +48,7 @@ def test_the_server_takes_a_log_back_to_write_it(lake: tidelog.Location, tmp_pat
                     other.append([(b"a", b"5")])
         assert log.is_ready()
         assert log.scan(b"a").to_arrow()["sequence"].to_pylist() == stored
-    with lake.keyed_reader(NAME) as reader:
+    with lake.keyed.reader(NAME) as reader:
         assert reader.scan(b"a").to_arrow()["value"].to_pylist() == list(map(str.encode, "1234234"))
 
 
@@ -63,7 +63,7 @@ def test_who_follows_goes_on_though_the_log_was_taken_over(
         def wait() -> None:
             told.append(log.poll(b"a", start=at + 1)[0]["value"].to_pylist())
 
-        with lake.keyed(NAME) as other:
+        with lake.keyed.open(NAME) as other:
             waiting = threading.Thread(target=wait)
             waiting.start()
             wait_until(lambda: server.sample("log_followers") == 1)
@@ -77,11 +77,11 @@ def test_who_follows_goes_on_though_the_log_was_taken_over(
 def test_a_server_that_only_reads_follows_what_others_write(
     lake: tidelog.Location, tmp_path: Path
 ) -> None:
-    """A read-only server returns new records at once, and takes nothing over."""
+    """As it comes, and without taking the log over."""
     with (
         serving(lake, tmp_path, is_read_only=True) as server,
         HttpKeyed(server.url) as log,
-        lake.keyed(NAME) as writer,
+        lake.keyed.open(NAME) as writer,
     ):
         writer.append([(b"a", b"1")])
         table, at = log.poll(b"a")
@@ -103,7 +103,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
 
 
 def until_gone(log: HttpKeyed) -> None:
-    """Wait until the server has refreshed, which it does once a second."""
+    """Wait until the server has looked again: it does so once a second."""
     try:
         while log.count(b"a"):
             threading.Event().wait(0.05)
@@ -113,9 +113,9 @@ def until_gone(log: HttpKeyed) -> None:
 
 
 def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: Path) -> None:
-    """Retired records give 410, a dropped log 404, and a log created later is served."""
+    """410, and 404; a log that is made meanwhile is served."""
     with serving(lake, tmp_path, is_read_only=True) as server:
-        with lake.keyed(NAME) as writer:
+        with lake.keyed.open(NAME) as writer:
             writer.append([(b"a", b"1")])
             writer.seal()
             writer.append([(b"a", b"2")])
@@ -124,19 +124,19 @@ def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: P
             with pytest.raises(SequenceRetired):
                 log.count(b"a", 1)
             assert log.scan(b"a").to_arrow()["value"].to_pylist() == [b"2"]
-        lake.drop_keyed(NAME)
+        lake.keyed.drop(NAME)
         with HttpKeyed(server.url) as log:
             until_gone(log)
         with HttpKeyed(server.url, "later") as log:
             with pytest.raises(NoSuchLog):
                 log.count(b"a")
-            lake.create_keyed("later").close()
+            lake.keyed.create("later").close()
             assert log.count(b"a") == 0
             assert log.logs() == ["later"]
 
 
 def test_what_is_asked_of_the_store_is_counted(lake: tidelog.Location, tmp_path: Path) -> None:
-    """The server's metrics include tidelog's own counters."""
+    """In the same numbers as tidelog's own."""
     with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
         assert server.sample("tidelog_store_bytes_out_total", kind="put") > 0

@@ -1,4 +1,4 @@
-"""The Spark engine: the results and the errors of the local engine."""
+"""The Spark engine: it computes what the local one does, and fails as that does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.spark import SparkEngine
 from tidelog.spark.plan import TickSettings
 from tidelog.store.urls import open_store
 
-# Everything is cut as small as possible, so that messages of one key come from many tasks.
+# Everything is cut as small as can be, so that messages of one key come from many tasks.
 CUT = TickSettings(small_bytes=0, task_bytes_min=1, task_bytes_max=1_500, range_bytes=1)
 IN_TWO = TickSettings(small_bytes=0, task_bytes_min=1, range_bytes=1)
 WHOLE = TickSettings()
@@ -88,7 +88,7 @@ async def test_both_engines_give_the_same_collection(
     shards: int,
     settings: TickSettings,
 ) -> None:
-    """The committed updates must not depend on the engine, or two ingesters would disagree."""
+    """What an ingester commits must not depend on who computed it, or two would disagree."""
     files = write_files(tmp_path / "in", format, changes(240))
     spec = spec_of(files, format=format, envelope=envelope, shards=shards)
 
@@ -103,8 +103,8 @@ async def test_both_engines_give_the_same_collection(
     assert await sums_of(by_spark) == await sums_of(by_hand)
     for time in (FIRST - 1, FIRST + 7, FIRST + 30, FIRST + 47):
         for name in ("c", "c_errors"):
-            ours = await (await by_spark.collection(name)).snapshot(time)
-            theirs = await (await by_hand.collection(name)).snapshot(time)
+            ours = await (await by_spark.collection(name)).consolidated(time)
+            theirs = await (await by_hand.collection(name)).consolidated(time)
             assert rows_of(ours) == rows_of(theirs)
 
 
@@ -112,7 +112,7 @@ async def test_both_engines_give_the_same_collection(
 async def test_compressed_text_is_the_same_to_both_engines(
     spark: SparkSession, tmp_path: Path, format: str, suffix: str
 ) -> None:
-    """One task surveys and decompresses a compressed file; both engines give the same sums."""
+    """A file is one task's, which surveys and decompresses it, whatever else a tick is cut into."""
     write_files(tmp_path / "in", format, changes(240))
     for file in (tmp_path / "in").iterdir():
         file.with_suffix(f".{format}{suffix}").write_bytes(
@@ -134,7 +134,7 @@ async def test_compressed_text_is_the_same_to_both_engines(
 async def test_json_arrays_are_the_same_to_both_engines(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A task that begins in the middle of a JSON array gives the same rows as a whole read."""
+    """A file is one task's, and so is a range of it, which begins in the middle of the array."""
     write_files(tmp_path / "lines", "json", changes(240))
     (tmp_path / "in").mkdir()
     for file in (tmp_path / "lines").iterdir():
@@ -155,10 +155,10 @@ async def test_json_arrays_are_the_same_to_both_engines(
 async def test_executors_reach_buckets_as_they_reach_disks(
     spark: SparkSession, tmp_path: Path, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Spark engine ingests from a bucket into a bucket with the sums of a local run."""
+    """Stores stay open from one tick to the next, over event loops that come and go."""
     files = write_files(tmp_path / "in", "csv", changes(240))
     place = moto.url("spark/lake")
-    for name, value in KEYS.items():  # Executors have them since the start of the session.
+    for name, value in KEYS.items():  # Executors have them from the session's beginning.
         monkeypatch.setenv(name, value)
 
     inputs = open_store(moto.url("spark/in"), clock=SystemClock())
@@ -170,14 +170,14 @@ async def test_executors_reach_buckets_as_they_reach_disks(
     await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
 
     read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
-    expected = await (await by_hand.collection("c")).snapshot()
+    expected = await (await by_hand.collection("c")).consolidated()
     assert read.num_rows == expected.num_rows > 0
-    # Errors name their files, which have other paths there.
+    # Errors name their files, which lie elsewhere.
     assert (await sums_of(by_spark))[0] == (await sums_of(by_hand))[0]
 
 
 def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Path) -> None:
-    """``--strict`` shows only the first error, so it must not depend on how work was cut."""
+    """With ``--strict`` it is all that a user is shown, so it must not hang on how work was cut."""
     files = write_files(tmp_path / "in", "json", changes(300))
 
     async def first_error(settings: TickSettings | None, root: str) -> str | None:
@@ -196,7 +196,7 @@ def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Pa
 
 
 def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """The reported costs include the executors' requests, which the driver's stores do not see."""
+    """Costs are shown per run; the driver's own stores know nothing of what executors asked for."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run(settings: TickSettings) -> Computed:
@@ -219,14 +219,14 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
 async def test_the_driver_reads_none_of_the_data(
     spark: SparkSession, tmp_path: Path, format: str, timed: bool
 ) -> None:
-    """The driver reads almost nothing, or a cluster would ingest no faster than one process."""
+    """Or a cluster of any size would ingest as fast as one process reads."""
     files = write_files(tmp_path / "in", format, changes(600))
     size = sum(path.stat().st_size for path in (tmp_path / "in").iterdir())
     spec = replace(spec_of(files, format=format), time_column="at" if timed else None)
     location = await make_source(tmp_path / "lake", spec)
     settings = replace(CUT, driver_bytes=0, task_bytes_max=20_000)
     engine = engine_for(spark, location, settings)
-    ingester = await location.ingester("c", engine=engine, bytes_max=10**6)
+    ingester = await location.sources.ingester("c", engine=engine, bytes_max=10**6)
 
     tick = await ingester.tick(await ingester.source.head())
     assert tick is not None
@@ -239,7 +239,7 @@ async def test_the_driver_reads_none_of_the_data(
 def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Only a task that writes a whole shard stores small parts in its state, which stays small."""
+    """A state is read whole by everybody: many tasks' small parts would swell it at each tick."""
     files = write_files(tmp_path / "in", "json", changes(30))
 
     async def inline_of(settings: TickSettings, *, shards: int) -> int:
@@ -258,7 +258,7 @@ def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
 
 @dataclass
 class Meddler:
-    """An engine that changes a source file after the binding was minted."""
+    """An engine before which something happens, after the binding was minted."""
 
     inner: SparkEngine
     file: Path
@@ -290,7 +290,7 @@ class Meddler:
 def test_errors_in_executors_come_back_as_they_are(
     spark: SparkSession, tmp_path: Path, settings: TickSettings
 ) -> None:
-    """An executor's error reaches the driver with its class and sentence, not as a traceback."""
+    """Who reads a traceback of Py4J's learns nothing; a class and a sentence say what to do."""
     files = write_files(tmp_path / "in", "json", changes(100))
     file = tmp_path / "in" / "1.json"
 
@@ -313,12 +313,12 @@ def test_errors_in_executors_come_back_as_they_are(
 def test_a_store_that_fails_in_executors_is_a_location_error(
     spark: SparkSession, tmp_path: Path, settings: TickSettings
 ) -> None:
-    """The tick commits nothing and raises LocationError, so a follower retries at the next."""
+    """Nothing was committed then, so a follower goes on with the next tick."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> None:
         location = await make_source(tmp_path / "lake", spec_of(files))
-        _, rendition = await location.source("c")
+        _, rendition = await location.sources.find("c")
         blocked = tmp_path / "lake" / "shard" / rendition.shards[0]
         blocked.parent.mkdir(parents=True, exist_ok=True)
         blocked.write_text("a file where there should be a directory")
@@ -331,7 +331,7 @@ def test_a_store_that_fails_in_executors_is_a_location_error(
 def test_a_location_made_anew_at_its_old_place_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A worker's open store must not rely on directories of a location that was replaced."""
+    """Workers keep stores open between ticks; what these remember of directories is void then."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> int:
@@ -346,16 +346,16 @@ def test_a_location_made_anew_at_its_old_place_is_written(
 
 
 def test_a_location_that_executors_cannot_reach_is_refused(spark: SparkSession) -> None:
-    """Each executor would have a memory store of its own."""
+    """Each of them would have a memory of its own."""
     with pytest.raises(UsageError, match="memory://"):
         SparkEngine(spark, location_url="memory://", clock=SystemClock())
 
 
 def test_a_stopped_session_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """After the user stops the session, an ingest raises a one-sentence LocationError."""
+    """A notebook's user stops the session, and ingests again."""
 
     class Stopped:
-        class sparkContext:  # noqa: N801 - Spark's name
+        class sparkContext:  # noqa: N801 - as Spark calls it
             _jsc = None
 
     files = write_files(tmp_path / "in", "json", changes(10))

@@ -1,4 +1,4 @@
-"""Holds of DataFrames: planned parts stay for the requested time, in spite of merges."""
+"""What a DataFrame is planned from stays as long as was asked for, whatever is merged meanwhile."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def lake(tmp_path: Path) -> Location:
     spec = SourceSpec(
         name="c", files=files, envelope="upsert", key=("k",), time_column="at", schema=SCHEMA
     )
-    await location.create_source(spec)
+    await location.sources.create(spec)
     with patch.object(part, "INLINE_BYTES", 0):
         await ingest(location, "c", bytes_max=4_000)
     return location
 
 
 async def merge_all(lake: Location) -> None:
-    """Merge everything, and delete the replaced parts at once."""
+    """Merge what there is, and delete at once what that made vanish."""
     for shard in (await lake.collection("c")).all_shards:
         await shard.compact(full=True)
         await shard.collect(after_us=0)
@@ -45,7 +45,7 @@ async def read(lake: Location, scans: list[Scan]) -> int:
 
 
 async def test_what_is_held_is_read_after_it_was_merged_and_deleted(lake: Location) -> None:
-    """A held plan stays readable after its parts were merged and collected."""
+    """A job that takes a night reads what it was planned from in the evening."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c", hold_ms=3_600_000))
     scans = await plan_scans(pin)
     before = await read(lake, scans)
@@ -56,7 +56,7 @@ async def test_what_is_held_is_read_after_it_was_merged_and_deleted(lake: Locati
 async def test_what_is_not_held_is_told_to_be_overtaken_and_what_is_lost_to_be_lost(
     lake: Location,
 ) -> None:
-    """Without a hold, a merged part is reported as overtaken, and a lost one as missing."""
+    """Never fewer rows; and the words say what to do."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c"))
     scans = await plan_scans(pin)
     await merge_all(lake)
@@ -73,7 +73,7 @@ async def test_what_is_not_held_is_told_to_be_overtaken_and_what_is_lost_to_be_l
 
 
 async def test_a_term_that_is_over_is_refused(lake: Location) -> None:
-    """A DataFrame whose hold has expired plans nothing."""
+    """A DataFrame that was loaded yesterday plans nothing today."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c", hold_ms=60_000))
     assert pin.until_us is not None
     late = pin.until_us + 1
@@ -85,7 +85,7 @@ async def test_a_term_that_is_over_is_refused(lake: Location) -> None:
 
 
 def test_the_option_is_a_duration() -> None:
-    """The option ``hold`` is a duration, like retention."""
+    """As retention is."""
     told = {"location": "memory://", "path": "c", "hold": "6h"}
     assert read_settings(told, {}).hold_ms == 6 * 3_600_000
     with pytest.raises(UsageError, match="not a duration"):

@@ -1,4 +1,4 @@
-"""Keyed logs as DataFrames: the rows of a scan, by Spark's Parquet reader and by tasks."""
+"""Keyed logs as DataFrames: what a scan gives, by Spark's own reader of Parquet, and by tasks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kit.keyed_lake import (
     on_keyed,
     rows_in,
 )
+from tidelog.blocking.portal import Portal
 from tidelog.errors import HandleError, SequenceRetired, UsageError
-from tidelog.portal import Portal
 from tidelog.spark.keyed import frame, share
 from tidelog.spark.keyed.frame import keyed_view
 
@@ -36,7 +36,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_frame_is_what_a_scan_gives(
     spark: SparkSession, lake: Path, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any keys, prefixes, ranges and sequences give the rows of a scan, with small shares too."""
+    """All keys, one, a prefix or a range of them; any sequences; large parts cut into tasks."""
     monkeypatch.setattr(share, "SHARE_BYTES", 2_000)
     everything = keyed_rows(lake, "orders")
     assert len(everything) == 1_000
@@ -50,7 +50,7 @@ def test_a_frame_is_what_a_scan_gives(
         ({"start": 350, "limit": 750}, lambda row: 350 <= row[1] < 750),
         ({"key": b"k3", "start": 777}, lambda row: row[0] == b"k3" and row[1] >= 777),
     ]
-    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+    with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         standing = log._inner.standing
         portal: Portal = log._portal
         for asked, wanted in cases:
@@ -62,8 +62,8 @@ def test_a_frame_is_what_a_scan_gives(
 def test_spark_reads_runs_itself_and_what_is_not_wanted_is_left_out(
     spark: SparkSession, lake: Path
 ) -> None:
-    """Spark scans only the parts that may match, with pushed conditions."""
-    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+    """A plan has Spark's scan with conditions, of the parts alone that may have some."""
+    with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         found = log.to_spark(spark, b"k3", limit=301)
         plan = found._jdf.queryExecution().toString()
         assert len(found.inputFiles()) == 2
@@ -78,11 +78,11 @@ def test_spark_reads_runs_itself_and_what_is_not_wanted_is_left_out(
 def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A frame keeps its rows after an append, a compaction and a collection."""
+    """Appends, seals, compaction and a collection make no odds to it for an hour."""
     make_keyed(tmp_path, "log", compacted=1, loose=1)
     before = keyed_rows(tmp_path, "log")
     with tidelog.connect(str(tmp_path)) as location:
-        log = location.keyed("log")
+        log = location.keyed.open("log")
         view = log.spark_view(spark)
         log.append([(b"new", b"1")])
         log.compact(everything=True)
@@ -94,9 +94,9 @@ def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
 
 
 def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: Path) -> None:
-    """A frame has flushed records, also in the process that writes them."""
+    """A frame has what is durable, also of the process that writes, and from its memory."""
     with tidelog.connect(str(tmp_path), create=True) as location:
-        log = location.create_keyed("log")
+        log = location.keyed.create("log")
         log.append([(b"a", b"1")])
         log.append([(b"a", b"2")], durable=False)
         log.flush()
@@ -106,7 +106,7 @@ def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: P
 
 
 def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """A checkpoint keeps its records, whatever was retired since."""
+    """Whatever was retired since."""
     make_keyed(tmp_path, "log", compacted=2, loose=0)
     before = keyed_rows(tmp_path, "log")
 
@@ -119,8 +119,8 @@ def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> 
     append_keyed(tmp_path, "log", first=400)
     with (
         tidelog.connect(str(tmp_path)) as location,
-        location.keyed_reader("log", checkpoint="then") as then,
-        location.keyed_reader("log") as now,
+        location.keyed.reader("log", checkpoint="then") as then,
+        location.keyed.reader("log") as now,
     ):
         assert rows_in(then.to_spark(spark).toArrow()) == before
         with pytest.raises(SequenceRetired):
@@ -131,8 +131,8 @@ def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake: Path) -> None:
-    """Each bad argument gives a sentence; executors cannot reach this process's memory."""
-    with tidelog.connect(str(lake)) as location, location.keyed_reader("orders") as log:
+    """Each with a sentence; executors do not reach this process's memory."""
+    with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         for asked, told in (
             ({"key": b"a", "prefix": b"b"}, "not of two"),
             ({"key": "a"}, "bytes, not str"),
@@ -142,29 +142,29 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
             with pytest.raises(UsageError, match=told):
                 log.to_spark(spark, **asked)
     with tidelog.connect("memory://", create=True) as location:
-        memory = location.create_keyed("log")
+        memory = location.keyed.create("log")
         with pytest.raises(UsageError, match="cannot reach memory"):
             memory.to_spark(spark)
         memory.close()
 
 
 def test_a_handle_that_is_closed_makes_no_frame(tmp_path: Path) -> None:
-    """A closed handle makes no frame."""
+    """As it reads nothing else."""
     no_session: Any = None
     with tidelog.connect(str(tmp_path), create=True) as location:
-        log = location.create_keyed("log")
+        log = location.keyed.create("log")
         log.close()
         with pytest.raises(HandleError, match="closed"):
             log.to_spark(no_session)
 
 
 def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Either reader raises for a changed byte, and a task raises for a lost part."""
+    """A byte of a part that changed, by either reader; a part that is lost."""
     make_keyed(tmp_path, "log", compacted=1, loose=0)
     (path,) = [p for p in tmp_path.glob("keyed/log/run/*/*.parquet") if "keys" not in p.name]
     whole = path.read_bytes()
     at = len(whole) // 4
-    with tidelog.connect(str(tmp_path)) as location, location.keyed_reader("log") as log:
+    with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
         standing, portal = log._inner.standing, log._portal
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         for native in (True, False):
@@ -179,9 +179,9 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A plan whose parts were compacted and deleted since is overtaken, not damaged."""
+    """It was compacted, and deleted since: that is no damage."""
     make_keyed(tmp_path, "log", compacted=1, loose=2)
-    with tidelog.connect(str(tmp_path)) as location, location.keyed_reader("log") as log:
+    with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
         view = log._portal.run(keyed_view(spark, log._inner.standing, native=False))
         compact_and_collect(tmp_path, "log")
         append_keyed(tmp_path, "log", first=600)
@@ -191,7 +191,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
 
 
 def test_conditions_are_few(lake: Path) -> None:
-    """A whole part needs no condition."""
+    """Of whole parts none is asked of Spark."""
     from tidelog.spark.keyed.wanted import KeyedScope
 
     assert not [*frame.conditions_of(KeyedScope(), ())]

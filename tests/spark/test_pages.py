@@ -17,16 +17,16 @@ PAGE = "docs/guides/spark.md"
 def test_the_guide_reads_contents_changes_and_snapshots(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A user can copy the blocks into a session, with a location of their own."""
+    """A reader copies the blocks into a session, with a location of their own."""
     url = str(tmp_path / "lake")
     (tmp_path / "1.jsonl").write_text(
         '{"flight": 1, "at": "2013-01-15T13:00:00Z"}\n{"flight": 2, "at": "2013-01-15T14:30:00Z"}\n'
     )
     with tidelog.connect(url, create=True) as lake:
-        lake.create_source(
+        lake.sources.create(
             tidelog.SourceSpec(name="airborne", files=str(tmp_path / "*.jsonl"), time_column="at")
         )
-        lake.ingest("airborne")
+        lake.sources.ingest("airborne")
         stock = lake.shard("stock", schema=pa.schema({"n": pa.int64()}), key=["n"])
         stock.compare_and_append(pa.table({"n": [1, 2], "_time": [0, 0], "_diff": [1, 1]}), 0, 1)
 

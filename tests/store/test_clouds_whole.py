@@ -52,15 +52,15 @@ async def test_a_collection_is_fed_and_read(place: Callable[[str], str]) -> None
     lake = await CLOCK.offload(lambda: tidelog.connect(lake_url, create=True))
 
     def work() -> list[object]:
-        lake.create_source(spec)
-        lake.ingest("c")
-        return [lake.ingest("c").rows]
+        lake.sources.create(spec)
+        lake.sources.ingest("c")
+        return [lake.sources.ingest("c").rows]
 
     assert await CLOCK.offload(work) == [0], "nothing is taken twice"
     await put(files, "2.jsonl", [{"k": 2, "v": "c"}])
 
     def rest() -> list[dict[str, object]]:
-        lake.ingest("c")
+        lake.sources.ingest("c")
         return lake.collection("c").snapshot().to_arrow().sort_by("k").to_pylist()
 
     assert await CLOCK.offload(rest) == [{"k": 1, "v": "a"}, {"k": 2, "v": "c"}]
@@ -70,7 +70,7 @@ async def test_a_collection_is_fed_and_read(place: Callable[[str], str]) -> None
 def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
     """Two locations append to a log in the cloud one after the other. The records are in order."""
     url = place("logs")
-    with tidelog.connect(url, create=True) as lake, lake.create_log("l") as log:
+    with tidelog.connect(url, create=True) as lake, lake.logs.create("l") as log:
         log.append([b"one", b"two"])
         with tidelog.connect(url) as other, other.log("l") as second:
             second.append([b"three"])

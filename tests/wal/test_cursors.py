@@ -85,11 +85,11 @@ async def test_a_cursor_that_is_not_there_is_not_deleted(protocol: str) -> None:
     await log.create_cursor("mine", 1)
 
     with pytest.raises(NoSuchCursor, match="name=mini"):
-        await log.delete_cursor("mini")
+        await log.drop_cursor("mini")
     await log.store.put(cursor_path("mine"), b"what nobody can read")
-    await log.delete_cursor("mine")
+    await log.drop_cursor("mine")
     with pytest.raises(NoSuchCursor):
-        await log.delete_cursor("mine")
+        await log.drop_cursor("mine")
     await log.close()
 
 

@@ -57,7 +57,7 @@ async def transcribed(logs: Logs, _: Log) -> object:
 
 
 async def destroyed(logs: Logs, _: Log) -> object:
-    return await logs.destroy("a", grace_us=0)
+    return await logs.drop("a", grace_us=0)
 
 
 async def pin_made(_: Logs, log: Log) -> object:
@@ -65,7 +65,7 @@ async def pin_made(_: Logs, log: Log) -> object:
 
 
 async def pin_released(_: Logs, log: Log) -> object:
-    await log.release_pin("p")
+    await log.drop_pin("p")
     return await log.pins()
 
 

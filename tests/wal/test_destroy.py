@@ -42,10 +42,10 @@ async def test_a_destroyed_log_leaves_its_fences() -> None:
     await sleeper.create_cursor("x", 1)
     await shelf.fork("a", "b")
     with pytest.raises(UsageError, match="destroy these first: b"):
-        await shelf.destroy("a", grace_us=0)
-    await shelf.destroy("b", grace_us=0)
+        await shelf.drop("a", grace_us=0)
+    await shelf.drop("b", grace_us=0)
     assert await sleeper.pins() == {}
-    found = await shelf.destroy("a", grace_us=0)
+    found = await shelf.drop("a", grace_us=0)
     assert found.deleted > 8
     left = await keys_in(store, "log/a/")
     assert all(key.endswith((MANIFEST, GARBAGE, ".parquet")) for key in left)
@@ -57,7 +57,7 @@ async def test_a_destroyed_log_leaves_its_fences() -> None:
         await shelf.open("a")
     with pytest.raises(NameTaken, match="names are not reused"):
         await shelf.create("a")
-    await shelf.destroy("a", grace_us=0)
+    await shelf.drop("a", grace_us=0)
     # This deletes objects that the suspended writer left, such as snapshots of a roll-up.
     assert await keys_in(store, "log/a/") == left
 
@@ -73,14 +73,14 @@ async def test_a_destroyed_log_lets_go_of_its_pins() -> None:
     fork = await shelf.fork("a", "b")
     await fork.create_pin("p", start=2, limit=5)
     await (await shelf.open("a")).create_pin("q", start=1, limit=4)
-    await shelf.destroy("b", grace_us=0)
+    await shelf.drop("b", grace_us=0)
     assert list(await (await shelf.open("a")).pins()) == ["q"]
-    await shelf.destroy("a", grace_us=0)
+    await shelf.drop("a", grace_us=0)
     left = set(store.objects)
     assert {key for key in left if not key.endswith((MANIFEST, GARBAGE))} == {
         key for key in left if "/epoch/" in key
     }
-    assert (await shelf.destroy("a", grace_us=0)).deleted == 0
+    assert (await shelf.drop("a", grace_us=0)).deleted == 0
 
 
 async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
@@ -100,7 +100,7 @@ async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> Non
         await shelf_on(Interposed(store, before=before)).fork("a", "b")
     assert made
     assert await (await shelf_on(store).open("a")).pins() == {}
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     assert await contents(store, "b") == {}
 
 
@@ -117,12 +117,12 @@ async def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() 
         if (op, key) == ("put", f"log/a/{MANIFEST}") and not forked:
             forked.append(await shelf_on(store).fork("a", "b"))
 
-    found = await shelf_on(Interposed(store, before=before)).destroy("a", grace_us=0)
+    found = await shelf_on(Interposed(store, before=before)).drop("a", grace_us=0)
     assert forked
     assert found.kept > 14
     assert await contents(store, "b") == before_it
-    await shelf_on(store).destroy("b", grace_us=0)
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     assert not [key for key in store.objects if "/pin/" in key or "/snapshot/" in key]
 
 
@@ -146,7 +146,7 @@ async def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
         if op == "put" and key.startswith("log/a/pin/"):
             puts.append(key)
             if len(puts) == 2:
-                await shelf_on(store).destroy("a", grace_us=0)
+                await shelf_on(store).drop("a", grace_us=0)
 
     with pytest.raises(ContentionError):
         await shelf_on(Interposed(store, before=before)).fork("a", "b")
@@ -193,7 +193,7 @@ async def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
             go_on.set()
             await forking
 
-    await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
+    await shelf_on(Interposed(store, after=after)).drop("a", grace_us=0)
     assert go_on.is_set()
     assert await contents(store, "b") == before_it
 
@@ -208,12 +208,12 @@ async def test_a_log_in_wal3s_form_goes_whole() -> None:
     await store.put("log/a/notes.txt", b"?")
     keys = set(store.objects)
     with pytest.raises(UsageError, match="not part of a log"):
-        await shelf_on(store).destroy("a", grace_us=0)
+        await shelf_on(store).drop("a", grace_us=0)
     assert set(store.objects) == keys
     await store.delete(["log/a/notes.txt"])
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     assert await keys_in(store, "log/a/") == [f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"]
-    assert (await shelf_on(store).destroy("a", grace_us=0)).deleted == 0
+    assert (await shelf_on(store).drop("a", grace_us=0)).deleted == 0
     with pytest.raises(NameTaken, match="names are not reused"):
         await log_of(store, "a", 1, protocol="manifest")
 
@@ -228,15 +228,15 @@ async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool
     await log_of(start, "a", 5, protocol="manifest")
     before = await contents(start, "a")
     counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
-    await shelf_on(counted).destroy("a", grace_us=0)
+    await shelf_on(counted).drop("a", grace_us=0)
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
         with pytest.raises(LocationError):
-            await shelf_on(dying(store, number, happened=happened)).destroy("a", grace_us=0)
+            await shelf_on(dying(store, number, happened=happened)).drop("a", grace_us=0)
         with suppress(NoSuchLog):
             assert await contents(store, "a") == before
-        await shelf_on(store).destroy("a", grace_us=0)
+        await shelf_on(store).drop("a", grace_us=0)
         assert set(store.objects) == {f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"}
 
 
@@ -247,7 +247,7 @@ async def test_slots_without_a_manifest_are_not_destroyed() -> None:
     await store.delete([f"log/a/{MANIFEST}"])
     keys = set(store.objects)
     with pytest.raises(NoSuchLog):
-        await shelf_on(store).destroy("a", grace_us=0)
+        await shelf_on(store).drop("a", grace_us=0)
     assert set(store.objects) == keys
 
 
@@ -262,15 +262,15 @@ async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
     before = await contents(start, "a")
     smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
     counted = Recorded(smooth)
-    await shelf_on(counted).destroy("a", grace_us=0)
+    await shelf_on(counted).drop("a", grace_us=0)
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
         with pytest.raises(LocationError):
-            await shelf_on(dying(store, number, happened=happened)).destroy("a", grace_us=0)
+            await shelf_on(dying(store, number, happened=happened)).drop("a", grace_us=0)
         with suppress(NoSuchLog):
             assert await contents(store, "a") == before
-        await shelf_on(store).destroy("a", grace_us=0)
+        await shelf_on(store).drop("a", grace_us=0)
         left = {key.rpartition("/")[2] for key in store.objects}
         assert left == {key.rpartition("/")[2] for key in smooth.objects}
 
@@ -297,7 +297,7 @@ async def test_no_log_comes_to_lie_where_another_is_being_destroyed(protocol: st
 
     await log_of(store, "other", 2)
     for _ in range(2):  # The second run finds a destroyed log.
-        await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
+        await Logs(store=store, clock=Waiting(), writer="me").drop("a")
     assert len(tried) == 2
     assert set(await keys_in(store, "log/a/")) == {f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"}
 
@@ -315,7 +315,7 @@ async def test_what_is_being_made_is_destroyed_and_its_maker_is_told(how: str) -
     async def before(op: str, key: str) -> None:
         if (op, key) == ("put", f"log/b/{MANIFEST}") and not destroyed:
             destroyed.append(key)
-            await shelf_on(store).destroy("b", grace_us=0)
+            await shelf_on(store).drop("b", grace_us=0)
 
     logs = shelf_on(Interposed(store, before=before))
     if how == "fork":
@@ -370,5 +370,5 @@ async def test_what_chromas_writer_goes_on_with_is_not_deleted() -> None:
             await super().sleep(duration_us)
 
     with pytest.raises(ContentionError, match="during its destruction"):
-        await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
+        await Logs(store=store, clock=Waiting(), writer="me").drop("a")
     assert await keys_in(store) == left

@@ -42,7 +42,7 @@ OPERATIONS: Final[dict[str, Callable[[Log, Witness, Fragment], Awaitable[Any]]]]
     "cursors": lambda log, *_: log.cursors(),
     "pins": lambda log, *_: log.pins(),
     "create_pin": lambda log, *_: log.create_pin("q"),
-    "release_pin": lambda log, *_: log.release_pin("p"),
+    "release_pin": lambda log, *_: log.drop_pin("p"),
     "scan_pin": lambda log, *_: drained(log.scan_pin("p")),
     "collect": lambda log, *_: log.collect(keep=ALL, grace_us=0),
     "sweep": lambda log, *_: log.sweep(grace_us=0),
@@ -66,7 +66,7 @@ async def test_a_handle_says_that_its_log_was_destroyed(
     if has_written:
         await log.append([b"before"])
     cursor, fragment = await log.create_cursor("c", 2), (await log.fragments())[0]
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     left = await keys_in(store)
 
     for name, operation in OPERATIONS.items():
@@ -90,7 +90,7 @@ async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
     await log_of(store, "a", 3)
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
     assert await log.append([b"one"]) == 4
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     with pytest.raises(NoSuchLog, match="destroyed") as told:
         await log.append([b"two"])
     assert told.value.outcome is Outcome.NOT_APPLIED
@@ -106,14 +106,14 @@ async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
     await log_of(store, "a", 2, protocol="manifest")
     sleeper = await shelf_on(store).open("a", batching=BATCHING)
     await sleeper.append([b"third"])
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     with pytest.raises(OutcomeUnknown, match="destroyed the log"):
         await sleeper.append([b"of a log that is gone"])
     assert f"log/a/{fragment_path(4)}" in store.objects
 
     with pytest.raises(NameTaken, match="names are not reused"):
         await shelf_on(store).create("a", protocol="manifest")
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     assert f"log/a/{fragment_path(4)}" not in store.objects
 
 
@@ -129,7 +129,7 @@ async def test_a_reader_that_loses_its_log_half_way_says_so() -> None:
     async def before(op: str, key: str) -> None:
         if op == "get" and "/epoch/" in key and not gone:
             gone.append(key)
-            await shelf_on(store).destroy("a", grace_us=0)
+            await shelf_on(store).drop("a", grace_us=0)
 
     log = await shelf_on(Interposed(store, before=before)).open("a")
     with pytest.raises(NoSuchLog, match="was destroyed"):

@@ -33,7 +33,7 @@ from tidelog.wal.slot_protocol.fencing import make_log
 async def let_go(store: MemoryStore) -> None:
     """Release the pin of the fork ``b`` of ``a``, as if its maker had died. Collect its records."""
     source = await shelf_on(store).open("a")
-    await source.release_pin("b", force=True)
+    await source.drop_pin("b", force=True)
     await source.create_cursor("x", 9)
     await source.collect(keep=Keep(share_max=1), grace_us=0)
 
@@ -89,7 +89,7 @@ async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -
     assert [row["body"] async for t in log.scan(13) for row in t.to_pylist()] == [b"already"]
     with pytest.raises(LogSealed):
         await log.append([b"more"])
-    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
 
 
 async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
@@ -135,10 +135,10 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
             await store.put(key, store.objects[f"log/a/{MANIFEST}"].data)
 
     with pytest.raises(ContentionError, match="created a log of that name concurrently"):
-        await shelf_on(Interposed(store, before=made)).destroy("b", grace_us=0)
+        await shelf_on(Interposed(store, before=made)).drop("b", grace_us=0)
     assert await keys_in(store, "log/b/") == sorted([*left, f"log/b/{MANIFEST}"])
     await store.delete([f"log/b/{MANIFEST}"])
-    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
     assert await keys_in(store, "log/b/") == [f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"]
 
 
@@ -153,7 +153,7 @@ async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
     with pytest.raises(NameTaken):
         await shelf_on(meddled(store, "before", act)).fork("a", "b")
     assert await (await shelf_on(store).open("a")).pins() == {}
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
 
 
 async def kill_a_fork(store: MemoryStore) -> None:
@@ -183,7 +183,7 @@ async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
     assert {name: (pin.start, pin.limit) for name, pin in (await source.pins()).items()} == {
         "b": (1, 14)
     }
-    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
     assert await source.pins() == {}
 
 
@@ -227,7 +227,7 @@ async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
     await source.create_cursor("x", 9)
     await source.collect(keep=Keep(share_max=1), grace_us=0)
     assert (await (await shelf_on(store).open("b")).scrub()).is_clean
-    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
     assert await source.pins() == {}
 
 
@@ -256,7 +256,7 @@ async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
     source = await shelf_on(store).open("a")
     assert len(await held_pins(shelf_on(store).within("a"))) == 2
 
-    await source.release_pin("b")
+    await source.drop_pin("b")
     assert await source.pins() == {}
 
 
@@ -270,10 +270,10 @@ async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> Non
     await kill_a_fork(store)
     await shelf_on(store).create("b")
     if is_destroyed:
-        await shelf_on(store).destroy("b", grace_us=0)
+        await shelf_on(store).drop("b", grace_us=0)
 
     source = await shelf_on(store).open("a")
-    await source.release_pin("b")
+    await source.drop_pin("b")
     assert await source.pins() == {}
 
 
@@ -282,7 +282,7 @@ async def test_a_log_is_destroyed_whole_though_its_fork_was_killed() -> None:
     store = MemoryStore()
     await kill_a_fork(store)
 
-    await shelf_on(store).destroy("a", grace_us=0)
+    await shelf_on(store).drop("a", grace_us=0)
     assert not [key for key in store.objects if "/pin/" in key]
     assert not [key for key in store.objects if "/snapshot/" in key]
 
@@ -311,7 +311,7 @@ async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> N
 
     source = await shelf_on(Interposed(store, before=let_it_finish)).open("a")
     with pytest.raises(UsageError, match="destroy the fork first"):
-        await source.release_pin("b")
+        await source.drop_pin("b")
     assert go_on.is_set()
     assert len(await contents(store, "b")) == 12
 
@@ -326,7 +326,7 @@ async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
 
     source = await shelf_on(store).open("a")
     with pytest.raises(UsageError, match="destroy the fork first"):
-        await source.release_pin("b")
+        await source.drop_pin("b")
     with pytest.raises(NameTaken, match="no manifest"):
         await shelf_on(store).fork("a", "b")
     assert [*await source.pins()] == ["b"]

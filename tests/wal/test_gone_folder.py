@@ -40,20 +40,20 @@ async def open_plain(lake: Location, protocol: str) -> AsyncIterator[Opened]:
         assert (await log.scrub()).is_clean
         return [int(body) async for table in log.scan() for body in bytes_of(table, "body")]
 
-    async with await lake.create_log("orders", protocol=protocol) as log:
+    async with await lake.logs.create("orders", protocol=protocol) as log:
         yield Opened(lambda number: log.append([b"%d" % number]), contents)
 
 
 @asynccontextmanager
 async def open_keyed(lake: Location, _: str) -> AsyncIterator[Opened]:
     async def contents(other: Location) -> list[int]:
-        log = await other.keyed("orders")
+        log = await other.keyed.open("orders")
         assert (await log.scrub()).is_clean
         found = await log.scan(b"k").to_arrow()
         await log.close()
         return [int(value) for value in bytes_of(found, "value")]
 
-    log = await lake.create_keyed("orders")
+    log = await lake.keyed.create("orders")
     yield Opened(lambda number: log.append([(b"k", b"%d" % number)]), contents)
     await log.close()
 
@@ -145,7 +145,7 @@ async def test_a_new_writer_goes_on_after_a_remount(tmp_path: Path) -> None:
     The first writer ended during the unmount and left nothing.
     """
     folder, disk = tmp_path / "lake", tmp_path / "disk"
-    log = await (await open_location(folder, create=True)).create_log("orders")
+    log = await (await open_location(folder, create=True)).logs.create("orders")
     await log.append([b"0"])
     folder.rename(disk)
     folder.mkdir()

@@ -99,13 +99,13 @@ async def test_what_is_pinned_is_read_and_then_goes(
     for number, cutoff in enumerate(cutoffs):
         await collect_to(store, cutoff)
         if number < released and f"p{number}" in held:
-            await log.release_pin(f"p{number}")
+            await log.drop_pin(f"p{number}")
             del held[f"p{number}"]
         for name, (start, limit) in held.items():
             assert await pinned(store, name) == list(range(start, limit))
     await append(store, 3)
     for name in held:
-        await log.release_pin(name)
+        await log.drop_pin(name)
     await log.collect(keep=ALL, grace_us=0)
     after = await contents(SLOTS, store)
     assert {n: after[n] for n in after if n <= 45} == {n: before[n] for n in range(min(after), 46)}
@@ -126,7 +126,7 @@ async def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
     with pytest.raises(NameTaken):
         await log.create_pin("p")
     await collect_to(store, 7)
-    await log.release_pin("p")
+    await log.drop_pin("p")
     await log.create_pin("p", start=7, limit=9)
     assert await pinned(store, "p") == [7, 8]
     await log.collect(grace_us=0)
@@ -152,9 +152,9 @@ async def test_bad_input_is_told_before_anything_is_written() -> None:
                 await log.create_pin("p", start=start, limit=limit)
         with pytest.raises(UsageError, match="cannot be the name of a pin"):
             await log.create_pin("a-b")
-        with pytest.raises(PositionCollected, match="the oldest record is 9"):
+        with pytest.raises(PositionCollected, match="the oldest is 9"):
             await log.create_pin("p", start=3, limit=12)
-        for work in (log.release_pin, log._pins().load):
+        for work in (log.drop_pin, log._pins().load):
             with pytest.raises(NoSuchPin):
                 await work("p")
         assert set(store.objects) == keys
@@ -247,7 +247,7 @@ async def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> Non
         with suppress(BusyError, NoSuchPin):
             assert await pinned(store, "p") == [9, 10, 11, 12, 13]
         if "p" in await log_on(store).pins():
-            await log_on(store).release_pin("p")
+            await log_on(store).drop_pin("p")
         await log_on(store).collect(keep=ALL, grace_us=0)
         assert (await log_on(store).create_pin("p")).pin.is_sure
         assert min(await contents(SLOTS, store)) == 18
@@ -315,7 +315,7 @@ async def test_a_pin_that_goes_while_it_is_read_stops_no_collection() -> None:
         nonlocal went
         if op == "get" and key.startswith("snapshot/") and not went:
             went = True
-            await log_on(inner).release_pin("p")
+            await log_on(inner).drop_pin("p")
             await collect_to(inner, 40)
 
     assert await paths_pinned(Interposed(inner, before=before), CLOCK) == set()
@@ -337,7 +337,7 @@ async def test_an_idle_collection_costs_the_same_however_many_pins_there_were() 
             await log_on(recorded).collect(grace_us=0)
             costs.append(len(recorded.records))
         await log_on(store).create_pin(f"p{number}", start=number % 9 + 1, limit=10)
-        await log_on(store).release_pin(f"p{number}")
+        await log_on(store).drop_pin(f"p{number}")
     assert costs == [costs[0]] * 3
     await log_on(store).collect(grace_us=0)
     assert await keys_in(store, PINS) == []
@@ -391,7 +391,7 @@ async def test_of_two_that_both_wrote_before_either_listed_not_both_are_sure() -
     held = [found.pin async for found in each_pin(store) if found.pin.is_held]
     assert len(held) == sum(isinstance(end, PinWitness) for end in ends)
     if held:
-        await log_on(store).release_pin("p")
+        await log_on(store).drop_pin("p")
     assert (await log_on(store).create_pin("p")).pin.is_sure
 
 
@@ -450,7 +450,7 @@ async def test_a_pin_that_may_have_been_made_is_told_as_unknown() -> None:
     assert told.value.outcome is Outcome.UNKNOWN
     with pytest.raises(BusyError):
         await pinned(store, "p")
-    await log_on(store).release_pin("p")
+    await log_on(store).drop_pin("p")
     assert (await log_on(store).create_pin("p")).pin.is_sure
 
 

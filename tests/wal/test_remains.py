@@ -68,7 +68,7 @@ async def test_a_fork_does_not_take_anothers_remains_for_its_own() -> None:
     assert remains
 
     fork = await shelf_on(store).fork("c", "f")
-    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).drop("b", grace_us=0)
 
     assert list((await contents(store, "f")).values()) == [b"a %d" % n for n in range(12)]
     assert set(remains) < set(await snapshots_in(store, "f"))
@@ -199,7 +199,7 @@ async def test_what_a_copy_left_is_destroyed_and_a_copier_at_work_is_told() -> N
 
     async def destroy(op: str, key: str) -> None:
         if (op, key) == ("put", f"log/b/{MANIFEST}"):
-            await shelf_on(store).destroy("b", grace_us=0)
+            await shelf_on(store).drop("b", grace_us=0)
 
     with pytest.raises(NameTaken):
         await copy(Interposed(store, before=destroy), "a", "b")
@@ -221,7 +221,7 @@ async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
     with pytest.raises(NameTaken):
         await copy(store, "a", "b")
     with pytest.raises(NoSuchLog):
-        await shelf_on(store).destroy("b", grace_us=0)
+        await shelf_on(store).drop("b", grace_us=0)
     await shelf_on(store).rebuild("b")
     assert await contents(store, "b") == before
 

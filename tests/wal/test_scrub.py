@@ -298,7 +298,7 @@ async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
     async def before(op: str, key: str) -> None:
         if op == "get" and key.endswith(f"{5:016x}.parquet") and not met:
             met.append(key)
-            await log.release_pin("p")
+            await log.drop_pin("p")
             await log.collect(keep=ALL, grace_us=0)
 
     found = await (await opened(Interposed(inner, before=before))).scrub()

@@ -118,7 +118,7 @@ async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
         except NoSuchLog:
             log = await shelf_on(store).open("a")
             if "b" in await log.pins():
-                await log.release_pin("b")
+                await log.drop_pin("b")
             await log.collect(keep=ALL, grace_us=0)
             await shelf_on(store).fork("a", "b")
             found = await contents(store, "b")
@@ -134,8 +134,8 @@ async def test_what_cannot_be_forked_is_told() -> None:
     await log_of(store, "none", 0)
     await log_of(store, "gone", 3)
     await shelf_on(store).fork("gone", "end", start=0)
-    await shelf_on(store).destroy("end", grace_us=0)
-    await shelf_on(store).destroy("gone", grace_us=0)
+    await shelf_on(store).drop("end", grace_us=0)
+    await shelf_on(store).drop("gone", grace_us=0)
     await log_of(store, "w", 3, protocol="manifest")
     await collect_to(store, "a", 4)
     keys = set(store.objects)
@@ -150,7 +150,7 @@ async def test_what_cannot_be_forked_is_told() -> None:
         (lambda: shelf.fork("a", "a"), NameTaken, "already"),
         (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
         (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
-        (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest record is 4"),
+        (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
         (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
         (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
         (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),
@@ -259,7 +259,7 @@ async def test_no_file_in_a_logs_folder_keeps_the_list_of_logs_from_ending(hosti
     await store.put("log/a", b"a file, not a folder")
 
     async with asyncio.timeout(5):
-        assert await shelf_on(store).names() == ["a", "a-b", "a0", "b"]
+        assert await shelf_on(store).list() == ["a", "a-b", "a0", "b"]
 
 
 async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
@@ -275,10 +275,10 @@ async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
         await shelf_on(store).open("a")
     with pytest.raises(NoSuchLog, match="'tidelog log list' lists the logs"):
         await shelf_on(store).open("b")
-    assert await shelf_on(store).names(lost=True) == ["a"]
-    assert await shelf_on(store).names() == []
+    assert await shelf_on(store).list(lost=True) == ["a"]
+    assert await shelf_on(store).list() == []
     await shelf_on(store).rebuild("a")
-    assert await shelf_on(store).names(lost=True) == []
+    assert await shelf_on(store).list(lost=True) == []
     assert list(await contents(store, "a")) == [1]
 
 
@@ -291,7 +291,7 @@ async def test_a_log_in_wal3s_form_without_its_manifest_is_listed() -> None:
     await log_of(store, "a", 1, protocol="manifest")
     await store.delete(["log/a/manifest/MANIFEST"])
 
-    assert await shelf_on(store).names(lost=True) == ["a"]
+    assert await shelf_on(store).list(lost=True) == ["a"]
     with pytest.raises(ManifestLost, match="restore manifest/MANIFEST"):
         await shelf_on(store).open("a")
 
@@ -339,7 +339,7 @@ async def test_logs_are_named_by_one_look_at_their_directory(
 
     monkeypatch.setattr(os, "scandir", counted)
 
-    assert await shelf_on(store).names() == names
+    assert await shelf_on(store).list() == names
     assert looks == [f"{tmp_path}/log/"]
 
 
@@ -350,5 +350,5 @@ async def test_logs_are_looked_at_side_by_side() -> None:
         await store.put(f"log/log_{number:02}/{MANIFEST}", b"")
     crowd = Crowd(store, clock=CLOCK, prefix="log/")
 
-    assert len(await shelf_on(crowd.store).names()) == 20
+    assert len(await shelf_on(crowd.store).list()) == 20
     assert crowd.most == AT_ONCE_MAX

@@ -152,7 +152,7 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     await log.create_pin("gone", start=7, limit=11)
     await log.create_cursor("x", 10)
     await log.collect(keep=ALL, grace_us=0)
-    await log.release_pin("gone")
+    await log.drop_pin("gone")
     witness = await log.load_cursor("x")
     await log.save_cursor(witness, 24)
     smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
@@ -190,7 +190,7 @@ async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
     await log.collect(keep=ALL, grace_us=0)
     rest = [row["position"] async for table in scan for row in table.to_pylist()]
     assert rest[-1] == 12
-    with pytest.raises(PositionCollected, match="the oldest record is 9"):
+    with pytest.raises(PositionCollected, match="the oldest is 9"):
         _ = [table async for table in behind]
 
 

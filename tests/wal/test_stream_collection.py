@@ -96,7 +96,7 @@ async def test_what_is_open_where_a_log_begins_is_kept(
         witness = await again.create_cursor("c", position)
         assert witness.cursor.position == position
         await again.collect(keep=ALL, grace_us=0)
-        await again.delete_cursor("c")
+        await again.drop_cursor("c")
         oldest = (await again.bounds()).oldest
         assert await at_start(store) == tables[oldest - 1]
         assert await again.position_at(0) == oldest

@@ -52,7 +52,7 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
         lambda: logs.copy("a", "b", start=wrong),
         lambda: logs.fork("a", "f", start=wrong),
         lambda: logs.rebuild("a", start=wrong),
-        lambda: logs.destroy("a", grace_us=wrong),
+        lambda: logs.drop("a", grace_us=wrong),
         lambda: log.create_pin("p", start=wrong),
     ):
         with pytest.raises(UsageError):
@@ -140,7 +140,7 @@ async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: s
     ):
         with pytest.raises(UsageError, match=told):
             await call()
-    assert await logs.names() == ["a"]
+    assert await logs.list() == ["a"]
 
 
 @pytest.mark.parametrize("wrong", [None, b"x", 5])
@@ -156,7 +156,7 @@ async def test_a_name_is_text(wrong: Any) -> None:
         lambda: log.create_cursor(wrong, 1),
         lambda: log.load_cursor(wrong),
         lambda: log.create_pin(wrong),
-        lambda: log.release_pin(wrong),
+        lambda: log.drop_pin(wrong),
     ):
         with pytest.raises(UsageError, match="letters, digits"):
             await call()
@@ -237,12 +237,12 @@ async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> N
         lambda: logs.copy("a", "b", start=wrong),
         lambda: logs.fork("a", "f", start=wrong),
         lambda: logs.rebuild("a", start=wrong),
-        lambda: logs.destroy("a", grace_us=wrong),
+        lambda: logs.drop("a", grace_us=wrong),
         lambda: log.create_cursor(wrong, 1),
         lambda: log.create_cursor("d", wrong),
         lambda: log.save_cursor(held, wrong),
         lambda: log.load_cursor(wrong),
-        lambda: log.release_pin(wrong),
+        lambda: log.drop_pin(wrong),
         lambda: log.create_pin(wrong),
         lambda: log.create_pin("p", start=wrong),
         lambda: log.position_at(wrong),

@@ -116,7 +116,7 @@ def retain(
     async def work(location: Location) -> tuple[RetentionPlan, list[dict[str, Any]]]:
         from tidelog.cli.hold import hold_rows
 
-        await location.retain(name, retain_ms)
+        await location.collections.retain(name, retain_ms)
         states = await _states(location, name)
         return plan_of(states, retain_ms), hold_rows(states)
 
@@ -141,7 +141,7 @@ def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
 
 
 async def _plan(location: Location, name: str, retain_ms: int | None) -> RetentionPlan:
-    await location.source(name)
+    await location.sources.find(name)
     return plan_of(await _states(location, name), retain_ms)
 
 

@@ -11,7 +11,7 @@ from tidelog.cli.output import choose_format, count_text, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.moving import Moved
+    from tidelog.location.consensus_migration import Moved
 
 app = typer.Typer(
     no_args_is_help=True,

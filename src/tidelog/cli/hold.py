@@ -247,7 +247,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
         try:
             collection = await location.collection(name)
         except NoSuchCollection as error:
-            shards = await location.shards()
+            shards = await location.shards.list()
             if name not in shards:
                 raise no_such(error, name, shards) from None
         else:

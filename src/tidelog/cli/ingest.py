@@ -142,7 +142,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
     from tidelog.cli.progress import open_reporter
     from tidelog.collection.ingest.run import run_ingest
 
-    ingester = await location.ingester(
+    ingester = await location.sources.ingester(
         wanted.name, bytes_max=wanted.bytes_max, strict=wanted.strict, final=wanted.final
     )
     engine, first = wanted.engine, None

@@ -143,7 +143,7 @@ class LateSpark:
         from tidelog.spark.engine import SparkEngine
 
         return SparkEngine(
-            self.session.start(), location_url=self.location.told_url, clock=self.location.clock
+            self.session.start(), location_url=self.location.executor_url, clock=self.location.clock
         )
 
 
@@ -175,6 +175,6 @@ class LateMerger:
 
         return merger.SparkMerger(
             self.session.start(),
-            location_url=self.location.told_url,
+            location_url=self.location.executor_url,
             least_bytes=merger.LEAST_BYTES,
         )

@@ -70,7 +70,7 @@ class TendedLog:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[KeyedLog]:
         """Yield the open log, and close it at the end."""
-        async with closing(await self.location.keyed(self.name)) as log:
+        async with closing(await self.location.keyed.open(self.name)) as log:
             yield log
 
 
@@ -82,10 +82,10 @@ async def tended(
     Raises:
         NoSuchCollection: no collection, shard or keyed log has a name.
     """
-    shelf, tending = location.keyed_shelf, location.maintenance
+    shelf, tending = location.keyed, location.maintenance
     if not names:
         kept = await tending.kept(dropped=dropped)
-        return kept, [TendedLog(name, location) for name in await shelf.names()]
+        return kept, [TendedLog(name, location) for name in await shelf.list()]
     kept, logs = [], []
     for name in dict.fromkeys(names):
         with suppress(UsageError):

@@ -195,13 +195,13 @@ async def _serve(
     # Uvicorn logs a warning for each invalid request, and any client can send a flood of them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     place = await open_location(url)
-    if options.log is not None and options.log not in await place.keyed_logs():
+    if options.log is not None and options.log not in await place.keyed.list():
         raise NoSuchLog(
             f"there is no keyed log {options.log!r} to serve: create it first (tidelog keyed "
             f"create {options.log})"
         )
     rooms = rooms_of(
-        place,
+        place.keyed,
         state,
         log=options.log,
         is_read_only=options.read_only,

@@ -167,7 +167,7 @@ def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) 
     """Show a source: its input and the treatment of its rows."""
 
     async def work(location: Location) -> dict[str, Any]:
-        return describe_source(location, *await location.source(name))
+        return describe_source(location, *await location.sources.find(name))
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
@@ -198,7 +198,7 @@ def status(
     from tidelog.collection.ingest.status import source_status
 
     async def work(location: Location) -> SourceStatus:
-        return await source_status(await location.ingester(name))
+        return await source_status(await location.sources.ingester(name))
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
@@ -224,7 +224,7 @@ def skip(
     Committed rows stay. The bound range becomes one bad row. A later file of the same name is
     ingested. Only a file that stops the source can be skipped.
     """
-    on_location(context, lambda location: location.skip_file(name, path))
+    on_location(context, lambda location: location.sources.skip_file(name, path))
     if is_json(as_json=as_json):
         print_json({"name": name, "path": path, "skipped": True})
     if not as_json:
@@ -245,7 +245,7 @@ def acknowledge(
 
     A report stays in the status until then, also after later runs.
     """
-    on_location(context, lambda location: location.acknowledge(name, *(paths or [])))
+    on_location(context, lambda location: location.sources.acknowledge(name, *(paths or [])))
     if is_json(as_json=as_json):
         print_json({"name": name, "paths": paths or [], "acknowledged": True})
     if not as_json:
@@ -271,7 +271,7 @@ def drop(
             deed="drop the source",
             undone="Nothing was dropped.",
         )
-    on_location(context, lambda location: location.drop_source(name))
+    on_location(context, lambda location: location.sources.drop(name))
     if is_json(as_json=as_json):
         print_json({"name": name, "dropped": True})
     if not as_json:
@@ -286,7 +286,7 @@ async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]
     # Check the source before the location is created, so that a mistake creates nothing.
     resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
-    info = await location.add_source(*resolved)
+    info = await location.sources.add(*resolved)
     return describe_source(location, info, resolved[1]), await _remarks(location, spec, info)
 
 
@@ -302,7 +302,7 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
     if len(spec.places) < 2 and not is_inferred:
         return []
     try:
-        source = (await location.ingester(spec.name)).source
+        source = (await location.sources.ingester(spec.name)).source
         if not isinstance(source, FilesSource):
             return []
         entries = list((await source.head()).entries)

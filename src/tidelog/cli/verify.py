@@ -100,7 +100,7 @@ def verify(
 
 async def _verify(url: str, settings: Settings, *, keep: bool) -> Report:
     from tidelog.location import open_location
-    from tidelog.shelves import writer_name
+    from tidelog.location.location import writer_name
     from tidelog.verify.run import Verification
 
     location = await open_location(url, create=True)

@@ -27,7 +27,7 @@ from tidelog.collection.hold_all import (
     place_hold,
     release_hold,
 )
-from tidelog.collection.reading import Reading
+from tidelog.collection.reading import Contents, Reading
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -218,8 +218,22 @@ class Collection:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
+    ) -> Contents:
+        """Return the rows at a time, by default the newest complete time; see `scan`."""
+        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        time = await self.resolve_as_of(as_of)
+        found = [rows async for piece in self.contents(reading, time) for rows in repeated(piece)]
+        return Contents(pa.concat_tables([reading.narrow.data.empty_table(), *found]), time)
+
+    async def consolidated(
+        self,
+        as_of: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
     ) -> pa.Table:
-        """Return the contents at a time: columns and ``_diff``, consolidated; see `scan`.
+        """Return the contents at a time: columns and ``_diff``, consolidated; see `snapshot`.
 
         ``limit`` counts a row as many times as the collection has it.
         """

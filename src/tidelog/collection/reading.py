@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from tidelog.clock import Clock
+from tidelog.collection.formats.times import format_time
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
@@ -114,3 +116,44 @@ class Reading:
         """Return the selected text columns that the read itself does not compare."""
         texts = {field.name for field in self.schema.data if pa.types.is_string(field.type)}
         return frozenset(texts.intersection(self.wanted.columns) - {*self.schema.key, *box})
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The rows of a collection at one time, each repeated by its count.
+
+    Later commits do not change them. pandas, Polars, DuckDB and PyArrow read them directly, through
+    the Arrow C stream interface.
+    """
+
+    table: pa.Table
+    as_of: int
+
+    def __repr__(self) -> str:
+        shape = f"{self.table.num_rows} rows, {self.table.num_columns} columns"
+        return f"<tidelog contents: {shape} as of {format_time(self.as_of)}>"
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        stream: object = self.table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as an Arrow table."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame (pandas must be installed)."""
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return a polars DataFrame (polars must be installed)."""
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def to_spark(self, spark: Any) -> Any:
+        """Return a Spark DataFrame on a session."""
+        return spark.createDataFrame(self.table)

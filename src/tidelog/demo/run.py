@@ -92,7 +92,7 @@ class Demo:
 
     async def _create(self, events: Path) -> None:
         location = await open_location(self.url, create=True)
-        await location.create_source(
+        await location.sources.create(
             SourceSpec(
                 name=NAME,
                 files=str(events / "*.jsonl"),
@@ -153,7 +153,7 @@ class Demo:
         self.say("\nIn the air, as the collection says, and as counted straight from the csv:")
         for text in CHECKED:
             at = parse_time(text)
-            found = (await collection.snapshot(at)).num_rows
+            found = len(await collection.snapshot(at))
             counted = flights.in_air(
                 datetime.fromtimestamp(at / 1_000, tz=UTC).replace(tzinfo=None)
             )
@@ -166,7 +166,7 @@ class Demo:
         await self._show_changes(collection)
 
     async def _show_longest(self, collection: Collection) -> None:
-        contents = await collection.snapshot(parse_time(LONGEST_AT))
+        contents = (await collection.snapshot(parse_time(LONGEST_AT))).table
         self.say(f"\nThe ten longest in the air at {LONGEST_AT}:")
         for row in contents.sort_by("at").slice(0, 10).to_pylist():
             self.say(

@@ -6,6 +6,7 @@ Source: design page 5, "Calls".
 
 from __future__ import annotations
 
+import builtins
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -125,7 +126,7 @@ class KeyedLogs:
         await self._wal(standing, None)
         return standing
 
-    async def names(self) -> list[str]:
+    async def list(self) -> builtins.list[str]:
         """Return the names of all keyed logs, in order."""
         keys = self.consensus.list_keys(Named.KEYED.prefix)
         found = [name_of(Named.KEYED, key) async for key in keys]

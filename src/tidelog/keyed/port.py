@@ -26,6 +26,7 @@ from tidelog.keyed.values import (
     Sealing,
     Segment,
 )
+from tidelog.wal.append.closing import Closing
 
 
 class KeyedScan(abc.ABC):
@@ -60,7 +61,7 @@ class KeyedScan(abc.ABC):
         await self.aclose()
 
 
-class KeyedReads(abc.ABC):
+class KeyedReads(Closing):
     """A keyed log for reading. It shows the records known at its last refresh."""
 
     name: str

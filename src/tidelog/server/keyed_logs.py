@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,18 +23,18 @@ Send = Callable[[KeyedWrites], Awaitable[int]]
 
 
 class KeyedPlace(Protocol):
-    """The port to the keyed logs of a location."""
+    """The keyed logs of a location."""
 
-    async def keyed(self, name: str, *, visibility: str) -> KeyedWrites:
-        """Open a log for writing and reading."""
+    async def open(self, name: str, *, visibility: str) -> KeyedWrites:
+        """Open a log to write and read it."""
         ...
 
-    async def keyed_reader(self, name: str) -> KeyedReads:
-        """Open a log for reading."""
+    async def reader(self, name: str) -> KeyedReads:
+        """Open a log to read it."""
         ...
 
-    async def keyed_logs(self) -> list[str]:
-        """Return the names of the existing logs."""
+    async def list(self) -> builtins.list[str]:
+        """Return the names of the logs."""
         ...
 
 
@@ -66,7 +67,7 @@ class ServedLogs:
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted."""
-        return sorted(await self._place.keyed_logs())
+        return sorted(await self._place.list())
 
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[KeyedReads]:
@@ -108,8 +109,8 @@ class ServedLogs:
 
     async def _handle(self, name: str) -> KeyedReads:
         if self._is_read_only:
-            return await self._place.keyed_reader(name)
-        return await self._place.keyed(name, visibility=self._visibility)
+            return await self._place.reader(name)
+        return await self._place.open(name, visibility=self._visibility)
 
     async def check_append(self, name: str) -> None:
         """Check, before the body of an append is read, that the log accepts it.

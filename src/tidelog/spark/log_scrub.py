@@ -15,10 +15,10 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from tidelog.blocking.portal import Portal
 from tidelog.clock import SystemClock, run_all
 from tidelog.errors import TidelogError
 from tidelog.location import open_location
-from tidelog.portal import Portal
 from tidelog.spark.job import live_context, portable, run_job
 from tidelog.spark.log_share import SHARE_BYTES, LogPlace, groups_of
 from tidelog.spark.place import url_for_executors
@@ -116,7 +116,7 @@ async def _scrub(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
     store, clock = Within(location.store, log_folder(name)), location.clock
     is_slots = (await read_head(store)).manifest.chain is not None
     place = LogPlace(
-        location_url=url_for_executors(location.told_url, location.store),
+        location_url=url_for_executors(location.executor_url, location.store),
         name=name,
         is_slots=is_slots,
     )

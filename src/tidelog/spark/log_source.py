@@ -89,7 +89,7 @@ async def open_log_view(
             "leave the option 'key' out"
         )
     place = LogPlace(
-        location_url=url_for_executors(location.told_url, location.store),
+        location_url=url_for_executors(location.executor_url, location.store),
         name=settings.name,
         is_slots=view.is_slots,
     )

@@ -98,7 +98,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
     if settings.hold_ms is not None:
         until_us = await _hold(collection, as_of if after is None else after, settings.hold_ms)
     return PinnedRead(
-        location_url=url_for_executors(location.told_url, location.store),
+        location_url=url_for_executors(location.executor_url, location.store),
         name=settings.name,
         rendition=collection.rendition.id,
         as_of=as_of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote
 
 from tidelog.arguments import check_kind, quoted
@@ -50,6 +51,17 @@ def keeps_versions(url: str) -> bool:
     Files on a disk may grow in place, and a read may see half of a change.
     """
     return url.partition(":")[0].lower() in CLOUD_SCHEMES
+
+
+def store_at(place: Store | str | os.PathLike[str], *, clock: Clock, create: bool = False) -> Store:
+    """Return ``place`` if it is a store, or open the store at this URL or path; see `open_store`.
+
+    Raises:
+        UsageError: see `open_store`.
+    """
+    if hasattr(place, "refresh"):  # No path has this method, and every store does.
+        return cast("Store", place)
+    return open_store(place, clock=clock, create=create)
 
 
 def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = False) -> Store:

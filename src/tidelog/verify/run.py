@@ -181,7 +181,7 @@ class Verification:
         if report.is_clean and not keep:
             for name in (self.settings.cuts, self.settings.log):
                 with suppress(NoSuchLog):  # An earlier try destroyed it, and its answer was lost.
-                    destroy = partial(self._shelf("verify").destroy, name, grace_us=0)
+                    destroy = partial(self._shelf("verify").drop, name, grace_us=0)
                     await self._patiently(destroy)
         return report
 

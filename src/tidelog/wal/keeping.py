@@ -90,10 +90,10 @@ class Keeping(Closing):
         check_position(position)
         return await self._cursors().save(witness, position, allow_back=allow_back)
 
-    async def delete_cursor(self, name: str) -> None:
-        """Delete a cursor, so that it holds back nothing.
+    async def drop_cursor(self, name: str) -> None:
+        """Drop a cursor, so that it holds back nothing.
 
-        A delete has no condition, so the caller must know that no process creates the cursor again.
+        A drop has no condition, so the caller must know that no process creates the cursor again.
 
         Raises:
             NoSuchCursor: the cursor does not exist.
@@ -123,7 +123,7 @@ class Keeping(Closing):
         """
         return await self._pins().create(name, start=start, limit=limit)
 
-    async def release_pin(self, name: str, *, force: bool = False) -> None:
+    async def drop_pin(self, name: str, *, force: bool = False) -> None:
         """Release a pin; the next collection deletes the records that the log no longer needs.
 
         With ``force`` also records that a fork reads, which the fork then lacks.

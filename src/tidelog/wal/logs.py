@@ -5,6 +5,8 @@ Source: wal3, "Copy" and "Destroy"; design page 3, "Manifest tree, setsum, curso
 
 from __future__ import annotations
 
+import builtins
+import os
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +22,7 @@ from tidelog.ids import check_name
 from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
+from tidelog.store.urls import store_at
 from tidelog.store.within import Within
 from tidelog.wal.admin.copy import copy_log
 from tidelog.wal.admin.destroy import Destroyed, destroy_log
@@ -101,7 +104,7 @@ class Logs:
             batching=batching,
         )
 
-    async def names(self, *, lost: bool = False) -> list[str]:
+    async def list(self, *, lost: bool = False) -> builtins.list[str]:
         """Return the names of all logs in order, including destroyed ones.
 
         With ``lost``, return only logs that have records but no manifest; see `found`.
@@ -165,12 +168,17 @@ class Logs:
         await self._copy_to(log, target, protocol or log.protocol, start)
         return await self.open(name)
 
-    async def export(self, name: str, target: Store, *, start: int = 0) -> None:
-        """Copy a log to the root of another store in wal3's form; see `copy`."""
-        await self._copy_to(await self.open(name), target, "manifest", start)
+    async def export(
+        self, name: str, target: Store | str | os.PathLike[str], *, start: int = 0
+    ) -> None:
+        """Copy a log to another place (a store, URL or path) in wal3's form; see `copy`."""
+        place = store_at(target, clock=self.clock, create=True)
+        await self._copy_to(await self.open(name), place, "manifest", start)
 
-    async def adopt(self, source: Store, name: str) -> Log:
-        """Copy a log of wal3 at the root of another store, and its cursors.
+    async def adopt(self, source: Store | str | os.PathLike[str], name: str) -> Log:
+        """Copy a log that Chroma's wal3 wrote to another place, and its cursors.
+
+        ``source`` is a store, URL or path, with the log at its root.
 
         Raises:
             NoSuchLog: the log does not exist.
@@ -178,17 +186,17 @@ class Logs:
             CorruptionError: a cursor or the log cannot be read.
             Otherwise see `copy`.
         """
-        target = self.within(name)
-        refuse_slots((await load_head(source)).manifest)
-        cursors = Cursors(store=source, clock=self.clock, writer=self.writer)
+        target, place = self.within(name), store_at(source, clock=self.clock)
+        refuse_slots((await load_head(place)).manifest)
+        cursors = Cursors(store=place, clock=self.clock, writer=self.writer)
         theirs = (await cursors.list()).cursors
         for cursor in theirs:
             check_length(cursor, of="cursor")
-        await copy_log(Wal3Reader(store=source, clock=self.clock), target, cursors=theirs)
+        await copy_log(Wal3Reader(store=place, clock=self.clock), target, cursors=theirs)
         return await self.open(name)
 
-    async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
-        """Destroy a log.
+    async def drop(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+        """Drop a log permanently, ``grace_us`` after it was closed to all readers and writers.
 
         Units:
             grace_us: microseconds before the deletion, for running readers.
@@ -198,7 +206,7 @@ class Logs:
             UsageError: it has forks; or there are foreign objects in the folder of a log in wal3's
             form.
             ContentionError: other processes were first at every try.
-            LocationError: the store failed: destroy it again.
+            LocationError: the store failed: drop it again.
         """
         check_whole(grace_us, "grace_us")
         folder = self.within(name)

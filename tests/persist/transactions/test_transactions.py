@@ -564,7 +564,7 @@ async def test_bad_calls_are_told_before_anything_is_sent() -> None:
 async def test_a_shard_that_transactions_make_keeps_its_past() -> None:
     """A lease that moves its hold releases only its own times, not the history."""
     location = await open_location("memory://lake", create=True, store=MemoryStore())
-    bank = location.transactions("bank")
+    bank = location.shards.transactions("bank")
     shard = location.shard("giro", schema=pa.schema([("k", pa.string())]))
     await bank.register(shard)
     await bank.compare_and_append({}, 0, 9)

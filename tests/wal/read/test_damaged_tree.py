@@ -172,7 +172,7 @@ async def test_a_copy_does_not_launder_a_loss(protocol: str, field: str) -> None
 
             with pytest.raises(CorruptionError):
                 await logs.copy("a", "b", protocol=protocol)
-            assert "b" not in await logs.names()
+            assert "b" not in await logs.list()
 
 
 @pytest.mark.parametrize("field", ["setsum", "acc_bytes", "initial_offset"])

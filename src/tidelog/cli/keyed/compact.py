@@ -48,7 +48,7 @@ def compact(
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
 
     async def work(location: Location) -> int:
-        async with closing(await location.keyed(name)) as log:
+        async with closing(await location.keyed.open(name)) as log:
             if not on_spark:
                 return await log.compact(everything=everything)
             async with _spark(location, master, settings) as spark:

@@ -54,6 +54,6 @@ async def _create(url: str, name: str, sealing: Sealing, retention: Retention) -
 
     location = await open_location(url, create=True)
     async with closing(
-        await location.create_keyed(name, sealing=sealing, retention=retention)
+        await location.keyed.create(name, sealing=sealing, retention=retention)
     ) as log:
         return await log.describe()

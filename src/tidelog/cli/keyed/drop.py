@@ -29,7 +29,7 @@ def drop(
             deed="drop the keyed log",
             undone="Nothing was dropped.",
         )
-    on_location(context, lambda location: location.drop_keyed(name))
+    on_location(context, lambda location: location.keyed.drop(name))
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "dropped": True})
     else:

@@ -31,7 +31,7 @@ def fork(
     check_keyed(name)
 
     async def work(location: Location) -> KeyedInfo:
-        async with closing(await location.fork_keyed(source, name)) as log:
+        async with closing(await location.keyed.fork(source, name)) as log:
             return await log.describe()
 
     found = on_location(context, work)

@@ -42,14 +42,14 @@ def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
 async def _described(location: Location) -> list[KeyedInfo]:
     from tidelog.lookahead import AT_ONCE_MAX
 
-    work = [partial(_one, location, name) for name in await location.keyed_logs()]
+    work = [partial(_one, location, name) for name in await location.keyed.list()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
 
 
 async def _one(location: Location, name: str) -> KeyedInfo | None:
     """Return a log's description; None if another process dropped it concurrently."""
     try:
-        async with closing(await location.keyed_reader(name)) as log:
+        async with closing(await location.keyed.reader(name)) as log:
             return await log.describe()
     except NoSuchLog:
         return None

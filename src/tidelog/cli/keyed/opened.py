@@ -29,7 +29,7 @@ def on_reader(
     """Open a log to read it, now or as of a checkpoint, and return the result of ``work``."""
 
     async def whole(location: Location) -> T:
-        found = await location.keyed_reader(name, checkpoint=checkpoint)
+        found = await location.keyed.reader(name, checkpoint=checkpoint)
         async with closing(found) as log:
             return await work(log)
 
@@ -41,7 +41,7 @@ def on_writer(context: typer.Context, name: str, work: Callable[[KeyedWrites], A
     """Open a log to change it, and return the result of ``work``."""
 
     async def whole(location: Location) -> T:
-        async with closing(await location.keyed(name)) as log:
+        async with closing(await location.keyed.open(name)) as log:
             return await work(log)
 
     check_keyed(name)

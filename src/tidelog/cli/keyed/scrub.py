@@ -26,7 +26,7 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
     check_keyed(name)
 
     async def work(location: Location) -> KeyedScrubbed:
-        async with closing(await location.keyed(name)) as log:
+        async with closing(await location.keyed.open(name)) as log:
             return await log.scrub()
 
     found = on_location(context, work)

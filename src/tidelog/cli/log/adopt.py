@@ -54,7 +54,7 @@ async def _adopt(url: str, place: str, name: str) -> LogInfo:
     # Read the source first, so that a log that cannot be adopted creates no location.
     refuse_slots((await load_head(open_store(place, clock=SystemClock()))).manifest)
     location = await open_location(url, create=True)
-    return await (await location.adopt_log(place, name)).describe()
+    return await (await location.logs.adopt(place, name)).describe()
 
 
 def _name_of(place: str) -> str:

@@ -46,7 +46,7 @@ def copy(
     check_protocol(protocol)
 
     async def work(location: Location) -> LogInfo:
-        made = await location.copy_log(source, name, protocol=protocol, start=start)
+        made = await location.logs.copy(source, name, protocol=protocol, start=start)
         return await made.describe()
 
     tell_made(on_location(context, work), f"a copy of {source!r}", as_json=as_json)

@@ -41,4 +41,4 @@ async def _create(url: str, name: str, protocol: str) -> LogInfo:
     from tidelog.location import open_location
 
     location = await open_location(url, create=True)
-    return await (await location.create_log(name, protocol=protocol)).describe()
+    return await (await location.logs.create(name, protocol=protocol)).describe()

@@ -161,7 +161,7 @@ def delete(
         left = set((await log.cursors()).cursors)
         if cursor not in left:
             raise NoSuchCursor(f"the log {name!r} has no cursor {cursor!r}")
-        await log.delete_cursor(cursor)
+        await log.drop_cursor(cursor)
         return sorted(left - {cursor})
 
     left = on_location(context, work)

@@ -41,7 +41,7 @@ def destroy(
         )
 
     async def work(location: Location) -> Destroyed:
-        return await with_patience(location.destroy_log(name, grace_us=grace_us), grace)
+        return await with_patience(location.logs.drop(name, grace_us=grace_us), grace)
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
@@ -58,7 +58,7 @@ async def _question(location: Location, name: str) -> str:
         log = await location.log(name)
     except NoSuchLog:
         # An interrupted destroy leaves objects of a log that can no longer be opened.
-        if await first_entry(location.shelf.within(name), "") is None:
+        if await first_entry(location.logs.within(name), "") is None:
             raise
         return f"There is no log {name!r} any more. Delete what is left of it?"
     return f"Destroy the log {name!r} for ever: {range_text(await log.describe())}?"

@@ -46,7 +46,7 @@ def export(
         from tidelog.store.urls import open_store
         from tidelog.wal.opening import open_log
 
-        await location.export_log(name, place, start=start)
+        await location.logs.export(name, place, start=start)
         # Read the written log back, so that the bounds shown are those of the stored copy.
         store = open_store(place, clock=location.clock)
         made = await open_log(store, name=name, clock=location.clock, writer="")

@@ -35,6 +35,6 @@ def fork(
     check_pin_name(name, of="fork")  # A pin with the fork's name holds the shared records.
 
     async def work(location: Location) -> LogInfo:
-        return await (await location.fork_log(source, name, start=start)).describe()
+        return await (await location.logs.fork(source, name, start=start)).describe()
 
     tell_made(on_location(context, work), f"a fork of {source!r}", as_json=as_json)

@@ -86,7 +86,7 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
     """
     from tidelog.lookahead import AT_ONCE_MAX
 
-    work = [partial(_described, location, name) for name in await location.shelf.found()]
+    work = [partial(_described, location, name) for name in await location.logs.found()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
 
 

@@ -130,7 +130,7 @@ def release(
     _check_pin(pin)
 
     async def work(location: Location) -> None:
-        await (await log_with_pins(location, name)).release_pin(pin, force=force)
+        await (await log_with_pins(location, name)).drop_pin(pin, force=force)
 
     on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":

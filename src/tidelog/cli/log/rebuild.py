@@ -40,7 +40,7 @@ def rebuild(
         raise UsageError(f"--start {start} is not a position: positions begin at 1")
 
     async def work(location: Location) -> LogInfo:
-        return await (await location.rebuild_log(name, start=start)).describe()
+        return await (await location.logs.rebuild(name, start=start)).describe()
 
     tell_made(on_location(context, work), "rebuilt", as_json=as_json)
     say(f"Check it with: tidelog log scrub {name}")

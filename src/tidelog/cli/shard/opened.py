@@ -41,7 +41,7 @@ async def opened(location: Location, name: str) -> Shard:
     shard = location.shard(name)
     state = await shard.refresh()
     if not state.schema and not shard.machine.seqno:
-        known = ", ".join((await location.shards())[:20])
+        known = ", ".join((await location.shards.list())[:20])
         raise NoSuchShard(
             f"there is no shard {name!r}: "
             + (f"there are {known}" if known else "'tidelog shard create' makes one")

@@ -16,10 +16,10 @@ from tidelog.collection.formats.times import duration_text, parse_duration_ms
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier, join, meet
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.persist.states.holding import decide_move_back
 from tidelog.persist.states.state import State
 
-HISTORY_HOLD: Final = "history"
 FOREVER: Final = "forever"
 
 

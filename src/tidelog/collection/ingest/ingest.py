@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import INGEST_HOLD
-from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at
+from tidelog.collection.catalog.retention import history_at
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.engine import (
     Computed,
@@ -56,6 +56,7 @@ from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
 from tidelog.persist.read.reader import parts_until
 from tidelog.persist.read.snapshot import check_readable
+from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.persist.states.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
-from tidelog.collection.catalog.retention import HISTORY_HOLD
 from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
@@ -39,6 +38,7 @@ from tidelog.persist.format.updates import accumulate, consolidate
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.snapshot import check_readable, require_replaced
+from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum

@@ -149,7 +149,7 @@ class LogRecords(SourceKind):
             return await log.create_cursor(self.cursor, position) if make else None
 
     async def release(self) -> None:
-        await (await self._log()).delete_cursor(self.cursor)
+        await (await self._log()).drop_cursor(self.cursor)
 
     def _first(self, frontier: Frontier) -> int:
         return frontier.get(self.path, int(self.begin) if self.begin.isdecimal() else 1)

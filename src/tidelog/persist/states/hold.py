@@ -26,6 +26,8 @@ import msgspec
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
 from tidelog.frontier import Frontier, meet
 
+HISTORY_HOLD: Final = "history"  # The hold of each shard that sets how much history it keeps.
+
 # The greatest assumed difference between the clocks of two machines.
 CLOCKS_APART_US: Final = 3_600_000_000
 Holds = Mapping[str, "Hold"]

@@ -91,9 +91,9 @@ async def open_keyed(
         LocationError: the store failed.
     """
     location = await open_location(settings.location_url, clock=clock)
-    standing = await location.keyed_shelf.standing(settings.name)
+    standing = await location.keyed.standing(settings.name)
     await standing.refresh()
-    url = url_for_executors(location.told_url, location.store)
+    url = url_for_executors(location.executor_url, location.store)
     place = KeyedLogPlace(location_url=url, name=settings.name, wal=standing.wal_name)
     return place, standing
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from tidelog.blocking.portal import Portal
 from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.errors import ObjectNotFound, ReadOvertaken, TidelogError
@@ -24,7 +25,6 @@ from tidelog.keyed.read.piece import keyed_records
 from tidelog.keyed.read.standing import WALS, KeyedStanding
 from tidelog.keyed.states.run import paths_of
 from tidelog.location import open_location
-from tidelog.portal import Portal
 from tidelog.spark.keyed.wanted import KeyedScope
 from tidelog.spark.log_share import WINDOW_BYTES, WINDOW_READS, batches_of, groups_of
 from tidelog.spark.log_view import reader_of
@@ -54,7 +54,7 @@ class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
     async def standing(self, clock: Clock) -> KeyedStanding:
         """Return the log with its state and its wal already read."""
         location = await open_location(self.location_url, clock=clock)
-        found: KeyedStanding = await location.keyed_shelf.standing(self.name)
+        found: KeyedStanding = await location.keyed.standing(self.name)
         await found.refresh()
         return found
 

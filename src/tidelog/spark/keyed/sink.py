@@ -117,9 +117,9 @@ def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool)
 
 async def _open(settings: KeyedWriteSettings) -> KeyedSink:
     location = await open_location(settings.location_url)
-    standing = await location.keyed_shelf.standing(settings.name)
+    standing = await location.keyed.standing(settings.name)
     place = KeyedLogPlace(
-        location_url=url_for_executors(location.told_url, location.store), name=settings.name
+        location_url=url_for_executors(location.executor_url, location.store), name=settings.name
     )
     return KeyedSink(place=place, write_epoch=standing.state.write_epoch)
 
@@ -160,7 +160,7 @@ def _abort(sink: KeyedSink, messages: list[Any]) -> None:
 
 async def _commit_to(place: KeyedLogPlace, staged: Staged, name: tuple[str, int] | None) -> None:
     location = await open_location(place.location_url)
-    await commit_batch(location.keyed_shelf, place.name, staged, name)
+    await commit_batch(location.keyed, place.name, staged, name)
 
 
 def _all_of(messages: list[Any]) -> Staged:

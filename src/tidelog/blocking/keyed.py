@@ -1,75 +1,106 @@
-"""The synchronous API of keyed logs; see `tidelog.keyed.port` for its methods."""
+"""The blocking API: keyed. Do not edit: `kit.blocking_source` writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from tidelog.keyed import log as aio_keyed
-from tidelog.keyed import port
-from tidelog.keyed import reader as aio_reader
-from tidelog.keyed.read.by_spark import SparkView
+from tidelog.blocking.portal import Blocking, Closing, documented_as
+from tidelog.keyed import log as awaited_log
+from tidelog.keyed import logs as awaited_logs
+from tidelog.keyed import port as awaited_port
+from tidelog.keyed import reader as awaited_reader
+from tidelog.keyed.reader import REFRESH_US
 from tidelog.keyed.upkeep.collecting import AFTER_US
-from tidelog.keyed.upkeep.scrub import KeyedScrubbed
-from tidelog.keyed.values import (
-    CheckpointInfo,
-    Count,
-    KeyedInfo,
-    Retention,
-    Sealing,
-    Segment,
-)
-from tidelog.portal import Blocking, documented_as
+from tidelog.keyed.values import MEMORY
 
 if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.keyed.read.by_spark import SparkView
+    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
+    from tidelog.keyed.values import CheckpointInfo, Count, KeyedInfo, Retention, Sealing, Segment
+    from tidelog.wal.append.batching import Batching
 
-@documented_as(port.KeyedScan)
-class KeyedScan(Blocking[port.KeyedScan]):
-    """An iterator of records, for one thread; leaving its loop by ``break`` closes it."""
+
+@documented_as(awaited_logs.KeyedLogs)
+class KeyedLogs(Blocking[awaited_logs.KeyedLogs]):
+    """The keyed logs of a location."""
+
+    def create(
+        self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
+    ) -> KeyedLog:
+        return KeyedLog(
+            self._portal,
+            self._portal.run(self._inner.create(name, sealing=sealing, retention=retention)),
+        )
+
+    def open(
+        self,
+        name: str,
+        *,
+        visibility: str = MEMORY,
+        batching: Batching | None = None,
+        upkeep: bool = True,
+    ) -> KeyedLog:
+        return KeyedLog(
+            self._portal,
+            self._portal.run(
+                self._inner.open(name, visibility=visibility, batching=batching, upkeep=upkeep)
+            ),
+        )
+
+    def reader(
+        self, name: str, *, refresh_us: int = REFRESH_US, checkpoint: str | None = None
+    ) -> KeyedReader:
+        return KeyedReader(
+            self._portal,
+            self._portal.run(
+                self._inner.reader(name, refresh_us=refresh_us, checkpoint=checkpoint)
+            ),
+        )
+
+    def list(self) -> builtins.list[str]:
+        return self._portal.run(self._inner.list())
+
+    def fork(self, source: str, name: str) -> KeyedLog:
+        return KeyedLog(self._portal, self._portal.run(self._inner.fork(source, name)))
+
+    def drop(self, name: str) -> None:
+        self._portal.run(self._inner.drop(name))
+
+
+@documented_as(awaited_port.KeyedScan)
+class KeyedScan(Closing[awaited_port.KeyedScan]):
+    """Records, read on demand by one thread. Leaving the loop by ``break`` ends the scan."""
 
     @property
     def next_sequence(self) -> int:
-        """Return the sequence to resume from; see the asynchronous property."""
         return self._inner.next_sequence
 
     def __iter__(self) -> Iterator[pa.Table]:
         return self._portal.iterate(aiter(self._inner))
 
+    def close(self) -> None:
+        self._portal.run(self._inner.aclose())
+
     def to_arrow(self) -> pa.Table:
         return self._portal.run(self._inner.to_arrow())
 
-    def close(self) -> None:
-        """Close the scan."""
-        self._portal.run(self._inner.aclose())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-@documented_as(aio_reader.KeyedReader)
-class KeyedReader(Blocking[aio_reader.KeyedReader]):
-    """A keyed log for reading; close it, or use it in ``with``."""
+@documented_as(awaited_reader.KeyedReader)
+class KeyedReader(Closing[awaited_reader.KeyedReader]):
+    """A keyed log that is read; close it, or use it in ``with``."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     @property
     def name(self) -> str:
-        """Return the name of the keyed log."""
         return self._inner.name
 
     def scan(
@@ -81,8 +112,9 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         rows: int | None = None,
         newest_first: bool = False,
     ) -> KeyedScan:
-        found = self._inner.scan(key, start, limit, rows=rows, newest_first=newest_first)
-        return KeyedScan(self._portal, found)
+        return KeyedScan(
+            self._portal, self._inner.scan(key, start, limit, rows=rows, newest_first=newest_first)
+        )
 
     def scan_prefix(
         self,
@@ -93,8 +125,10 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         rows: int | None = None,
         newest_first: bool = False,
     ) -> KeyedScan:
-        found = self._inner.scan_prefix(prefix, start, limit, rows=rows, newest_first=newest_first)
-        return KeyedScan(self._portal, found)
+        return KeyedScan(
+            self._portal,
+            self._inner.scan_prefix(prefix, start, limit, rows=rows, newest_first=newest_first),
+        )
 
     def scan_range(
         self,
@@ -106,10 +140,10 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         rows: int | None = None,
         newest_first: bool = False,
     ) -> KeyedScan:
-        found = self._inner.scan_range(
-            first, last, start, limit, rows=rows, newest_first=newest_first
+        return KeyedScan(
+            self._portal,
+            self._inner.scan_range(first, last, start, limit, rows=rows, newest_first=newest_first),
         )
-        return KeyedScan(self._portal, found)
 
     def follow(
         self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
@@ -129,8 +163,7 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         after: bytes | None = None,
         segments: tuple[int, int | None] | None = None,
     ) -> Iterator[pa.Table]:
-        found = self._inner.keys(prefix, after=after, segments=segments)
-        return self._portal.iterate(found)
+        return self._portal.iterate(self._inner.keys(prefix, after=after, segments=segments))
 
     def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
         return self._portal.run(self._inner.segments(start, limit))
@@ -161,10 +194,11 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         start: int = 0,
         limit: int | None = None,
     ) -> DataFrame:
-        work = self._inner.to_spark(
-            spark, key, prefix, first=first, last=last, start=start, limit=limit
+        return self._portal.run(
+            self._inner.to_spark(
+                spark, key, prefix, first=first, last=last, start=start, limit=limit
+            )
         )
-        return self._portal.run(work)
 
     def spark_view(
         self,
@@ -177,31 +211,21 @@ class KeyedReader(Blocking[aio_reader.KeyedReader]):
         start: int = 0,
         limit: int | None = None,
     ) -> SparkView:
-        work = self._inner.spark_view(
-            spark, key, prefix, first=first, last=last, start=start, limit=limit
+        return self._portal.run(
+            self._inner.spark_view(
+                spark, key, prefix, first=first, last=last, start=start, limit=limit
+            )
         )
-        return self._portal.run(work)
 
     def close(self) -> None:
         self._portal.run(self._inner.close())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-@documented_as(aio_keyed.KeyedLog)
+@documented_as(awaited_log.KeyedLog)
 class KeyedLog(KeyedReader):
-    """A keyed log for writing and reading; close it, or use it in ``with``."""
+    """A keyed log that is written and read; close it, or use it in ``with``."""
 
-    _inner: aio_keyed.KeyedLog
+    _inner: awaited_log.KeyedLog
 
     def append(
         self,
@@ -249,10 +273,7 @@ class KeyedLog(KeyedReader):
         return self._portal.run(self._inner.durable_sequence())
 
     def on_durable(self, told: Callable[[int], None]) -> Callable[[], None]:
-        async def subscribe() -> Callable[[], None]:
-            return self._inner.on_durable(told)
-
-        return self._portal.run(subscribe())
+        return self._portal.call(lambda: self._inner.on_durable(told))
 
     def seal(self) -> Segment | None:
         return self._portal.run(self._inner.seal())

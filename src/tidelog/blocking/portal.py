@@ -17,8 +17,10 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from types import FunctionType, TracebackType
+from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
+from tidelog.arguments import check_kind
 from tidelog.errors import HandleError, Outcome, TidelogError
 
 T = TypeVar("T")
@@ -78,6 +80,14 @@ class Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Call a plain function in the loop and wait for its result."""
+
+        async def called() -> T:
+            return work()
+
+        return self.run(called())
 
     def close(self) -> None:
         """Cancel the running tasks, then end the loop and its threads.
@@ -157,23 +167,82 @@ _register(_close_at_exit)
 
 
 class Blocking(Generic[A]):
-    """A blocking counterpart, which calls the asynchronous object ``inner`` through a portal."""
+    """A blocking twin: its methods run those of the awaited ``inner`` by a portal."""
 
     def __init__(self, portal: Portal, inner: A) -> None:
         self._portal = portal
         self._inner = inner
 
 
-def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
-    """Return a class decorator that copies docstrings from the asynchronous class.
+class Closable(Protocol):
+    """A handle that ends with its ``async with`` block."""
 
-    A method with a docstring of its own keeps it.
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Closing(Blocking[C]):
+    """A blocking twin that ends with its ``with`` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+class Connection(Blocking[A]):
+    """A blocking twin that owns its portal; close it, or use it in ``with``."""
+
+    def close(self) -> None:
+        """Close the connection and all that was opened by it."""
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def unwrapped(twin: Blocking[A], kind: type[Blocking[A]]) -> A:
+    """Return the awaited object of a blocking argument.
+
+    Raises:
+        UsageError: the argument has another type.
+    """
+    check_kind(twin, kind, f"the argument must be a tidelog.{kind.__name__}")
+    return twin._inner
+
+
+def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
+    """Return a class decorator that copies the docstrings of an awaited class.
+
+    A method or property with a docstring of its own keeps it.
     """
 
-    def document(face: type[F]) -> type[F]:
-        for name, method in vars(face).items():
-            if inspect.isfunction(method) and not method.__doc__:
-                method.__doc__ = inspect.getdoc(getattr(awaited, name, None))
-        return face
+    def document(twin: type[F]) -> type[F]:
+        for name, member in vars(twin).items():
+            if isinstance(member, property | FunctionType) and not member.__doc__:
+                member.__doc__ = inspect.getdoc(getattr(awaited, name, None))
+        return twin
 
     return document

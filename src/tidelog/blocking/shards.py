@@ -1,38 +1,71 @@
-"""The synchronous API of shards: the same names, for notebooks, Spark drivers and scripts."""
+"""The blocking API: shards. Do not edit: `kit.blocking_source` writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from tidelog.frontier import Frontier
-from tidelog.persist.handle import appender as aio_appender
-from tidelog.persist.handle import leasing as aio_leasing
-from tidelog.persist.handle import shard as aio_shard
-from tidelog.persist.handle.appending import Updates
-from tidelog.persist.handle.listening import Progress
+from tidelog.blocking.portal import Blocking, Closing, documented_as
+from tidelog.persist import shards as awaited_shards
+from tidelog.persist.handle import appender as awaited_appender
+from tidelog.persist.handle import leasing as awaited_leasing
+from tidelog.persist.handle import shard as awaited_shard
 from tidelog.persist.handle.shard import LEASE_US
-from tidelog.persist.read import snapshot as aio_snapshot
-from tidelog.persist.read.reader import Split
+from tidelog.persist.read import snapshot as awaited_snapshot
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES
-from tidelog.persist.states.evolution import Evolved
-from tidelog.persist.states.state import Token
-from tidelog.persist.states.transition import Appended
-from tidelog.portal import Blocking, documented_as
 
 if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.blocking.transactions import Transactions
+    from tidelog.frontier import Frontier
+    from tidelog.persist.handle.appending import Updates
+    from tidelog.persist.handle.listening import Progress
+    from tidelog.persist.read.reader import Split
+    from tidelog.persist.states.evolution import Evolved
+    from tidelog.persist.states.state import Token
+    from tidelog.persist.states.transition import Appended
     from tidelog.persist.upkeep.compactor import Compacted
     from tidelog.persist.upkeep.sweeper import ShardSwept
 
 
-@documented_as(aio_shard.Shard)
-class Shard(Blocking[aio_shard.Shard]):
-    """One shard; see `tidelog.persist.handle.shard.Shard` for its methods."""
+@documented_as(awaited_shards.Shards)
+class Shards(Blocking[awaited_shards.Shards]):
+    """The shards of a location."""
+
+    def open(
+        self, name: str, *, schema: pa.Schema | None = None, key: builtins.list[str] | None = None
+    ) -> Shard:
+        return Shard(self._portal, self._inner.open(name, schema=schema, key=key))
+
+    def create(
+        self, name: str, *, schema: pa.Schema, key: builtins.list[str] | None = None
+    ) -> Shard:
+        return Shard(
+            self._portal, self._portal.run(self._inner.create(name, schema=schema, key=key))
+        )
+
+    def find(self, name: str) -> Shard:
+        return Shard(self._portal, self._portal.run(self._inner.find(name)))
+
+    def list(self) -> builtins.list[str]:
+        return self._portal.run(self._inner.list())
+
+    def drop(self, name: str) -> int:
+        return self._portal.run(self._inner.drop(name))
+
+    def transactions(self, name: str) -> Transactions:
+        from tidelog.blocking.transactions import Transactions
+
+        return Transactions(self._portal, self._inner.transactions(name))
+
+
+@documented_as(awaited_shard.Shard)
+class Shard(Blocking[awaited_shard.Shard]):
+    """A shard."""
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -42,6 +75,9 @@ class Shard(Blocking[aio_shard.Shard]):
 
     def since(self) -> Frontier:
         return self._portal.run(self._inner.since())
+
+    def within(self, timeout_us: int | None) -> Shard:
+        return Shard(self._portal, self._inner.within(timeout_us))
 
     def compare_and_append(
         self,
@@ -80,6 +116,14 @@ class Shard(Blocking[aio_shard.Shard]):
     ) -> Appended:
         return self._portal.run(self._inner.append(updates, lower, upper))
 
+    def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
+        return Appender(
+            self._portal, self._portal.run(self._inner.appender(name, heartbeat_us=heartbeat_us))
+        )
+
+    def drop_writer(self, name: str) -> bool:
+        return self._portal.run(self._inner.drop_writer(name))
+
     def snapshot(
         self,
         as_of: int,
@@ -89,10 +133,14 @@ class Shard(Blocking[aio_shard.Shard]):
         wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        asked = self._inner.snapshot(
-            as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+        return ShardSnapshot(
+            self._portal,
+            self._portal.run(
+                self._inner.snapshot(
+                    as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+                )
+            ),
         )
-        return ShardSnapshot(self._portal, self._portal.run(asked))
 
     def listen(
         self,
@@ -102,18 +150,9 @@ class Shard(Blocking[aio_shard.Shard]):
         where: str | None = None,
         wait: bool = False,
     ) -> Iterator[Progress]:
-        asked = self._inner.listen(as_of, columns=columns, where=where, wait=wait)
-        return self._portal.iterate(asked)
-
-    def within(self, timeout_us: int | None) -> Shard:
-        return Shard(self._portal, self._inner.within(timeout_us))
-
-    def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
-        found = self._portal.run(self._inner.appender(name, heartbeat_us=heartbeat_us))
-        return Appender(self._portal, found)
-
-    def drop_writer(self, name: str) -> bool:
-        return self._portal.run(self._inner.drop_writer(name))
+        return self._portal.iterate(
+            self._inner.listen(as_of, columns=columns, where=where, wait=wait)
+        )
 
     def hold(
         self, name: str, since: Frontier | int | None = None, *, token: int | None = None
@@ -136,8 +175,12 @@ class Shard(Blocking[aio_shard.Shard]):
         fixed: bool = False,
         purpose: str = "",
     ) -> LeasedReader:
-        work = self._inner.lease(since, lease_us=lease_us, fixed=fixed, purpose=purpose)
-        return LeasedReader(self._portal, self._portal.run(work))
+        return LeasedReader(
+            self._portal,
+            self._portal.run(
+                self._inner.lease(since, lease_us=lease_us, fixed=fixed, purpose=purpose)
+            ),
+        )
 
     def end_leases(self) -> int:
         return self._portal.run(self._inner.end_leases())
@@ -148,9 +191,6 @@ class Shard(Blocking[aio_shard.Shard]):
     def schemas(self) -> list[pa.Schema]:
         return self._portal.run(self._inner.schemas())
 
-    def finalize(self) -> int:
-        return self._portal.run(self._inner.finalize())
-
     def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
         return self._portal.run(self._inner.compact(full=full, spark=spark))
 
@@ -160,10 +200,13 @@ class Shard(Blocking[aio_shard.Shard]):
     def sweep(self) -> ShardSwept:
         return self._portal.run(self._inner.sweep())
 
+    def finalize(self) -> int:
+        return self._portal.run(self._inner.finalize())
 
-@documented_as(aio_snapshot.ShardSnapshot)
-class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
-    """A shard's contents at one time; see `tidelog.persist.read.snapshot.ShardSnapshot`."""
+
+@documented_as(awaited_snapshot.ShardSnapshot)
+class ShardSnapshot(Blocking[awaited_snapshot.ShardSnapshot]):
+    """A shard's contents at one time."""
 
     def splits(self, count: int) -> list[Split]:
         return self._inner.splits(count)
@@ -171,20 +214,19 @@ class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
     def to_arrow(self, *, consolidated: bool = False) -> pa.Table:
         return self._portal.run(self._inner.to_arrow(consolidated=consolidated))
 
-    def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
-        return self._portal.run(self._inner.to_spark(spark, hold=hold))
-
     def to_batches(self, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[pa.RecordBatch]:
         return self._portal.iterate(self._inner.to_batches(memory_bytes=memory_bytes))
 
+    def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
+        return self._portal.run(self._inner.to_spark(spark, hold=hold))
 
-@documented_as(aio_appender.Appender)
-class Appender(Blocking[aio_appender.Appender]):
-    """A named writer; see `tidelog.persist.handle.appender.Appender` for its methods."""
+
+@documented_as(awaited_appender.Appender)
+class Appender(Closing[awaited_appender.Appender]):
+    """A named writer."""
 
     @property
     def upper(self) -> Frontier:
-        """Return the upper up to which this writer has written its interval."""
         return self._inner.upper
 
     def append(self, updates: Updates, upper: Frontier | int | None) -> None:
@@ -202,30 +244,17 @@ class Appender(Blocking[aio_appender.Appender]):
     def close(self) -> None:
         self._portal.run(self._inner.close())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._portal.run(self._inner.__aexit__(kind, error, trace))
-
-
-@documented_as(aio_leasing.LeasedReader)
-class LeasedReader(Blocking[aio_leasing.LeasedReader]):
-    """A leased reader, with the methods of `tidelog.persist.handle.leasing.LeasedReader`."""
+@documented_as(awaited_leasing.LeasedReader)
+class LeasedReader(Closing[awaited_leasing.LeasedReader]):
+    """A reader with a lease."""
 
     @property
     def since(self) -> Frontier:
-        """Return the earliest time that this reader can read."""
         return self._inner.since
 
     @property
     def until_us(self) -> int | None:
-        """Return the wall time, in microseconds, at which a fixed lease ends."""
         return self._inner.until_us
 
     def snapshot(
@@ -237,10 +266,14 @@ class LeasedReader(Blocking[aio_leasing.LeasedReader]):
         wait: bool = False,
         timeout_us: int | None = None,
     ) -> ShardSnapshot:
-        asked = self._inner.snapshot(
-            as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+        return ShardSnapshot(
+            self._portal,
+            self._portal.run(
+                self._inner.snapshot(
+                    as_of, columns=columns, where=where, wait=wait, timeout_us=timeout_us
+                )
+            ),
         )
-        return ShardSnapshot(self._portal, self._portal.run(asked))
 
     def listen(
         self,
@@ -250,8 +283,9 @@ class LeasedReader(Blocking[aio_leasing.LeasedReader]):
         where: str | None = None,
         wait: bool = False,
     ) -> Iterator[Progress]:
-        asked = self._inner.listen(as_of, columns=columns, where=where, wait=wait)
-        return self._portal.iterate(asked)
+        return self._portal.iterate(
+            self._inner.listen(as_of, columns=columns, where=where, wait=wait)
+        )
 
     def downgrade_since(self, since: Frontier | int) -> Frontier:
         return self._portal.run(self._inner.downgrade_since(since))
@@ -259,16 +293,8 @@ class LeasedReader(Blocking[aio_leasing.LeasedReader]):
     def renew(self) -> None:
         self._portal.run(self._inner.renew())
 
-    def stop(self) -> None:
-        self._portal.run(self._inner.stop())
-
     def close(self) -> None:
         self._portal.run(self._inner.close())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self.close()
+    def stop(self) -> None:
+        self._portal.run(self._inner.stop())

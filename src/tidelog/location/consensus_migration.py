@@ -38,9 +38,9 @@ from tidelog.errors import (
     ObjectChanged,
 )
 from tidelog.ids import SeqNo
+from tidelog.location.marker import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.guarded import MoveStanding
-from tidelog.mark import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 

@@ -3,8 +3,8 @@
 Shape: ``{"format": 1, "created_us": microseconds, "consensus": "store"}``. For another kind of
     consensus also ``consensus_at``, its URL without a password, and ``id``. A database that serves
     several locations files each location's records under its ``id``. ``moves`` counts the moves of
-    consensus (see `moving`); each move makes a new ``id``. ``left`` is the previous place, until it
-    is closed. ``stamp`` makes each body unique.
+    consensus (see `consensus_migration`); each move makes a new ``id``. ``left`` is the previous
+    place, until it is closed. ``stamp`` makes each body unique.
 """
 
 from __future__ import annotations

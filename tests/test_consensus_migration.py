@@ -13,7 +13,6 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.stores import keys_in
-from tidelog import moving
 from tidelog.clock import SystemClock
 from tidelog.consensus import kinds
 from tidelog.consensus.sql import Database
@@ -27,11 +26,11 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.ids import SeqNo
-from tidelog.location import Location, open_location
+from tidelog.location import Location, consensus_migration, open_location
+from tidelog.location.consensus_migration import load_mark
+from tidelog.location.marker import MARK, WITNESS
 from tidelog.machine.fence import fence_of
 from tidelog.machine.guarded import GuardedConsensus
-from tidelog.mark import MARK, WITNESS
-from tidelog.moving import load_mark
 from tidelog.persist.states.transition import Verdict
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
@@ -112,7 +111,7 @@ async def test_a_location_moves_from_place_to_place(
         for work in (
             shard.refresh(),
             append(location, -1),
-            location.shards(),
+            location.shards.list(),
             append(location, -1),
         ):
             with pytest.raises(ConsensusMoved, match="open it again"):
@@ -314,7 +313,7 @@ async def test_whoever_writes_meanwhile_loses_nothing(places: dict[str, str]) ->
     assert len(found) == len(set(found))
     assert set(busy.acknowledged) <= set(found) <= {*busy.acknowledged, *busy.doubtful}
     assert len(busy.acknowledged) > 20
-    names = {int(name[4:]) for name in await last.shards() if name.startswith("made")}
+    names = {int(name[4:]) for name in await last.shards.list() if name.startswith("made")}
     assert set(busy.made) <= names <= {*busy.made, *busy.doubted}
     assert [await numbers(last, name=f"made{n}") for n in busy.made] == [[n] for n in busy.made]
     assert len(busy.made) > 5
@@ -337,7 +336,7 @@ async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str
         await other.consensus.compare_and_set("user.new", SeqNo(2), b"y")
     with pytest.raises(ConsensusMoved):
         await reader.shard("never").refresh()
-    assert await (await opened(store)).shards() == []
+    assert await (await opened(store)).shards.list() == []
 
 
 async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) -> None:
@@ -420,7 +419,7 @@ class Stopped:
     mover: Any = None
 
     def __post_init__(self) -> None:
-        fence = moving._Mover._fence
+        fence = consensus_migration._Mover._fence
 
         async def stopping(mover: Any, *args: Any, **options: Any) -> Any:
             self.mover = self.mover or mover
@@ -433,7 +432,7 @@ class Stopped:
             self.fenced.set()
             return found
 
-        self.monkeypatch.setattr(moving._Mover, "_fence", stopping)
+        self.monkeypatch.setattr(consensus_migration._Mover, "_fence", stopping)
 
     async def _stop(self) -> None:
         self.reached.set()
@@ -469,7 +468,7 @@ async def test_a_mover_that_was_overtaken_opens_no_fence(
     location = await opened(store, create=True)
     await append(location, 1)
     stopped = Stopped(monkeypatch, is_after=False)
-    switch, may_switch = moving._Mover.switch, asyncio.Event()
+    switch, may_switch = consensus_migration._Mover.switch, asyncio.Event()
     copied = asyncio.Event()
 
     async def switching(mover: Any, to: Any) -> bool:
@@ -477,7 +476,7 @@ async def test_a_mover_that_was_overtaken_opens_no_fence(
         await may_switch.wait()
         return await switch(mover, to)
 
-    monkeypatch.setattr(moving._Mover, "switch", switching)
+    monkeypatch.setattr(consensus_migration._Mover, "switch", switching)
     overtaken = asyncio.create_task((await opened(store)).move_consensus(places["other"]))
     await stopped.reached.wait()
     mover = asyncio.create_task((await opened(store)).move_consensus(places["sqlite"]))

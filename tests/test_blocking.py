@@ -23,7 +23,9 @@ import pyarrow as pa
 import pytest
 
 import tidelog
+from kit import blocking_source
 from tidelog import aio
+from tidelog.blocking.portal import Portal
 from tidelog.collection.formats.times import parse_time
 from tidelog.errors import (
     AsOfNotComplete,
@@ -36,28 +38,11 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.states.transition import Verdict
-from tidelog.portal import Portal
 from tidelog.wal.log import LOG_RECORDS
 from tidelog.wal.read.limits import Limits
 
 COLUMNS: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
-
-# What the awaited handles have for engines and other handles of ours, not for callers.
-INNER: dict[str, set[str]] = {
-    "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
-              "wait_for_upper", "may_inline", "check_replaced", "written_schema",
-              "report_before_data"},
-    "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
-                   "resolve_between", "snapshots", "contents", "changes_of"},
-    "Location": {"add_source", "controller", "ingester", "source"},
-    "Log": set(),
-    "KeyedLog": set(),
-    "KeyedReader": set(),
-    "Transactions": {
-        "applied", "catch_up", "commit", "forget_id", "raise_epoch", "refresh", "seen", "shard",
-    },
-}  # fmt: skip
 
 
 def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
@@ -65,19 +50,12 @@ def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
     return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-@pytest.mark.parametrize(
-    "name", ["Shard", "Collection", "Location", "Log", "Transactions", "KeyedLog", "KeyedReader"]
-)
-def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: str) -> None:
-    """Who knows one face knows the other."""
-    theirs, ours = getattr(aio, name), getattr(tidelog, name)
-    for method, function in inspect.getmembers(theirs, inspect.isfunction):
-        if method.startswith("_") or method in INNER[name]:
-            continue
-        assert hasattr(ours, method), f"{name}.{method} is missing"
-        assert list(inspect.signature(getattr(ours, method)).parameters) == list(
-            inspect.signature(function).parameters
-        ), f"{name}.{method} takes other parameters"
+@pytest.mark.parametrize("module", blocking_source.MODULES)
+def test_the_blocking_classes_are_those_that_the_awaited_ones_give(module: str) -> None:
+    """Their source is generated: ``python -m kit.blocking_source`` writes it again."""
+    path = blocking_source.FOLDER / f"{module}.py"
+
+    assert path.read_text() == blocking_source.source(module)
 
 
 def test_help_says_something_of_every_method_of_a_log() -> None:
@@ -93,7 +71,7 @@ def test_help_says_of_a_blocking_call_what_it_says_of_the_awaited_one(name: str)
     awaited, blocking = getattr(aio, name), getattr(tidelog, name)
 
     for method, function in inspect.getmembers(awaited, inspect.isfunction):
-        if not method.startswith("_") and method not in INNER[name]:
+        if not method.startswith("_") and method not in blocking_source.TWINS[name].internal:
             assert inspect.getdoc(getattr(blocking, method)) == inspect.getdoc(function), method
 
 
@@ -118,10 +96,10 @@ def test_what_a_log_is_told_by_is_found_beside_it(face: Any) -> None:
 def test_a_place_may_be_a_path(tmp_path: Path) -> None:
     """As everywhere in Python; what is neither a path nor text is refused in a sentence."""
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
-        lake.create_log("a", protocol="manifest").append([b"1"])
-        lake.export_log("a", tmp_path / "out")
-        lake.adopt_log(tmp_path / "out", "b")
-        assert lake.logs() == ["a", "b"]
+        lake.logs.create("a", protocol="manifest").append([b"1"])
+        lake.logs.export("a", tmp_path / "out")
+        lake.logs.adopt(tmp_path / "out", "b")
+        assert lake.logs.list() == ["a", "b"]
         assert str(lake.url) == str(tmp_path / "lake")
     for wrong in (5, b"lake", None):
         with pytest.raises(UsageError, match=f"URL or a path.*not {type(wrong).__name__}"):
@@ -177,7 +155,7 @@ def test_holds_keep_times_readable(tmp_path: Path) -> None:
         assert shard.downgrade_since("history", 9).time == 8
         assert shard.downgrade_since("mine", 9).time == 9
 
-        with pytest.raises(UsageError, match="earliest is 9"):
+        with pytest.raises(UsageError, match="earliest readable time is 9"):
             shard.snapshot(8)
 
 
@@ -188,13 +166,13 @@ def test_a_collection_is_ingested_and_read(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         spec = tidelog.SourceSpec(name="c", files=str(tmp_path / "in"), time_column="at")
-        lake.create_source(spec)
+        lake.sources.create(spec)
         with pytest.raises(AsOfNotComplete):
             lake.collection("c").snapshot()
-        summary = lake.ingest("c")
+        summary = lake.sources.ingest("c")
         found = lake.collection("c")
 
-        assert lake.collections() == ["c"]
+        assert lake.collections.list() == ["c"]
         assert summary.rows == 3
         assert found.snapshot(as_of=10).to_arrow().to_pylist() == rows[:2]
         assert found.snapshot("1970-01-01T00:00:00.020Z").to_pandas().shape == (3, 2)
@@ -232,7 +210,7 @@ def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> Non
     lake.close()
 
     with pytest.raises(HandleError):
-        lake.collections()
+        lake.collections.list()
     assert threading.active_count() == before
     assert not (tmp_path / "nothing").exists()
 
@@ -240,7 +218,7 @@ def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> Non
 def test_a_thread_that_waits_is_told_that_another_closed_the_connection(tmp_path: Path) -> None:
     """By an error of tidelog's, as whoever comes later is; a cancelled future tells nothing."""
     lake = tidelog.connect(tmp_path.as_uri(), create=True)
-    log = lake.create_log("events")
+    log = lake.logs.create("events")
     log.append([b"one"])
     told = list[HandleError]()
     is_following = threading.Event()
@@ -301,7 +279,7 @@ def test_a_call_that_comes_while_a_connection_is_closed_ends() -> None:
 def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -> None:
     """Appends of several threads make one order; what was sealed ends those who follow."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
-        log = lake.create_log("orders", protocol=protocol)
+        log = lake.logs.create("orders", protocol=protocol)
         said: dict[int, bytes] = {}
 
         def write(name: int) -> None:
@@ -318,14 +296,14 @@ def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -
         log.close()
 
         again = lake.log("orders")
-        assert (again.name, again.protocol, lake.logs()) == ("orders", protocol, ["orders"])
+        assert (again.name, again.protocol, lake.logs.list()) == ("orders", protocol, ["orders"])
         rows = [row for table in again.scan() for row in table.to_pylist()]
         assert {row["position"]: row["body"] for row in rows} == said | {41: b"last"}
         assert {table.schema for table in again.scan(3, limit=5)} == {LOG_RECORDS}
         assert again.bounds().next == again.describe().next == 42
         assert again.scrub().is_clean
         with pytest.raises(NameTaken):
-            lake.create_log("orders")
+            lake.logs.create("orders")
         with pytest.raises(NoSuchLog):
             lake.log("other")
         if protocol == "slot":
@@ -342,7 +320,7 @@ def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -
 def test_streams_and_limits_from_threads(tmp_path: Path) -> None:
     """The same calls as awaited: open, append, read one stream, stop early, find a time."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
-        log = lake.create_log("events")
+        log = lake.logs.create("events")
         assert log.open_stream(b"a", b"mine") == 1
         assert log.append([b"1", b"2"], stream=b"a", timestamp_us=10) == 2
         assert log.append_arrow(pa.array([b"3"], pa.binary()), timestamp_us=20) == 4
@@ -367,7 +345,7 @@ def test_a_connection_is_not_taken_over_a_fork(tmp_path: Path) -> None:
         "import os, sys, tidelog\n"
         "from tidelog.errors import HandleError\n"
         "lake = tidelog.connect(sys.argv[1], create=True)\n"
-        "log = lake.create_log('a')\n"
+        "log = lake.logs.create('a')\n"
         "log.append([b'parent'])\n"
         "child = os.fork()\n"
         "if child == 0:\n"
@@ -396,8 +374,8 @@ async def test_an_awaited_connection_is_a_block_too(tmp_path: Path) -> None:
     """As with files and logs; and awaited it is what it was."""
     async with aio.connect(tmp_path / "lake", create=True) as lake:
         assert isinstance(lake, aio.Location)
-        assert await lake.logs() == []
-    assert await (await aio.connect(tmp_path / "lake")).logs() == []
+        assert await lake.logs.list() == []
+    assert await (await aio.connect(tmp_path / "lake")).logs.list() == []
     with pytest.raises(NoSuchLocation):
         async with aio.connect(tmp_path / "none"):
             pass
@@ -423,10 +401,10 @@ def test_handles_are_short_at_a_prompt(tmp_path: Path) -> None:
     """A screen of fields says nothing, and may hold what is secret in a URL."""
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
-        lake.create_source(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
-        lake.ingest("c")
+        lake.sources.create(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
+        lake.sources.ingest("c")
         found = lake.collection("c")
-        log = lake.create_log("l")
+        log = lake.logs.create("l")
         told = [repr(each) for each in (lake, found, log, lake.shard("s", schema=SCHEMA))]
         contents = repr(found.snapshot(as_of=0))
         log.close()
@@ -490,8 +468,8 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
     rows = [{"id": n, "name": f"n{n % 2}"} for n in range(6)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
-        lake.create_source(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
-        lake.ingest("c")
+        lake.sources.create(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
+        lake.sources.ingest("c")
         found = lake.collection("c")
         chosen = found.snapshot(columns=["name"], where="id > 1", limit=3)
 
@@ -512,7 +490,7 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
         for wrong in (*wrongs, {"limit": -1}, {"limit": "3"}, {"limit": 2.0}):
             with pytest.raises(UsageError):
                 found.snapshot(**wrong)
-        with pytest.raises(UsageError, match="named by a text, not int"):
+        with pytest.raises(UsageError, match="must be a str, not int"):
             lake.collection(3)  # type: ignore[arg-type]
 
 
@@ -532,10 +510,10 @@ def test_a_source_of_wrong_types_is_refused_with_an_example(tmp_path: Path, name
     """A program has whatever lies at hand; what it should have is said before anything is done."""
     given: dict[str, Any] = {"name": "c", "files": "x", "envelope": "upsert", "key": ("id",)}
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
-        with pytest.raises(UsageError, match=f"^{name} (is|are) "):
-            lake.create_source(tidelog.SourceSpec(**{**given, name: WRONG[name]}))
+        with pytest.raises(UsageError, match=f"^{name} (is|must be) "):
+            lake.sources.create(tidelog.SourceSpec(**{**given, name: WRONG[name]}))
         with pytest.raises(UsageError, match="SourceSpec"):
-            lake.create_source("c")  # type: ignore[arg-type]
+            lake.sources.create("c")  # type: ignore[arg-type]
 
 
 def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
@@ -544,19 +522,19 @@ def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"id": 2}\n')
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
         both: list[str | Path] = [tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")]
-        lake.create_source(tidelog.SourceSpec(name="c", files=both, envelope="upsert", key=["id"]))
-        lake.create_source(tidelog.SourceSpec(name="one", files=tmp_path / "a.jsonl"))
+        lake.sources.create(tidelog.SourceSpec(name="c", files=both, envelope="upsert", key=["id"]))
+        lake.sources.create(tidelog.SourceSpec(name="one", files=tmp_path / "a.jsonl"))
 
-        assert (lake.ingest("c").rows, lake.ingest("one").rows) == (2, 1)
+        assert (lake.sources.ingest("c").rows, lake.sources.ingest("one").rows) == (2, 1)
         wrongs: list[dict[str, Any]] = [{"engine": "local"}, {"bytes_max": "64MiB"}]
         for wrong in wrongs:
             with pytest.raises(UsageError, match=next(iter(wrong))):
-                lake.ingest("c", **wrong)
+                lake.sources.ingest("c", **wrong)
 
 
 def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
     """Pools of processes, and Spark, try to: what they are told says what to hand on instead."""
-    with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.create_log("a") as log:
+    with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.logs.create("a") as log:
         for held in (lake, log):
             for copied in (pickle.dumps, copy.deepcopy):
                 with pytest.raises(TypeError, match="pass the URL, and connect"):

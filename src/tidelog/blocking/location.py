@@ -1,0 +1,86 @@
+"""The blocking API: location. Do not edit: `kit.blocking_source` writes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog import location as awaited_location
+from tidelog.blocking.portal import Connection, documented_as
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.blocking.collections import Collection, Collections
+    from tidelog.blocking.keyed import KeyedLogs
+    from tidelog.blocking.logs import Log, Logs
+    from tidelog.blocking.shards import Shard, Shards
+    from tidelog.blocking.sources import Sources
+    from tidelog.location.consensus_migration import Moved
+    from tidelog.wal.append.batching import Batching
+    from tidelog.wal.slot_protocol.shape import Shape
+
+
+@documented_as(awaited_location.Location)
+class Location(Connection[awaited_location.Location]):
+    """A connection to a location; close it, or use it in ``with``."""
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def logs(self) -> Logs:
+        from tidelog.blocking.logs import Logs
+
+        return Logs(self._portal, self._inner.logs)
+
+    @property
+    def keyed(self) -> KeyedLogs:
+        from tidelog.blocking.keyed import KeyedLogs
+
+        return KeyedLogs(self._portal, self._inner.keyed)
+
+    @property
+    def shards(self) -> Shards:
+        from tidelog.blocking.shards import Shards
+
+        return Shards(self._portal, self._inner.shards)
+
+    @property
+    def collections(self) -> Collections:
+        from tidelog.blocking.collections import Collections
+
+        return Collections(self._portal, self._inner.collections)
+
+    @property
+    def sources(self) -> Sources:
+        from tidelog.blocking.sources import Sources
+
+        return Sources(self._portal, self._inner.sources)
+
+    def log(
+        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
+    ) -> Log:
+        from tidelog.blocking.logs import Log
+
+        return Log(
+            self._portal, self._portal.run(self._inner.log(name, shape=shape, batching=batching))
+        )
+
+    def shard(
+        self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
+    ) -> Shard:
+        from tidelog.blocking.shards import Shard
+
+        return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
+
+    def collection(self, name: str) -> Collection:
+        from tidelog.blocking.collections import Collection
+
+        return Collection(self._portal, self._portal.run(self._inner.collection(name)))
+
+    def move_consensus(self, to: str) -> Moved:
+        return self._portal.run(self._inner.move_consensus(to))

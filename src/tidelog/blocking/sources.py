@@ -1,0 +1,61 @@
+"""The blocking API: sources. Do not edit: `kit.blocking_source` writes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.blocking.portal import Blocking, documented_as
+from tidelog.collection import sources as awaited_sources
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable
+
+    from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
+    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.ingest.engine import Engine
+    from tidelog.collection.ingest.summary import RunProgress, Summary
+
+
+@documented_as(awaited_sources.Sources)
+class Sources(Blocking[awaited_sources.Sources]):
+    """The sources of a location."""
+
+    def create(self, spec: SourceSpec) -> SourceInfo:
+        return self._portal.run(self._inner.create(spec))
+
+    def find(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
+        return self._portal.run(self._inner.find(name))
+
+    def list(self) -> builtins.list[str]:
+        return self._portal.run(self._inner.list())
+
+    def drop(self, name: str) -> None:
+        self._portal.run(self._inner.drop(name))
+
+    def skip_file(self, name: str, path: str) -> None:
+        self._portal.run(self._inner.skip_file(name, path))
+
+    def acknowledge(self, name: str, *paths: str) -> None:
+        self._portal.run(self._inner.acknowledge(name, *paths))
+
+    def ingest(
+        self,
+        name: str,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int | None = None,
+        strict: bool = False,
+        final: bool = False,
+        on_tick: Callable[[RunProgress], None] | None = None,
+    ) -> Summary:
+        return self._portal.run(
+            self._inner.ingest(
+                name,
+                engine=engine,
+                bytes_max=bytes_max,
+                strict=strict,
+                final=final,
+                on_tick=on_tick,
+            )
+        )

@@ -1,0 +1,191 @@
+"""The sources of a location, by name: create, list, ingest and drop.
+
+A source feeds the collection of its name.
+Source: storage, "Sources"; design page 6.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.arguments import check_kind, check_whole
+from tidelog.clock import Clock
+from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.create import SourceSpec, resolve_spec
+from tidelog.collection.ingest.engine import Engine, LocalEngine
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.notes import acknowledge
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.skip import skip_file
+from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.maintenance import Maintenance
+from tidelog.collection.source.kinds import open_source
+from tidelog.consensus.port import Consensus
+from tidelog.errors import UsageError
+from tidelog.store.port import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """All sources of a location."""
+
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    controller: Controller
+    maintenance: Maintenance
+    url: str  # Of the location: a source of files must not read the location's own objects.
+
+    async def create(self, spec: SourceSpec) -> SourceInfo:
+        """Create a source and the collection that it feeds.
+
+        Raises:
+            UsageError: a setting is invalid; the message names the correction. NOT_APPLIED.
+            NameTaken: a source of the name exists. NOT_APPLIED.
+        """
+        check_kind(spec, SourceSpec, "the spec of a source must be a tidelog.SourceSpec")
+        spec.check()
+        resolved = await resolve_spec(
+            spec, location_url=self.url, clock=self.clock, store=self.store
+        )
+        return await self.add(*resolved)
+
+    async def add(
+        self, collection: CollectionInfo, rendition: RenditionInfo, info: SourceInfo
+    ) -> SourceInfo:
+        """Create a source from resolved settings; see `create`."""
+        await self.controller.create_source(collection, rendition, info)
+        source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
+        await source.hold({}, make=True)
+        return info
+
+    async def find(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
+        """Return the settings of a source, and the rendition that it feeds.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+        """
+        catalog = await self.controller.catalog()
+        info = catalog.source(name)
+        return info, catalog.renditions[info.rendition]
+
+    async def list(self) -> builtins.list[str]:
+        """Return the names of all sources, in order."""
+        return sorted((await self.controller.catalog()).sources)
+
+    async def drop(self, name: str) -> None:
+        """Drop a source and its collection, or finish a drop that was interrupted.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+        """
+        catalog = await self.controller.catalog()
+        if name in catalog.sources or not await self.maintenance.unreleased(name):
+            await self.controller.drop_source(name)
+        async for _ in self.maintenance.release(await self.maintenance.unreleased(name)):
+            pass
+
+    async def skip_file(self, name: str, path: str) -> None:
+        """Continue a source without a missing or rewritten file (docs/guides/follow-a-folder.md).
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: the source did not stop at that file.
+        """
+        await skip_file(await self.ingester(name), path)
+
+    async def acknowledge(self, name: str, *paths: str) -> None:
+        """Remove a source's reports about the files ``paths``, or all reports without ``paths``.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: no report is about a path.
+        """
+        info, _ = await self.find(name)
+        await acknowledge(self.store, info.id, paths)
+
+    async def ingest(
+        self,
+        name: str,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int | None = None,
+        strict: bool = False,
+        final: bool = False,
+        on_tick: Callable[[RunProgress], None] | None = None,
+    ) -> Summary:
+        """Ingest a source up to its present head; the caller gets the progress of each tick.
+
+        ``final`` states that no more data will come, as ``tidelog ingest --final`` does; see
+        `ingester` for the other arguments.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: an argument is invalid.
+            LocationError: a store failed several times; commits made before remain.
+        """
+        ingester = await self.ingester(
+            name, engine=engine, bytes_max=bytes_max, strict=strict, final=final
+        )
+        return await run_ingest(
+            ingester,
+            follow=False,
+            interval_us=0,
+            on_tick=on_tick or (lambda _: None),
+            stop=lambda: False,
+        )
+
+    async def ingester(
+        self,
+        name: str,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int | None = None,
+        strict: bool = False,
+        final: bool = False,
+    ) -> Ingester:
+        """Return an ingester of a source, which has read the states of the shards.
+
+        With ``final``, the last record of a text file counts as complete without a line end, and
+        rows held back for lateness are ingested. Without it, only a json object may lack the line
+        end of the last record.
+
+        Units: ``bytes_max`` is the approximate size of a tick in bytes of the source; the engine
+            sets the default.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: an argument has the wrong type.
+        """
+        if isinstance(engine, str):
+            raise UsageError(
+                "engine must be an object such as SparkEngine(spark, location_url=url), or None to "
+                "use this process",
+                engine=engine,
+            )
+        if bytes_max is not None:
+            check_whole(bytes_max, "bytes_max")
+        engine = engine or LocalEngine(store=self.store, clock=self.clock)
+        info, rendition = await self.find(name)
+        schema = rendition.data_schema
+        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+        # Skipped files count neither as work left nor as a reason to start Spark.
+        source.pass_over(frozenset(info.skipped))
+        ingester = Ingester(
+            info=info,
+            rendition=rendition,
+            source=source,
+            engine=engine,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            bytes_max=bytes_max or engine.tick_bytes,
+            strict=strict,
+            final=final,
+        )
+        await ingester.refresh()
+        return ingester

@@ -1,0 +1,324 @@
+"""Locations: one URL, and namespaces for all objects stored there.
+
+The first request always reads the marker at the root: see `tidelog.location.marker`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.consensus.kinds import (
+    STORE,
+    ConsensusPlace,
+    check_same,
+    check_there,
+    open_consensus,
+    parse_consensus,
+)
+from tidelog.consensus.port import ENVIRONMENT, Consensus
+from tidelog.errors import (
+    CorruptionError,
+    NoSuchLocation,
+    NoSuchLog,
+    ObjectNotFound,
+    UsageError,
+)
+from tidelog.location.consensus_migration import MarkMoves, Moved, move_consensus
+from tidelog.location.marker import MARK, make_mark, read_mark
+from tidelog.machine.guarded import GuardedConsensus
+from tidelog.store.listing import first_entry
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store, url_text
+from tidelog.store.wrapping import (
+    NOTHING_TOLD,
+    Dressed,
+    Wrapping,
+    dress,
+    split_wrapping,
+    told_wrapping,
+    with_wrapping,
+)
+
+if TYPE_CHECKING:
+    # Each property imports its engine, so that a process that only connects loads no Arrow.
+    import pyarrow as pa
+
+    from tidelog.collection.catalog.controller import Controller
+    from tidelog.collection.collection import Collection
+    from tidelog.collection.collections import Collections
+    from tidelog.collection.maintenance import Maintenance
+    from tidelog.collection.sources import Sources
+    from tidelog.keyed.logs import KeyedLogs
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.shards import Shards
+    from tidelog.wal.append.batching import Batching
+    from tidelog.wal.log import Log
+    from tidelog.wal.logs import Logs
+    from tidelog.wal.slot_protocol.shape import Shape
+
+# Objects that only a location has: consensus states, or its `WITNESS`; parts and rollups.
+_STATES: Final = "consensus"
+_OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
+
+
+@dataclass(slots=True, kw_only=True)
+class Location:
+    """An open location: its URL, and the namespaces of its logs, shards and collections.
+
+    ``url`` names the place, without the settings of the cache and of hedged reads: see
+    `executor_url`.
+    """
+
+    url: str
+    stores: Dressed
+    consensus: Consensus
+    clock: Clock
+    wrapping: Wrapping = NOTHING_TOLD
+    _controller: Controller | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        return f"<tidelog location {self.store.url}>"
+
+    @property
+    def logs(self) -> Logs:
+        """Return the namespace of logs."""
+        from tidelog.wal.logs import Logs
+
+        return Logs(store=self.store, clock=self.clock, writer=writer_name())
+
+    @property
+    def keyed(self) -> KeyedLogs:
+        """Return the namespace of keyed logs."""
+        from tidelog.keyed.logs import KeyedLogs
+
+        return KeyedLogs(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            writer=writer_name(),
+            location_url=self.executor_url,
+        )
+
+    @property
+    def shards(self) -> Shards:
+        """Return the namespace of shards."""
+        from tidelog.persist.shards import Shards
+
+        return Shards(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            location_url=self.executor_url,
+        )
+
+    @property
+    def collections(self) -> Collections:
+        """Return the namespace of collections."""
+        from tidelog.collection.collections import Collections
+
+        return Collections(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+        )
+
+    @property
+    def sources(self) -> Sources:
+        """Return the namespace of sources."""
+        from tidelog.collection.sources import Sources
+
+        return Sources(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            maintenance=self.maintenance,
+            url=self.url,
+        )
+
+    async def log(
+        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
+    ) -> Log:
+        """Open a log; short for ``logs.open``.
+
+        Raises:
+            UsageError: the name is invalid.
+            NoSuchLog: the log does not exist; the message says so if a keyed log has the name.
+        """
+        try:
+            return await self.logs.open(name, shape=shape, batching=batching)
+        except NoSuchLog as error:
+            if type(error) is NoSuchLog and await self.keyed.has(name):
+                raise NoSuchLog(
+                    f"{name!r} is a keyed log, not a log: read it with "
+                    f"'tidelog keyed scan {name}', or in Python with lake.keyed.open({name!r})"
+                ) from None
+            raise
+
+    def shard(
+        self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
+    ) -> Shard:
+        """Return the handle of a shard; short for ``shards.open``.
+
+        Raises:
+            UsageError: the name or the schema is invalid.
+        """
+        return self.shards.open(name, schema=schema, key=key)
+
+    async def collection(self, name: str) -> Collection:
+        """Return the handle of a collection; short for ``collections.open``.
+
+        Raises:
+            NoSuchCollection: no collection has the name; the message lists the existing ones.
+        """
+        return await self.collections.open(name)
+
+    async def move_consensus(self, to: str) -> Moved:
+        """Move consensus to another place: ``store``, ``sqlite:PATH`` or a PostgreSQL URL.
+
+        Afterwards, each process must open the location again, this one too. If the call fails or
+        the process dies, the location uses the old place or the new one; call again to finish.
+
+        Raises:
+            UsageError: ``to`` is not such a place.
+            ContentionError: other processes gave the move up at every try.
+            LocationError: a store or a database failed.
+        """
+        guarded = self.consensus
+        if not isinstance(guarded, GuardedConsensus) or not isinstance(guarded.moves, MarkMoves):
+            raise UsageError(
+                "this handle cannot move the consensus: open the location by its URL first"
+            )
+        place, moves = parse_consensus(to), guarded.moves.moves
+        return await move_consensus(self.store, guarded.inner, place, moves=moves, clock=self.clock)
+
+    @property
+    def store(self) -> Store:
+        """Return the store as this process uses it, possibly with a cache."""
+        return self.stores.whole
+
+    @property
+    def executor_url(self) -> str:
+        """Return the URL by which other processes open the location with the same settings."""
+        return with_wrapping(self.url, self.wrapping)
+
+    @property
+    def controller(self) -> Controller:
+        """Return the handle of the catalog; the first use creates it."""
+        from tidelog.collection.catalog.controller import Controller
+
+        if self._controller is None:
+            self._controller = Controller(
+                store=self.store, consensus=self.consensus, clock=self.clock
+            )
+        return self._controller
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return the maintenance of the shards: merges, and deletion of garbage."""
+        from tidelog.collection.maintenance import Maintenance
+
+        return Maintenance(
+            store=self.store,
+            fresh=self.stores.fresh,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+        )
+
+
+async def open_location(
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    consensus: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    hedge: bool | None = None,
+    clock: Clock | None = None,
+    store: Store | None = None,
+) -> Location:
+    """Open the location at a URL or a path; with ``create``, create it if it does not exist.
+
+    ``consensus`` resolves concurrent commits: ``store`` (the location's own store, the default),
+    ``sqlite:PATH`` for the processes of one machine, or ``postgresql://...``. The environment
+    variable ``TIDELOG_CONSENSUS`` changes the default. The location stores the choice, without a
+    password.
+    ``cache`` keeps parts that were read: a size in memory (``256MiB``), a folder, or ``off``.
+    ``hedge`` sends slow reads again. A cloud URL may have both (``?cache=256MiB&hedge=on``), as may
+    the environment variables ``TIDELOG_CACHE`` and ``TIDELOG_HEDGE``.
+    The first process probes the store, when it creates the location.
+
+    Raises:
+        NoSuchLocation: no location exists at the URL.
+        UsageError: the URL has an unknown form, a newer tidelog created the location, or the
+            location has another consensus.
+        StoreRefused: the store breaks a promise that tidelog needs, or denies access.
+        CorruptionError: the location lacks its marker.
+    """
+    clock = clock or SystemClock()
+    url, in_url = split_wrapping(url_text(url))
+    given, around = told_wrapping(cache=cache, hedge=hedge, environment=os.environ)
+    wrapping = given.otherwise(in_url).otherwise(around)
+    asked = consensus or os.environ.get(ENVIRONMENT)
+    place = None if asked is None else parse_consensus(asked)
+    stores = dress(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
+    metered = stores.meter
+    try:
+        found = (await metered.get(MARK)).data
+    except ObjectNotFound:
+        again = await _look_again(metered)
+        if again is None and not create:
+            raise NoSuchLocation(
+                f"no location exists at {metered.url}: create one with 'tidelog source create', "
+                "'tidelog log create', 'tidelog keyed create' or 'tidelog shard create', or in "
+                "Python with connect(url, create=True)"
+            ) from None
+        if again is None:
+            place = place or ConsensusPlace(STORE)
+            # Check it before the marker exists: a location must not need a missing database.
+            await check_there(place, clock=clock)
+            again = await make_mark(metered, place, clock)
+        found = again
+    mark = read_mark(found, where=metered.url)
+    if place is not None:
+        check_same(place, mark.consensus, mark.consensus_at)
+    known = place or parse_consensus(mark.consensus_at or mark.consensus)
+    opened = GuardedConsensus(
+        inner=open_consensus(
+            known, location=mark.id, store=stores.fresh, clock=clock, founded=True
+        ),
+        moves=MarkMoves(store=metered, clock=clock, moves=mark.moves),
+        clock=clock,
+    )
+    return Location(url=url, stores=stores, consensus=opened, clock=clock, wrapping=wrapping)
+
+
+async def _look_again(store: Store) -> bytes | None:
+    """Return the marker of a location that was just created, or None without a location.
+
+    Raises:
+        CorruptionError: objects that are written after the marker exist, and the marker does not.
+    """
+    found = await first_entry(store, _STATES)
+    if found is None:
+        found = await first_entry(store, "shard/")
+        if found is None or _OBJECT.match(found.key) is None:
+            return None
+    try:
+        return (await store.get(MARK)).data
+    except ObjectNotFound:
+        raise CorruptionError(
+            f"{MARK} is gone from {store.url}, but {found.key} exists: restore {MARK} from "
+            "a backup or from an older version of the object"
+        ) from None
+
+
+def writer_name() -> str:
+    """Return the name of this process for people: host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,119 @@
+"""The shards of a location, by name: create, open, list and drop.
+
+The state of a shard decides whether it exists. `Shards.open` makes no request.
+Source: persist, "API"; design page 4.
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.arguments import check_kind, check_names
+from tidelog.clock import Clock
+from tidelog.consensus.port import Consensus
+from tidelog.errors import NoSuchShard
+from tidelog.frontier import Frontier
+from tidelog.ids import Named, name_of, named_id
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.founding import found
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.store.port import Store
+
+NAMES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """All shards that users created; other processes open the store by ``location_url``."""
+
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    location_url: str = ""
+
+    def open(
+        self, name: str, *, schema: pa.Schema | None = None, key: builtins.list[str] | None = None
+    ) -> Shard:
+        """Return the handle of a shard; without a schema, that of a shard with a schema.
+
+        The first write to a shard creates it, with the hold ``history`` at 0. That hold keeps all
+        times readable, until ``shard.downgrade_since("history", time)`` moves it.
+
+        Raises:
+            UsageError: the name or the schema is invalid.
+        """
+        if schema is not None:
+            check_kind(schema, pa.Schema, "the schema of a shard must be a pyarrow.Schema")
+        if key is not None:
+            check_names(key, "key")
+        return Shard(
+            id=named_id(Named.SHARD, name),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=None if schema is None else shard_schema(schema, key=key),
+            first_holds={HISTORY_HOLD: Frontier.at(0)},
+            location_url=self.location_url,
+        )
+
+    async def create(
+        self, name: str, *, schema: pa.Schema, key: builtins.list[str] | None = None
+    ) -> Shard:
+        """Create an empty shard with a schema, and open it; see `open`.
+
+        Raises:
+            UsageError: the name or the schema is invalid.
+            NameTaken: the shard exists.
+        """
+        shard = self.open(name, schema=schema, key=key)
+        assert shard.schema is not None
+        await found(shard, shard.schema, name=name)
+        return shard
+
+    async def find(self, name: str) -> Shard:
+        """Return the handle of a shard that exists, with its newest state.
+
+        Raises:
+            UsageError: the name is invalid.
+            NoSuchShard: the shard does not exist; the message names shards that exist.
+        """
+        shard = self.open(name)
+        state = await shard.refresh()
+        if state.schema or shard.machine.seqno:
+            return shard
+        known = ", ".join((await self.list())[:NAMES_SHOWN])
+        remedy = f"existing shards: {known}" if known else "'tidelog shard create' creates one"
+        raise NoSuchShard(f"no shard named {name!r}: {remedy}")
+
+    async def list(self) -> builtins.list[str]:
+        """Return the names of all shards in order, including dropped ones."""
+        keys = self.consensus.list_keys(Named.SHARD.prefix)
+        names = [name_of(Named.SHARD, key) async for key in keys]
+        return sorted(name for name in names if name is not None)
+
+    async def drop(self, name: str) -> int:
+        """Drop a shard permanently; its name is never reused. See `Shard.finalize`.
+
+        Raises:
+            NoSuchShard: the shard does not exist.
+        """
+        return await (await self.find(name)).finalize()
+
+    def transactions(self, name: str) -> Transactions:
+        """Return the handle of transactions, which write several shards at one time.
+
+        Raises:
+            UsageError: the name is invalid.
+        """
+        return Transactions(
+            name=name,
+            kind=Named.SHARD,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
