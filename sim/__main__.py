@@ -1,10 +1,10 @@
-"""The long form: ``python -m sim --seeds N --seconds S`` prints what was run, and what failed.
+"""The long run: ``python -m sim --seeds N --seconds S`` prints its totals and its failures.
 
-With ``--keep FILE`` a run that was broken off goes on where it was; with ``--processes 2`` it takes
-half the time. ``--day`` takes only seeds of one kind of weather (`sim.kernel.weather`).
+``--keep FILE`` resumes an interrupted run. ``--processes 2`` halves the time. ``--day`` takes only
+the seeds of one kind of day (`sim.kernel.rates`).
 
-Exit status: 0 all held, 1 something did not: the seed is printed, and can be kept in
-``tests/sim/seeds.json``, from which it is run every time.
+Exit status: 0 all checks passed; 1 a check failed. The run prints the failed seed; add it to
+``tests/sim/seeds.json`` to run it in every test run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
 from sim.crash.stories_schemas import EvolveStory
 from sim.crash.stories_shard import ExpiryStory, UpkeepStory
 from sim.crash.stories_transactions import TransactionStory
-from sim.kernel.weather import DAYS, day_of
+from sim.kernel.rates import DAYS, day_of
 from sim.runs import Kept, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.workloads.commits import simulate_commits
@@ -37,7 +37,7 @@ from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
 from sim.workloads.schemas import simulate_schemas
 from sim.workloads.shard import simulate_shard
-from sim.workloads.slot import SlotPlot, simulate_slots
+from sim.workloads.slot import SlotScenario, simulate_slots
 from sim.workloads.transactions import simulate_transactions
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each scenario, at most")
     parser.add_argument("--only", choices=[*SCENARIOS, "crash"], help="one instrument alone")
-    parser.add_argument("--day", choices=[*DAYS], help="only seeds of one kind of weather")
+    parser.add_argument("--day", choices=[*DAYS], help="only seeds of one kind of day")
     parser.add_argument("--processes", type=int, default=1, help="how many run seeds")
     parser.add_argument("--keep", type=Path, help="a file of outcomes, from which a run goes on")
     given = parser.parse_args(arguments)
@@ -99,7 +99,7 @@ def _run_seeds(name: str, given: argparse.Namespace, kept: Kept) -> int:
 
 def _visit_all(seed: int) -> int:
     failed = 0
-    slots = CollectStory(name="collect slots", plot_of=SlotPlot)
+    slots = CollectStory(name="collect slots", scenario_of=SlotScenario)
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
     shards = (UpkeepStory(), ExpiryStory(), EvolveStory())
     logs = (CollectStory(), slots, ForkStory(), RebuildStory(), KeyedStory(), KeyedForkStory())

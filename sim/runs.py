@@ -1,7 +1,7 @@
-"""Many seeds of a scenario: in several processes, and gone on with where one left off.
+"""Runs of many seeds of a scenario, in several processes, which can be resumed.
 
-A file keeps a line of each seed that was run, so that a night's run may be broken off. It belongs
-to one state of the code: with another, it is refused.
+A file keeps one line for each finished seed, so that a long run can be interrupted. The file
+belongs to one state of the code and is refused by any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.canaries.builds import innermost
-from sim.workloads.plot import counts_of
+from sim.workloads.scenario import counts_of
 
 Simulate = Callable[[int], Any]
 BLOCK: Final = 8  # Seeds handed to a process at once.
@@ -28,7 +28,10 @@ ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed; ``error`` is empty if all held. Units: ``seconds`` of processor."""
+    """The outcome of one seed; ``error`` is empty if all checks passed.
+
+    Units: ``seconds``: seconds of processor time.
+    """
 
     scenario: str
     seed: int
@@ -40,17 +43,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Kept:
-    """The outcomes that a file holds, by scenario and seed; without a path, nothing is kept."""
+    """The outcomes in a file, by scenario and seed; without a path, outcomes are not stored."""
 
     path: Path | None = None
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
 
     @classmethod
     def at(cls, path: Path | None) -> Kept:
-        """Read what is there, or begin a file.
+        """Read the file, or create it.
 
         Raises:
-            ValueError: it is of another state of the code.
+            ValueError: the file belongs to another state of the code.
         """
         kept, code = cls(path), code_hash()
         if path is None:
@@ -75,7 +78,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Summary:
-    """What came of the seeds of a scenario. Units: ``seconds`` of processor."""
+    """The totals of a scenario's seeds. Units: ``seconds`` of processor."""
 
     seeds: int = 0
     failed: int = 0
@@ -89,7 +92,7 @@ class Summary:
         self.counts.update(outcome.counts)
 
     def render(self, name: str) -> str:
-        """Return what is to be read of it: a line, and one of what struck."""
+        """Return the totals as a line, with a second line for the faults that struck."""
         struck = {key[7:]: n for key, n in self.counts.items() if key.startswith("struck.") and n}
         other = {key: n for key, n in self.counts.items() if not key.startswith("struck.")}
         each = self.seconds / self.seeds if self.seeds else 0.0
@@ -100,12 +103,12 @@ class Summary:
 
 
 def run_one(scenario: str, simulate: Simulate, seed: int) -> Outcome:
-    """Run a seed; whatever is raised is its outcome."""
+    """Run a seed; an exception becomes its outcome."""
     begin = time.process_time()
     try:
         counts = dict(counts_of(simulate(seed)))
         return Outcome(scenario, seed, time.process_time() - begin, counts)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
+    except Exception as error:  # noqa: BLE001 - any exception is a finding
         first = innermost(error)
         lines = traceback.format_exception(first, limit=-4)
         seconds = time.process_time() - begin
@@ -121,9 +124,9 @@ def run_many(
     processes: int = 1,
     until: float = float("inf"),
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each seed, as they come; those that are kept at once.
+    """Yield the outcome of each seed as it finishes; stored outcomes come first.
 
-    Units: no block of seeds is begun after ``until``, by the clock of `time.monotonic`.
+    Units: ``until``: no block of seeds begins after it, by the clock of `time.monotonic`.
     """
     left: list[int] = []
     for seed in seeds:
@@ -146,7 +149,7 @@ def _all(
                 return
             yield work(seed)
         return
-    # Nothing of this process, loops and threads of libraries among it, is taken along.
+    # A spawned process inherits no loops and no library threads of this process.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for begin in range(0, len(seeds), BLOCK * processes):
             if time.monotonic() > until:
@@ -155,7 +158,7 @@ def _all(
 
 
 def code_hash() -> str:
-    """Return what tells one state of the code from another."""
+    """Return a hash that identifies the state of the code."""
     found = hashlib.blake2b(digest_size=12)
     for folder in ("src", "sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):

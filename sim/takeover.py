@@ -1,11 +1,11 @@
-"""Takeovers of a writer that is as busy as can be, in virtual time: how long, how many requests.
+"""Takeovers of a saturated writer, measured in virtual time: how long, how many requests.
 
-``python -m sim.takeover`` prints a table: for each time that a put and a get take, and each alpha,
-what it takes to open the log for writing, and what it takes others to find the log's end: seconds,
-round trips and requests, and how many of those walk past the manifest (a get for each slot that it
-does not name yet); each the most over all seeds. The writer keeps alpha puts under way all the
-time; computing takes no time at all. Round trips are the longest chain of requests, each of which
-was sent once the one before it had been answered.
+``python -m sim.takeover`` prints a table with a cell for each latency of puts and gets, alpha and
+operation. The operations open the log for writing, or find its end. A cell shows seconds, round
+trips, requests, and the gets that walk past the manifest (one for each slot that it does not name
+yet). Each number is the greatest over all seeds. The writer keeps alpha puts under way all the
+time; computing takes no time. Round trips are the longest chain of requests, each sent after the
+answer to the one before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
 
-WARM_TRIPS = 30  # Before a takeover the writer is given so many round trips to fill its window.
+WARM_TRIPS = 30  # Round trips for the writer to fill its window before a takeover.
 PATIENCE_S = 120
 CELL = 39  # Columns.
 
@@ -39,9 +39,8 @@ CELL = 39  # Columns.
 class Net:
     """A store to which each request travels, and each answer back, with some jitter.
 
-    ``trips`` is the longest chain of requests that were answered, each of which was sent once the
-    one before it had been. ``walked`` counts the gets of slots, but for those that read back what
-    has kept a put from creating one.
+    ``trips`` is the longest chain of answered requests, each sent after the answer to the one
+    before. ``walked`` counts the gets of slots, except those that read back after a refused put.
     """
 
     inner: Store
@@ -61,7 +60,7 @@ class Net:
     @asynccontextmanager
     async def _travel(self, there_and_back_us: int) -> AsyncIterator[None]:
         self.requests += 1
-        place = self.trips + 1  # After the longest chain of those that were answered by now.
+        place = self.trips + 1  # One after the longest chain answered by now.
         await self._half(there_and_back_us)
         try:
             yield
@@ -107,7 +106,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A way to the store, and a log's alpha. Units: milliseconds."""
+    """The latency of the store, and a log's alpha. Units: milliseconds."""
 
     put_ms: int
     get_ms: int
@@ -125,8 +124,8 @@ class Busy:
     acknowledged: int = 0
 
     async def log(self, name: str) -> tuple[SlotLog, Net]:
-        """Return a log on a way of its own."""
-        clock = SimClock(f"{self.seed} {name}")  # Or both would draw the same names.
+        """Return a log with a network of its own."""
+        clock = SimClock(f"{self.seed} {name}")  # Otherwise both would draw the same names.
         way = Net(
             self.store,
             clock,
@@ -145,7 +144,7 @@ class Busy:
         return log, way
 
     async def write(self, log: SlotLog) -> None:
-        """Append until another takes the log over."""
+        """Append until another client takes over the log."""
 
         async def one() -> None:
             while not self.is_over:
@@ -161,7 +160,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What some work took: ``trips`` and ``walked`` as in `Net`."""
+    """The cost of an operation: ``trips`` and ``walked`` as in `Net`."""
 
     seconds: float
     trips: int
@@ -173,7 +172,7 @@ Work = Callable[[SlotLog], Awaitable[object]]
 
 
 def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
-    """Return what some work takes beside a busy writer; None if it did not end."""
+    """Return the cost of an operation next to a busy writer; None if it did not end."""
     found: list[Measured] = []
 
     async def main() -> None:
@@ -208,7 +207,7 @@ def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
 
 
 async def take_over(log: SlotLog) -> None:
-    """Append one record, which ends the epoch of whoever writes."""
+    """Append one record, which ends the present writer's epoch."""
     await log.append([b"mine"])
 
 
@@ -218,12 +217,12 @@ async def find_bounds(log: SlotLog) -> None:
 
 
 async def make_pin(log: SlotLog) -> None:
-    """Pin all that there is."""
+    """Pin the whole log."""
     await log.create_pin("p")
 
 
 async def collect(log: SlotLog) -> None:
-    """Collect what a cursor in the middle lets go of."""
+    """Collect the first half of the log, up to a cursor."""
     bounds = await log.bounds()
     await log.create_cursor("c", max(1, bounds.next // 2))
     await log.collect(grace_us=0)

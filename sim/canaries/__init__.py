@@ -1,1 +1,1 @@
-"""Broken builds of tidelog, each of which some instrument must catch."""
+"""Broken builds of tidelog, each of which a simulator or model must catch."""

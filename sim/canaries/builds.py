@@ -1,6 +1,6 @@
-"""Canaries: broken builds of tidelog, each of which some instrument must catch.
+"""Canaries: broken builds of tidelog, each of which the simulator must catch.
 
-Each is a context manager: inside of the block the code is broken as its docstring says.
+Each is a context manager: inside the block, the code has the fault of its docstring.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidelog.rowhash import Hashes
 
 @contextmanager
 def consensus_blind_to_write_ids() -> Iterator[None]:
-    """A write that was refused is taken to have lost, though it may be the one that stands."""
+    """A refused write counts as lost, though the stored record may be its own."""
 
     async def never(*_: object, **__: object) -> bool:
         return False
@@ -53,7 +53,7 @@ def consensus_blind_to_write_ids() -> Iterator[None]:
 
 @contextmanager
 def consensus_trusts_itself() -> Iterator[None]:
-    """A write whose answer was lost is taken to have landed, if anything stands there."""
+    """A write whose answer was lost counts as landed if any record has its seqno."""
 
     async def always(*_: object, **__: object) -> bool:
         return True
@@ -64,7 +64,7 @@ def consensus_trusts_itself() -> Iterator[None]:
 
 @contextmanager
 def consensus_without_condition() -> Iterator[None]:
-    """The object is replaced whatever stands there."""
+    """The object is replaced without a condition."""
     put = StoreConsensus._replace
 
     async def replace(self: StoreConsensus, key: str, held: Any, box: Any) -> None:
@@ -85,7 +85,7 @@ def consensus_without_condition() -> Iterator[None]:
 
 @contextmanager
 def consensus_reads_what_it_has() -> Iterator[None]:
-    """A read answers from memory, if anything is there."""
+    """A read answers from memory if it holds anything."""
     refresh = StoreConsensus._refresh
 
     async def lazy(self: StoreConsensus, key: str) -> Any:
@@ -113,7 +113,7 @@ def commit_ignores_upper() -> Iterator[None]:
 
 @contextmanager
 def commit_forgets_tokens() -> Iterator[None]:
-    """A token that was committed is not known again."""
+    """The shard does not recognize a committed token."""
     with patch.object(transition, "decide_retry", lambda *_, **__: None):
         yield
 
@@ -131,7 +131,7 @@ def reader_skips_newest() -> Iterator[None]:
 
 @contextmanager
 def listener_skips_split_parts() -> Iterator[None]:
-    """A listener leaves out parts that begin before where it stands."""
+    """A listener leaves out parts that begin at or before its position."""
     between = reader.parts_between
 
     def after_only(state: State, after: int, until: int) -> list[Part]:
@@ -156,7 +156,7 @@ def since_follows_the_first_hold() -> Iterator[None]:
 
 @contextmanager
 def rollup_named_before_it_is_there() -> Iterator[None]:
-    """A rollup counts as written when its put has failed."""
+    """A rollup counts as written although its put failed."""
     roll_up = Upkeep._roll_up
 
     async def hasty(self: Upkeep[Any, Any]) -> None:
@@ -181,7 +181,7 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
 
 @contextmanager
 def truncates_before_it_names() -> Iterator[None]:
-    """Records go as soon as a rollup is written, before any record names it."""
+    """Records are truncated once a rollup is written, before any record names it."""
     roll_up = Upkeep._roll_up
 
     async def hasty(self: Upkeep[Any, Any]) -> None:
@@ -196,7 +196,7 @@ def truncates_before_it_names() -> Iterator[None]:
 
 @contextmanager
 def ingester_obeys_itself() -> Iterator[None]:
-    """The binding that was proposed is used, not the one that is recorded."""
+    """The ingester uses the binding that it proposed, not the recorded one."""
     mint, binding = Ingester._mint, Ingester._binding
     proposed: dict[int, Binding] = {}
 
@@ -214,7 +214,7 @@ def ingester_obeys_itself() -> Iterator[None]:
 
 @contextmanager
 def ingester_commits_at_any_upper() -> Iterator[None]:
-    """A tick is committed at whatever upper a shard has."""
+    """The ingester commits a tick at any upper of the shard."""
 
     async def commit(self: Ingester, binding: Binding, computed: Any) -> Commits:
         upper = Frontier.at(binding.upper)
@@ -238,7 +238,7 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
 
 @contextmanager
 def ingester_feeds_back_too_old() -> Iterator[None]:
-    """The output is read as of one time too early."""
+    """The ingester reads its output as of one time too early."""
     current = envelope.current_rows
 
     def old(updates: list[pa.Table], named: Hashes, schema: ShardSchema, *, as_of: int) -> Any:
@@ -250,7 +250,7 @@ def ingester_feeds_back_too_old() -> Iterator[None]:
 
 @contextmanager
 def controller_writes_piecemeal() -> Iterator[None]:
-    """A command is several commits, one a row."""
+    """A command becomes several commits, one per row."""
     change = Controller._change
 
     async def piecemeal(self: Controller, plan: Callable[[Catalog], list[Change]]) -> None:
@@ -299,18 +299,18 @@ FOR_INGEST: Final[tuple[Canary, ...]] = (
 def caught_by(
     canary: Canary, simulate: Callable[[int], object], *, seeds: Iterable[int]
 ) -> tuple[int, BaseException] | None:
-    """Return the first seed that a canary fails, and how; None if it sings through all of them."""
+    """Return the first seed with which a canary fails, and the error; None if none fails."""
     for seed in seeds:
         with canary():
             try:
                 simulate(seed)
-            except Exception as error:  # noqa: BLE001 - any failure is what is asked for
+            except Exception as error:  # noqa: BLE001 - any failure is a catch
                 return seed, innermost(error)
     return None
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the first error that stands alone in what may be a group."""
+    """Return the first error that is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -33,7 +33,7 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 @contextmanager
 def collector_reads_cursors_once() -> Iterator[None]:
-    """A plan is carried out as it was made, whoever has made a cursor since."""
+    """A collector carries out its plan although a cursor was made since."""
 
     async def may(*_: object, **__: object) -> bool:
         return True
@@ -44,7 +44,7 @@ def collector_reads_cursors_once() -> Iterator[None]:
 
 @contextmanager
 def collector_deletes_before_the_manifest() -> Iterator[None]:
-    """What a plan erases is deleted while the log still names it."""
+    """Planned objects are deleted while the log still names them."""
     real = Collector._carry_out
 
     async def hasty(self: Collector, ours: Any, head: Any) -> Any:
@@ -57,7 +57,7 @@ def collector_deletes_before_the_manifest() -> Iterator[None]:
 
 @contextmanager
 def collector_ignores_the_grace() -> Iterator[None]:
-    """Readers who have the older manifest lose what it names at once."""
+    """A collector deletes objects of the older manifest at once, without the grace for readers."""
     real = Collector._finish
 
     async def hasty(self: Collector, written: Any, report: Collected) -> bool:
@@ -70,7 +70,7 @@ def collector_ignores_the_grace() -> Iterator[None]:
 
 @contextmanager
 def collector_believes_plans() -> Iterator[None]:
-    """A plan that is found is taken for carried out, and nobody looks what the log names."""
+    """A plan that is found counts as carried out, without a look at what the log names."""
 
     def past(*_: object) -> bool:
         return True
@@ -87,7 +87,7 @@ def collector_believes_plans() -> Iterator[None]:
 
 @contextmanager
 def collector_takes_plans_away_without_a_fence() -> Iterator[None]:
-    """Whoever wrote the plan may still carry it out, though a cursor was made since."""
+    """A collector discards a plan without a fence, so its writer may still carry it out."""
 
     async def careless(self: Collector, ours: Any, report: Collected) -> None:
         report.discarded += 1
@@ -101,7 +101,7 @@ def collector_takes_plans_away_without_a_fence() -> Iterator[None]:
 
 @contextmanager
 def collector_fences_too_late() -> Iterator[None]:
-    """The plan is taken away first, and in between somebody makes a cursor."""
+    """A collector discards a plan before the fence, and a cursor may be made in between."""
     real = Collector._discard
 
     async def too_late(self: Collector, ours: Any, report: Collected) -> None:
@@ -116,7 +116,7 @@ def collector_fences_too_late() -> Iterator[None]:
 
 @contextmanager
 def collector_keeps_to_a_plan_that_was_taken() -> Iterator[None]:
-    """Where writers were ahead it tries again, and does not look whose plan stands there."""
+    """A collector that lost to a writer retries without a look at the present plan."""
 
     async def carry_out(self: Collector, ours: Any, head: Any) -> Any:
         to_store = tuple(map(object_of, ours.plan.snapshots_to_make))
@@ -139,7 +139,7 @@ def collector_keeps_to_a_plan_that_was_taken() -> Iterator[None]:
 
 @contextmanager
 def collector_signs_no_plan() -> Iterator[None]:
-    """Equal plans of two collectors are equal bytes, and each takes the other's for its own."""
+    """Equal plans of two collectors are equal bytes, so each takes the other's for its own."""
 
     def unsigned(plan: Garbage, **_: object) -> bytes:
         return encode_garbage(plan)
@@ -150,7 +150,7 @@ def collector_signs_no_plan() -> Iterator[None]:
 
 @contextmanager
 def cursors_sign_nothing() -> Iterator[None]:
-    """To write a position twice in one microsecond is to write equal bytes."""
+    """Two writes of one position in one microsecond are equal bytes."""
 
     def unsigned(self: Cursors, position: int) -> Cursor:
         return Cursor(position=position, epoch_us=0, writer=self.writer)
@@ -161,7 +161,7 @@ def cursors_sign_nothing() -> Iterator[None]:
 
 @contextmanager
 def collector_replaces_whatever_is_there() -> Iterator[None]:
-    """Manifest and plan are replaced without their condition."""
+    """Manifest and plan are replaced without a condition."""
 
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
@@ -177,7 +177,7 @@ def collector_replaces_whatever_is_there() -> Iterator[None]:
 
 
 class _Careless(ManifestStore):
-    """Replaces a manifest whatever it is by now."""
+    """A store that replaces a manifest without a condition."""
 
     async def replace(self, head: Head, change: Change) -> Head:
         for one in change.objects:
@@ -201,7 +201,7 @@ def collector_erases_one_too_many() -> Iterator[None]:
 
 @contextmanager
 def cursors_do_not_look() -> Iterator[None]:
-    """Who makes a cursor relies on it, whatever plan stood there before."""
+    """A client that makes a cursor relies on it in spite of an existing plan."""
 
     async def all_of_it(_: Cursors) -> tuple[int, int]:
         return FIRST_POSITION, FIRST_POSITION
@@ -212,7 +212,7 @@ def cursors_do_not_look() -> Iterator[None]:
 
 @contextmanager
 def cursors_look_at_the_manifest_first() -> Iterator[None]:
-    """A whole collection fits between the look at the manifest and that at the plan."""
+    """A cursor's owner looks at the manifest before the plan; a whole collection fits between."""
 
     async def wrong_way_round(self: Cursors) -> tuple[int, int]:
         oldest = (await load_head(self.store)).manifest.oldest
@@ -228,7 +228,7 @@ def cursors_look_at_the_manifest_first() -> Iterator[None]:
 
 @contextmanager
 def cursors_move_without_a_condition() -> Iterator[None]:
-    """The later of two writes stands, whichever it is."""
+    """Cursors are replaced without a condition, so the later of two writes wins."""
 
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
@@ -239,7 +239,7 @@ def cursors_move_without_a_condition() -> Iterator[None]:
 
 @contextmanager
 def collector_ignores_pins() -> Iterator[None]:
-    """What a collection erases is deleted, whoever has pinned it."""
+    """A collection deletes pinned objects."""
 
     async def none(*_: object) -> set[str]:
         return set()
@@ -250,7 +250,7 @@ def collector_ignores_pins() -> Iterator[None]:
 
 @contextmanager
 def collector_reads_pins_before_the_manifest() -> Iterator[None]:
-    """A pin that is made in between looks at the manifest as it was, and is sure of itself."""
+    """The collector reads pins too early, and so misses a pin made before the manifest changed."""
     real, begun = Collector._run, dict[int, set[str]]()
 
     async def early(self: Collector, *rest: Any, **named: Any) -> bool:
@@ -270,7 +270,7 @@ def collector_reads_pins_before_the_manifest() -> Iterator[None]:
 
 @contextmanager
 def pins_do_not_look() -> Iterator[None]:
-    """Who makes a pin relies on it, whatever was collected meanwhile."""
+    """A client that makes a pin relies on it in spite of a concurrent collection."""
 
     async def trusting(self: Pins, name: str, *, start: int, limit: int, **_: object) -> Any:
         manifest = (await load_head(self.store)).manifest
@@ -282,7 +282,7 @@ def pins_do_not_look() -> Iterator[None]:
 
 @contextmanager
 def pins_do_not_see_snapshots_made_anew() -> Iterator[None]:
-    """A pin past whose start nothing was collected is sure, though its snapshots were halved."""
+    """A pin counts as sure though a collection has split the snapshots in its range."""
 
     async def as_it_was(store: Store) -> Any:
         head = await load_head(store)
@@ -293,7 +293,7 @@ def pins_do_not_see_snapshots_made_anew() -> Iterator[None]:
 
 
 class _Lowest(int):
-    """A position that is as great as it is, and equal to any other."""
+    """A position that orders as usual, and equals any other."""
 
     def __eq__(self, _: object) -> bool:
         return True
@@ -303,7 +303,7 @@ class _Lowest(int):
 
 @contextmanager
 def collector_deletes_fences() -> Iterator[None]:
-    """The fence that ended an epoch goes with what is void after it."""
+    """The fence that ended an epoch is deleted together with the void slots after it."""
     real = Epoch.void_paths
 
     def too_many(self: Epoch, fence: int, reach: int) -> list[str]:
@@ -318,7 +318,7 @@ Canary = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def collector_forgets_streams() -> Iterator[None]:
-    """What is open where the log begins then stays what it was."""
+    """A collection keeps the streams open at the log's old start for its new start."""
 
     def as_before(manifest: Manifest, _: object) -> Any:
         return None if manifest.chain is None else manifest.chain.streams_at_start

@@ -26,7 +26,7 @@ from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 
 @contextmanager
 def fork_does_not_see_whether_its_pin_held() -> Iterator[None]:
-    """A fork is made of what was there before the pin was."""
+    """A fork shares records that were collected before its pin was made."""
     real = Pins.create
 
     async def trusting(
@@ -44,7 +44,7 @@ def fork_does_not_see_whether_its_pin_held() -> Iterator[None]:
 
 @contextmanager
 def fork_holds_nothing() -> Iterator[None]:
-    """The pin of a fork is of somebody else, who lets go of it at once."""
+    """The fork releases its pin in the source at once."""
     real = Pins.create
 
     async def fleeting(self: Pins, name: str, *, holder: str = "", **bounds: Any) -> Any:
@@ -59,7 +59,7 @@ def fork_holds_nothing() -> Iterator[None]:
 
 @contextmanager
 def collector_of_a_fork_deletes_what_it_shares() -> Iterator[None]:
-    """Whatever a plan erases is deleted, whosever it is."""
+    """The collector of a fork deletes objects of its source."""
 
     def all_of_it(plan: Garbage, chain: Chain | None = None) -> list[str]:
         numbers = range(plan.fragments_start, plan.fragments_limit)
@@ -78,7 +78,7 @@ def collector_of_a_fork_deletes_what_it_shares() -> Iterator[None]:
 
 @contextmanager
 def fork_lets_go_of_what_its_own_forks_read() -> Iterator[None]:
-    """Its pin in the source shrinks as it is collected, whoever has forked it."""
+    """A fork shrinks its pin in the source although its own forks still read there."""
 
     async def hasty(store: Within, *, clock: Clock, writer: str) -> None:
         manifest = (await load_head(store)).manifest
@@ -95,19 +95,19 @@ def fork_lets_go_of_what_its_own_forks_read() -> Iterator[None]:
 
 @contextmanager
 def sweep_of_pins_ignores_other_pins() -> Iterator[None]:
-    """What one pin has let go of is deleted, though a fork still reads it."""
+    """Objects released by one pin are deleted, though a fork still reads them."""
 
     async def none(*_: object) -> set[str]:
         return set()
 
-    # Of this module alone: the collector looks by itself at what pins hold.
+    # In this module only: the collector checks the pins itself.
     with patch.object(pinned, "paths_pinned", none):
         yield
 
 
 @contextmanager
 def destroy_deletes_fences() -> Iterator[None]:
-    """All that lies in the log's folder goes, and a sleeper finds its place empty."""
+    """The whole folder of a log is deleted, so a paused writer finds its slot free."""
 
     def dead(manifest: Manifest, key: str) -> OrphanVerdict:
         found = judge_fragment(manifest, key)
@@ -119,7 +119,7 @@ def destroy_deletes_fences() -> Iterator[None]:
 
 @contextmanager
 def destroy_does_not_look_for_forks() -> Iterator[None]:
-    """A log goes with all that its forks share with it."""
+    """A log is destroyed with all objects that its forks share."""
 
     async def none(*_: object) -> set[str]:
         return set()
@@ -133,7 +133,7 @@ def destroy_does_not_look_for_forks() -> Iterator[None]:
 
 @contextmanager
 def destroy_keeps_the_pins_of_readers() -> Iterator[None]:
-    """What a pin held stays for ever, in the log and in that of which it was a fork."""
+    """Pins are never released, in the log or in the source of a fork."""
 
     async def nothing(*_: object) -> None:
         return
@@ -144,11 +144,11 @@ def destroy_keeps_the_pins_of_readers() -> Iterator[None]:
 
 @contextmanager
 def destroy_does_not_seal() -> Iterator[None]:
-    """A writer who is at work goes on, and is told that its records are durable."""
+    """An active writer continues, and its records are acknowledged."""
 
     class Nobody:
         def __init__(self, **_: object) -> None:
-            """Take what an opener takes."""
+            """Accept an opener's arguments."""
 
         async def seal(self) -> None:
             return

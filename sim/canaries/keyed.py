@@ -1,6 +1,6 @@
-"""Canaries of keyed logs: builds that lose records, tell too much, or delete what is needed.
+"""Canaries of keyed logs: builds that lose records, return too many, or delete needed objects.
 
-Each is a context manager: inside of the block the code is broken as its docstring says.
+Each is a context manager: inside the block, the code has the fault of its docstring.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidelog.machine.language import Decision
 
 @contextmanager
 def compaction_takes_the_newest_first() -> Iterator[None]:
-    """A run is made of the newest fragment, and said to be all up to there."""
+    """A run holds the newest fragment only, but its window begins at all loose records."""
     run_of = Compactor._run_of
 
     async def newest(self: Compactor, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
@@ -50,7 +50,7 @@ def compaction_takes_the_newest_first() -> Iterator[None]:
 
 @contextmanager
 def compaction_does_not_compare() -> Iterator[None]:
-    """A run is named whatever others have compacted meanwhile."""
+    """A run is added although another client has compacted the same records."""
 
     def lax(_: KeyedState, runs: Sequence[Run]) -> Decided:
         return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
@@ -61,7 +61,7 @@ def compaction_does_not_compare() -> Iterator[None]:
 
 @contextmanager
 def merge_commits_over_vanished_inputs() -> Iterator[None]:
-    """A merge is named though some of what it stands for is not there any more."""
+    """A merge is committed though some of its inputs have vanished."""
 
     def lax(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
         if all(one.id != ids[0] for one in state.runs):
@@ -74,7 +74,7 @@ def merge_commits_over_vanished_inputs() -> Iterator[None]:
 
 @contextmanager
 def compaction_reaches_over_seals() -> Iterator[None]:
-    """A run is made of all that is loose, and named, be it of several segments."""
+    """A run is made of all loose records, even of several segments."""
 
     def all_of_it(
         state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
@@ -96,7 +96,7 @@ def compaction_reaches_over_seals() -> Iterator[None]:
 
 @contextmanager
 def wal_goes_before_runs_are_named() -> Iterator[None]:
-    """The wal is erased as far as it was sealed, be that in runs or not."""
+    """The wal is erased up to the newest seal, without regard to runs."""
 
     def early(state: KeyedState, before_us: int) -> int:
         del before_us
@@ -108,14 +108,14 @@ def wal_goes_before_runs_are_named() -> Iterator[None]:
 
 @contextmanager
 def sweep_takes_runs_that_are_being_written() -> Iterator[None]:
-    """What is named by nothing is deleted, whenever it was begun."""
+    """Unnamed objects are deleted even if a client is still writing them."""
     with patch.object(collecting, "EPOCHS_LATE", -1_000):
         yield
 
 
 @contextmanager
 def collection_forgets_checkpoints() -> Iterator[None]:
-    """What only a checkpoint names is taken for garbage."""
+    """Objects named only by a checkpoint count as garbage."""
 
     def runs_alone(state: KeyedState) -> set[str]:
         return paths_of(state.runs)
@@ -129,7 +129,7 @@ def collection_forgets_checkpoints() -> Iterator[None]:
 
 @contextmanager
 def retirement_takes_the_active_segment() -> Iterator[None]:
-    """All that is compacted is let go of."""
+    """All compacted records are retired, including those of the active segment."""
 
     def everything(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
         del retired
@@ -143,7 +143,7 @@ def retirement_takes_the_active_segment() -> Iterator[None]:
 
 @contextmanager
 def next_sequence_is_one_too_large() -> Iterator[None]:
-    """A scan says to go on one past where it ends."""
+    """A scan returns a next sequence that is one too large."""
 
     def past(self: ViewScan) -> int:
         return self._frontier + 1
@@ -154,7 +154,7 @@ def next_sequence_is_one_too_large() -> Iterator[None]:
 
 @contextmanager
 def forks_hold_nothing() -> Iterator[None]:
-    """A fork's source is not told to keep what the fork reads."""
+    """The source of a fork does not keep the objects that the fork reads."""
     fork = KeyedLogs.fork
 
     async def unheld(self: KeyedLogs, source: str, name: str) -> KeyedLog:
@@ -171,7 +171,7 @@ def forks_hold_nothing() -> Iterator[None]:
 
 @contextmanager
 def checkpoints_leave_out_what_is_loose() -> Iterator[None]:
-    """A checkpoint is made of what is compacted, whatever there is besides."""
+    """A checkpoint leaves out loose records."""
 
     def early(state: KeyedState, name: str, *, next_sequence: int, at_us: int) -> object:
         del next_sequence
@@ -183,7 +183,7 @@ def checkpoints_leave_out_what_is_loose() -> Iterator[None]:
 
 @contextmanager
 def tail_passes_over_gaps() -> Iterator[None]:
-    """What was appended follows what is known, whatever others wrote between."""
+    """A handle takes its append for the successor of the records it knows, in spite of a gap."""
 
     def lax(self: LooseTail, piece: LoosePiece) -> None:
         if piece.limit > self.next:
@@ -197,7 +197,7 @@ def tail_passes_over_gaps() -> Iterator[None]:
 
 @contextmanager
 def flush_tells_nothing_of_what_is_lost() -> Iterator[None]:
-    """A flush waits, and is content."""
+    """A flush waits, and does not raise for lost records."""
     flush = PendingAppends.flush
 
     async def content(self: PendingAppends) -> None:
@@ -213,7 +213,7 @@ def flush_tells_nothing_of_what_is_lost() -> Iterator[None]:
 
 @contextmanager
 def followers_believe_that_the_window_has_all() -> Iterator[None]:
-    """A follower that fell behind goes on with what is in memory."""
+    """A follower that fell behind continues with the records in memory."""
 
     def from_the_start(_: KeyedFeed) -> int:
         return 0
@@ -224,7 +224,7 @@ def followers_believe_that_the_window_has_all() -> Iterator[None]:
 
 @contextmanager
 def durable_reads_show_what_is_ordered() -> Iterator[None]:
-    """A handle whose reads are of what is durable shows all that it sent."""
+    """A handle with durable reads returns all records that it sent."""
     look = KeyedLog._look
 
     async def everything(self: KeyedLog, fresh: bool) -> KeyedView:
@@ -237,7 +237,7 @@ def durable_reads_show_what_is_ordered() -> Iterator[None]:
 
 @contextmanager
 def memory_hides_what_is_ordered() -> Iterator[None]:
-    """A handle that is to show what it sent shows what is durable."""
+    """A handle that must return its sent records returns durable records only."""
     view = KeyedStanding.view
 
     def durable(self: KeyedStanding, pending: object = ()) -> KeyedView:
@@ -250,7 +250,7 @@ def memory_hides_what_is_ordered() -> Iterator[None]:
 
 @contextmanager
 def counts_are_of_whole_runs() -> Iterator[None]:
-    """A count takes all that a run has of a key, wherever it begins."""
+    """A count includes all of a key's records in a run, even before the start."""
     count = RunSource.count
 
     async def whole(self: RunSource, key: bytes, start: int, limit: int | None) -> int:
@@ -263,7 +263,7 @@ def counts_are_of_whole_runs() -> Iterator[None]:
 
 @contextmanager
 def tail_lets_go_and_goes_on() -> Iterator[None]:
-    """Where memory is full, what was appended is let go of, and taken to be known still."""
+    """With full memory, a handle forgets its appends but counts them as known."""
 
     def forget(self: LooseTail) -> None:
         self.pieces.clear()
@@ -275,7 +275,7 @@ def tail_lets_go_and_goes_on() -> Iterator[None]:
 
 @contextmanager
 def _uncovered() -> Iterator[None]:
-    """Runs are made of whatever pieces there are."""
+    """Runs are made of the pieces at hand, without the check for gaps."""
 
     def lax(condition: Any, *_: object, **__: object) -> None:
         del condition

@@ -18,7 +18,7 @@ from tidelog.wal.read.tree_reader import TreeReader
 
 @contextmanager
 def log_acknowledges_before_the_manifest() -> Iterator[None]:
-    """Records are said to be in the log once their fragment is stored."""
+    """Records are acknowledged once their fragment is stored, before a manifest names it."""
 
     async def believed(*_: object) -> bool:
         return True
@@ -29,7 +29,7 @@ def log_acknowledges_before_the_manifest() -> Iterator[None]:
 
 @contextmanager
 def log_takes_a_refusal_for_a_loss() -> Iterator[None]:
-    """A fragment whose manifest was refused is written again, though others brought it in."""
+    """A fragment with a refused manifest is written again, though another writer named it."""
 
     async def lost(*_: object) -> bool:
         return False
@@ -40,7 +40,7 @@ def log_takes_a_refusal_for_a_loss() -> Iterator[None]:
 
 @contextmanager
 def log_opens_without_looking() -> Iterator[None]:
-    """What a crash left between a fragment and a manifest is not brought in."""
+    """An opener does not add a fragment that a crash left without a manifest."""
 
     async def none(*_: object) -> None:
         return None
@@ -51,7 +51,7 @@ def log_opens_without_looking() -> Iterator[None]:
 
 @contextmanager
 def log_replaces_whatever_is_there() -> Iterator[None]:
-    """The manifest is replaced without its condition."""
+    """The manifest is replaced without a condition."""
 
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
@@ -62,7 +62,7 @@ def log_replaces_whatever_is_there() -> Iterator[None]:
 
 @contextmanager
 def log_reader_skips_snapshots() -> Iterator[None]:
-    """Only what the manifest itself names is read."""
+    """A reader reads only the fragments that the manifest itself names."""
     real = TreeReader.fragments_of
 
     async def shallow(self: TreeReader, manifest: Manifest, **bounds: Any) -> list[Fragment]:

@@ -1,8 +1,8 @@
-"""Faults that logs once had, put back: the simulator, which did not see them then, must catch each.
+"""Past faults of logs, put back: the simulator, which once missed them, must now catch each.
 
-See `sim.canaries.builds`. What they did: told what is in the log as not applied, took a log back
-from the writer that had taken it over, lost records with the manifest or refused to rebuild a whole
-log, fenced only where a busy writer no longer was, let what lands late replace what is there.
+See `sim.canaries.builds`. The faults: a log reported committed records as not applied. A fenced
+writer took the log back. A rebuild began the log at collected objects, or refused an intact log. An
+opener fenced only slots that a busy writer had passed. A late put replaced an existing object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.wal.slot_protocol.fencing import Fencer
 
 @contextmanager
 def a_conflict_is_told_as_a_refusal() -> Iterator[None]:
-    """A put that is told 409 was not applied: nobody looks whether an earlier try of it was."""
+    """A put with a 409 counts as not applied, though an earlier try of it may have landed."""
     real = _Write._is_refused
 
     def at_once(self: _Write, error: TidelogError) -> bool:
@@ -37,7 +37,7 @@ def a_conflict_is_told_as_a_refusal() -> Iterator[None]:
 
 @contextmanager
 def a_look_that_was_cut_short_ends_the_write() -> Iterator[None]:
-    """Who reads back what became of a put, and gets half an answer, tells that as the put's end."""
+    """The writer takes a short answer of the read-back for the outcome of its put."""
     real = _Write._look
 
     async def once(self: _Write) -> _Found:
@@ -55,7 +55,7 @@ def a_look_that_was_cut_short_ends_the_write() -> Iterator[None]:
 
 @contextmanager
 def a_fenced_writer_takes_the_log_back() -> Iterator[None]:
-    """Who goes on after a doubt ends whatever epoch it meets, not only its own."""
+    """A writer that resumes after a doubt ends any epoch it meets, not only its own."""
     real = Fencer.open
 
     async def over_all(self: Fencer, *, lanes: int, alpha: int, **_: object) -> Any:
@@ -67,7 +67,7 @@ def a_fenced_writer_takes_the_log_back() -> Iterator[None]:
 
 @contextmanager
 def rebuild_begins_where_anything_is_left() -> Iterator[None]:
-    """The oldest object is where the log begins, whatever was collected or is only pinned."""
+    """A rebuilt log begins at the oldest object, even if it is collected or only pinned."""
 
     def oldest(epochs: FoundEpochs, *_: object) -> int:
         return min(epochs.newest, default=FIRST_SLOT)
@@ -78,7 +78,7 @@ def rebuild_begins_where_anything_is_left() -> Iterator[None]:
 
 @contextmanager
 def rebuild_refuses_what_fences_void() -> Iterator[None]:
-    """Records past the fence of their epoch are taken for a sign that something is missing."""
+    """Records past the fence of their epoch count as a sign of missing data."""
     real = chain_recovery._refuse_rest
 
     def strict(epochs: FoundEpochs, *rest: Any, is_sealed: bool) -> None:
@@ -92,7 +92,7 @@ def rebuild_refuses_what_fences_void() -> Iterator[None]:
 
 @contextmanager
 def what_lands_late_replaces_what_is_there() -> Iterator[None]:
-    """The store forgets the condition of a put whose client is dead when it arrives."""
+    """The store ignores the condition of a put whose client is dead when it arrives."""
 
     async def put(
         self: WayToStore,
@@ -104,7 +104,7 @@ def what_lands_late_replaces_what_is_there() -> Iterator[None]:
     ) -> str:
         async def act(_: float, here: Any, watchers: Sequence[Any]) -> str:
             if self._client.is_dead:
-                return str(await here.put(key, data))  # Seen by no watcher: only who reads sees it.
+                return str(await here.put(key, data))  # No watcher sees it; only a reader does.
             e_tag = await here.put(key, data, if_absent=if_absent, if_match=if_match)
             for watcher in watchers:
                 watcher.on_put(key, data)
@@ -118,7 +118,7 @@ def what_lands_late_replaces_what_is_there() -> Iterator[None]:
 
 @contextmanager
 def opener_starts_over_where_it_began() -> Iterator[None]:
-    """A burst of fences that a busy writer has passed is followed by one of the same width."""
+    """After a busy writer passed a burst of fences, the next burst has the same width."""
     real = burst.note_answers
 
     def no_farther(one: Burst, *, ours: frozenset[int], taken: frozenset[int]) -> Burst:

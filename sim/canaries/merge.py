@@ -1,6 +1,6 @@
-"""Canaries of merges: builds that delete too early, or believe what they may not.
+"""Canaries of merges: builds that delete too early, or rely on wrong facts.
 
-Each is a context manager: inside of the block the code is broken as its docstring says.
+Each is a context manager: inside the block, the code has the fault of its docstring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.persist.upkeep.usage import ObjectUse
 
 @contextmanager
 def merge_deletes_before_it_commits() -> Iterator[None]:
-    """What was merged goes as soon as its merge is written."""
+    """The inputs of a merge are deleted once its output is written."""
     write = MergerHere.write
 
     async def hasty(self: MergerHere, shard: Shard, request: MergeRequest) -> MergedParts:
@@ -38,7 +38,7 @@ def merge_deletes_before_it_commits() -> Iterator[None]:
 
 @contextmanager
 def merge_advances_past_since() -> Iterator[None]:
-    """All times of a merge become its last, whoever may still tell them apart."""
+    """All times of a merge become its last time, though a reader may still distinguish them."""
 
     def last(request: MergeRequest) -> int:
         return TIME_MAX if request.upper is None else request.upper - 1
@@ -49,7 +49,7 @@ def merge_advances_past_since() -> Iterator[None]:
 
 @contextmanager
 def reader_takes_merged_for_lost() -> Iterator[None]:
-    """A part that is missing is lost, though another stands in its place."""
+    """A missing part counts as lost, though another part replaced it."""
 
     def lost(_: Iterable[State], error: PartMissing) -> None:
         raise error
@@ -60,7 +60,7 @@ def reader_takes_merged_for_lost() -> Iterator[None]:
 
 @contextmanager
 def sweep_takes_the_young() -> Iterator[None]:
-    """What nothing names yet is taken for dead."""
+    """Objects that no state names yet count as dead."""
     told = usage._unnamed
 
     def hasty(key: str, *, epoch: int, rolled_up: int) -> ObjectUse:
@@ -73,6 +73,6 @@ def sweep_takes_the_young() -> Iterator[None]:
 
 @contextmanager
 def lease_holds_no_objects() -> Iterator[None]:
-    """A lease keeps times readable, and what was planned under it is deleted all the same."""
+    """A lease keeps times readable, but not the objects planned under it."""
     with patch.object(language, "least_seqno", lambda _: None):
         yield

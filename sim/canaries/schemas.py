@@ -1,6 +1,6 @@
-"""Canaries of schemas that evolve: builds that let in, mix up or leave out what has other columns.
+"""Canaries of schemas that evolve: builds that accept, confuse or lose rows of other columns.
 
-Each is a context manager: inside of the block the code is broken as its docstring says.
+Each is a context manager: inside the block, the code has the fault of its docstring.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Read = Callable[[ShardSnapshot], Awaitable[pa.Table]]
 
 @contextmanager
 def writers_of_earlier_schemas_are_let_in() -> Iterator[None]:
-    """A commit does not look at whether its rows have the newest columns."""
+    """A commit does not check that its rows have the newest columns."""
 
     def lax(*_: object) -> None:
         return None
@@ -41,7 +41,7 @@ def writers_of_earlier_schemas_are_let_in() -> Iterator[None]:
 
 @contextmanager
 def names_are_used_again() -> Iterator[None]:
-    """A column may be added whose name another had before."""
+    """A column may be added under the name of a dropped one."""
     check = evolution.check_successor
 
     def forgetful(old: ShardSchema, new: ShardSchema) -> None:
@@ -53,7 +53,7 @@ def names_are_used_again() -> Iterator[None]:
 
 @contextmanager
 def who_evolves_does_not_compare() -> Iterator[None]:
-    """A schema is changed whatever it is by now: who added a column has dropped another's."""
+    """A schema change does not compare: a client that adds a column drops another client's."""
     decide = evolution.decide_evolve
 
     def careless(state: State, wanted: pa.Schema, expected: int | None) -> Decision[Diff, Any]:
@@ -66,7 +66,7 @@ def who_evolves_does_not_compare() -> Iterator[None]:
 
 @contextmanager
 def readers_get_dropped_columns_as_nulls() -> Iterator[None]:
-    """A reader whose column was dropped is served, and not told."""
+    """A reader whose column was dropped gets nulls instead of an error."""
     serve = evolution.served_schema
 
     def lenient(state: State, wanted: ShardSchema | None) -> ShardSchema:
@@ -83,7 +83,7 @@ def readers_get_dropped_columns_as_nulls() -> Iterator[None]:
 
 @contextmanager
 def merges_lose_added_columns() -> Iterator[None]:
-    """A merge has the columns that the shard had first, and believes its own sums."""
+    """A merge has only the shard's first columns, and its sums are not checked."""
     load = RowMerger.load
 
     async def narrow(self: RowMerger, part: Part) -> pa.Table:
@@ -104,7 +104,7 @@ def merges_lose_added_columns() -> Iterator[None]:
 
 @contextmanager
 def retries_ask_only_for_columns() -> Iterator[None]:
-    """A retry whose rows do not fit any more is refused, whatever became of the first try."""
+    """A retry whose rows no longer fit is refused, without a look at the first try."""
     append = appending._append
 
     with patch.object(appending, "compare_and_append", append):
@@ -113,7 +113,7 @@ def retries_ask_only_for_columns() -> Iterator[None]:
 
 @contextmanager
 def who_reads_again_knows_no_newer_schema() -> Iterator[None]:
-    """A snapshot whose parts were merged meanwhile reads the new ones by the schemas it knew."""
+    """A snapshot reads merged parts of newer schemas by the schemas it knew before."""
     current = ShardSnapshot._current
 
     async def stubborn(self: ShardSnapshot, read: Read) -> pa.Table:

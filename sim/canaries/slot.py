@@ -25,7 +25,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 @contextmanager
 def slot_acknowledges_out_of_order() -> Iterator[None]:
-    """A batch is acknowledged when its own put was answered, whatever became of those before."""
+    """A batch is acknowledged after its own put, without regard to earlier slots."""
 
     def eager(self: Pipeline, *, below: int | None = None) -> Iterator[Sent]:
         for slot in sorted(self._sent):
@@ -38,7 +38,7 @@ def slot_acknowledges_out_of_order() -> Iterator[None]:
 
 @contextmanager
 def slot_opener_sends_one_fence() -> Iterator[None]:
-    """A fence past data that was still under way is believed, without a look at what is below."""
+    """An opener relies on one fence past data under way, without a look at the slots below."""
     real = opener.Fencer._end
 
     async def believes(self: opener.Fencer, known: Any, fence: FenceLink) -> Any:
@@ -72,7 +72,7 @@ def slot_takes_all_before_a_fence_for_its_own() -> Iterator[None]:
 
 @contextmanager
 def slot_sends_again_what_is_in() -> Iterator[None]:
-    """After a put that was given up, everything under way is sent again in the next epoch."""
+    """After an abandoned put, all batches under way are sent again in the next epoch."""
     real = SlotWriter._settle
 
     async def forgetful(self: SlotWriter, one: Pipeline, *, below: int | None = None) -> None:
@@ -85,7 +85,7 @@ def slot_sends_again_what_is_in() -> Iterator[None]:
 
 @contextmanager
 def slot_takes_doubt_for_a_loss() -> Iterator[None]:
-    """Where an epoch ended is guessed from what was answered, not read."""
+    """A writer guesses the end of its epoch from the answers instead of reading it."""
 
     async def guessed(_: Store, epoch: Any, **__: Any) -> End:
         return End(0, epoch)
@@ -96,7 +96,7 @@ def slot_takes_doubt_for_a_loss() -> Iterator[None]:
 
 @contextmanager
 def slot_acknowledges_past_a_fence() -> Iterator[None]:
-    """What lies past the first fence of an epoch counts as written."""
+    """Records past the first fence of an epoch count as written."""
     with patch.object(SendWindow, "committed", property(_all_done)):
         yield
 
@@ -110,7 +110,7 @@ def _all_done(window: SendWindow) -> int:
 
 @contextmanager
 def slot_appends_to_closed_streams() -> Iterator[None]:
-    """Whether a stream is open is not asked where records are appended to it."""
+    """Appends do not check that their stream is open."""
 
     def lenient(streams: Streams, batch: Sequence[Work]) -> Any:
         admitted, refused = admit(streams, batch)
@@ -123,7 +123,7 @@ def slot_appends_to_closed_streams() -> Iterator[None]:
 
 @contextmanager
 def slot_forgets_streams_in_roll_ups() -> Iterator[None]:
-    """The manifest's table of what is open stays as it was, so the next writer opens them again."""
+    """A roll-up does not update the table of open streams, so the next writer sees old ones."""
     real = walk._with_fragment
 
     def kept(manifest: Any, chain: Any, one: Any, *, writer: str) -> Any:
@@ -136,7 +136,7 @@ def slot_forgets_streams_in_roll_ups() -> Iterator[None]:
 
 @contextmanager
 def slot_link_leaves_a_key_out() -> Iterator[None]:
-    """What is recorded of keys lacks one of several, so that its readers pass over the object."""
+    """A slot's key set lacks one of several keys, so readers of that key skip the object."""
 
     def short(keys: Any) -> KeySet:
         held = key_set_of(keys)
@@ -148,7 +148,7 @@ def slot_link_leaves_a_key_out() -> Iterator[None]:
 
 @contextmanager
 def slot_says_durable_what_is_ordered() -> Iterator[None]:
-    """How far the log is durable goes by what has a slot, whether that was put there or not."""
+    """The durable position includes batches that have a slot but are not stored."""
     real = SlotWriter._placed
 
     async def told(self: SlotWriter, pipeline: Pipeline) -> int | None:

@@ -1,6 +1,6 @@
-"""Canaries of transactions: builds that tear them, lose them, or let others in between.
+"""Canaries of transactions: builds that split them, lose them, or let other writes in between.
 
-Each is a context manager: inside of the block the code is broken as its docstring says.
+Each is a context manager: inside the block, the code has the fault of its docstring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.persist.upkeep import sweeper
 
 @contextmanager
 def sweep_raises_the_epoch_alone() -> Iterator[None]:
-    """A sweep raises a registered shard's epoch as any shard's."""
+    """A sweep raises the epoch of a registered shard like that of any shard."""
 
     async def alone(shard: Shard) -> None:
         here, known = shard.state.registered, shard.state.write_epoch
@@ -51,7 +51,7 @@ def fence_is_not_kept() -> Iterator[None]:
 
 @contextmanager
 def tidy_believes_all_is_applied() -> Iterator[None]:
-    """What is committed is dropped before its shards have it."""
+    """Committed writes are dropped before their shards have applied them."""
 
     def everything(found: Transactions) -> dict[str, int]:
         return dict.fromkeys(found.state.tables, found.state.upper)
@@ -62,7 +62,7 @@ def tidy_believes_all_is_applied() -> Iterator[None]:
 
 @contextmanager
 def reader_applies_nothing() -> Iterator[None]:
-    """A reader takes a shard as it is."""
+    """A reader does not apply committed transactions."""
 
     async def as_it_is(found: Transactions, name: str, *, until: int) -> State:
         del until
@@ -74,7 +74,7 @@ def reader_applies_nothing() -> Iterator[None]:
 
 @contextmanager
 def shard_is_not_told_that_it_is_registered() -> Iterator[None]:
-    """Whoever knows nothing of transactions writes in between."""
+    """A writer that ignores transactions can write to a registered shard."""
 
     def let_in(_: State) -> None:
         return None
@@ -88,7 +88,7 @@ def shard_is_not_told_that_it_is_registered() -> Iterator[None]:
 
 @contextmanager
 def shard_leaves_before_it_has_all() -> Iterator[None]:
-    """A shard is its own again while something of it is committed and not applied."""
+    """A shard leaves while some of its committed writes are not applied."""
     leave = registered.decide_leave
 
     def early(state: State, step: Step) -> Decision[Diff, bool]:
@@ -103,7 +103,7 @@ def shard_leaves_before_it_has_all() -> Iterator[None]:
 
 @contextmanager
 def commit_forgets_transactions_tokens() -> Iterator[None]:
-    """A retry is a new transaction."""
+    """A retry becomes a new transaction."""
 
     def nothing(*_: object) -> None:
         return None
@@ -114,7 +114,7 @@ def commit_forgets_transactions_tokens() -> Iterator[None]:
 
 @contextmanager
 def retries_ask_only_for_shards() -> Iterator[None]:
-    """A retry of what was committed is refused, if a shard of it was forgotten since."""
+    """A retry of a committed transaction is refused if one of its shards was forgotten since."""
 
     def nothing(*_: object) -> None:
         return None
@@ -138,7 +138,7 @@ def registration_forgets_where_the_shard_was() -> Iterator[None]:
 
 @contextmanager
 def commit_leaves_out_a_shard() -> Iterator[None]:
-    """A decision names the parts of all shards but one."""
+    """A decision names the parts of one shard only."""
     decide = decisions.decide_commit
 
     def torn(state: TransactionState, command: CommitTransaction) -> Decided:
@@ -151,7 +151,7 @@ def commit_leaves_out_a_shard() -> Iterator[None]:
 
 @contextmanager
 def who_lost_is_told_that_they_won() -> Iterator[None]:
-    """A decision that others were first is told as a commit."""
+    """A lost race is reported as a commit."""
     decide = decisions.decide_commit
 
     def flattering(state: TransactionState, command: CommitTransaction) -> Decided:
@@ -166,7 +166,7 @@ def who_lost_is_told_that_they_won() -> Iterator[None]:
 
 @contextmanager
 def reader_believes_what_it_knows() -> Iterator[None]:
-    """Upper is told without a look, once anything is known."""
+    """The upper is cached once it is not 0."""
     upper = Transactions.upper
     newest: dict[str, Frontier] = {}
 
@@ -190,7 +190,7 @@ FOR_TRANSACTIONS: Final[tuple[Canary, ...]] = (
     commit_forgets_transactions_tokens,
     registration_forgets_where_the_shard_was,
 )
-# What a checker sees that knows calls and answers alone.
+# A checker that knows calls and answers only can catch these.
 FROM_OUTSIDE: Final[tuple[Canary, ...]] = (
     reader_applies_nothing,
     commit_forgets_transactions_tokens,

@@ -1,1 +1,1 @@
-"""Checkers that stand outside of the code that they check."""
+"""Checkers that share no code with the packages under test."""

@@ -1,7 +1,8 @@
-"""What was ever appended to a shard, from the bytes that were written, whatever became of them.
+"""All updates ever appended to a shard, read from the bytes written at the time.
 
-Each part is read by the schema that it was written with, and its rows are widened to all columns
-that the shard ever had: as no name is used twice, that is what they say under every schema.
+Each part is decoded by the schema that it was written with. Its rows are then widened to all
+columns that the shard ever had: a column name is never used twice, so this holds under every
+schema.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidelog.testing.models import Update, updates_of
 
 
 class Appended:
-    """All updates of a shard, in the columns ``names``, which grow; and the sums of them.
+    """All updates of a shard, in the columns ``names``, which grow; and their sums.
 
     ``known`` are the columns of each schema, by their ids.
     """
@@ -37,7 +38,7 @@ class Appended:
         return [update for updates in found for update in updates]
 
     def follow(self, diff: Diff, before: State, after: State) -> RowSum:
-        """Take in a change; return by how much it restates V: of a merge, in newer columns."""
+        """Apply a change; return by how much a merge into newer columns changes V."""
         restated = RowSum.zero()
         if after.schema:
             self.known = [list(schema.names) for schema in newest_schema(after).known]
@@ -70,11 +71,11 @@ class Appended:
         ]
 
     def now(self, updates: list[Update]) -> list[Update]:
-        """Return updates in ``names`` as they are in the newest columns."""
+        """Return updates that are in ``names`` in the newest columns."""
         return projected(updates, self.names, self.known[-1]) if self.known else updates
 
     def _restated(self, before: State, diff: Diff) -> RowSum:
-        """Return what V gains where parts of earlier schemas are merged into newer columns."""
+        """Return the change of V if a merge rewrites parts of earlier schemas in newer columns."""
         merged = diff.merged
         found = RowSum.zero()
         if merged is None or not before.schema:
@@ -82,7 +83,7 @@ class Appended:
         newest = newest_schema(before)
         into = None if merged.batch is None else {p.schema_id for p in merged.batch.parts}
         if into is not None and len(into) == 1:
-            # Another schema may have come while the merge was under way.
+            # The schema may have changed while the merge was under way.
             newest = newest.of_part(min(into))
         for batch in before.batches.within(merged.lower, merged.upper):
             for part in batch.parts:
@@ -108,7 +109,7 @@ class Appended:
 
 
 def projected(updates: list[Update], names: list[str], wanted: list[str]) -> list[Update]:
-    """Return updates in some of their columns."""
+    """Return updates with some of their columns."""
     if names == wanted:
         return updates
     at = [names.index(name) for name in wanted]
@@ -116,7 +117,7 @@ def projected(updates: list[Update], names: list[str], wanted: list[str]) -> lis
 
 
 def is_tombstone(state: State) -> bool:
-    """Say whether a shard is no more: it is finished, and nobody may read it."""
+    """Return True if a shard is deleted: it is finished, and not readable at any time."""
     return state.upper is None and state.since is None and not len(state.batches)
 
 

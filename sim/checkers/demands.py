@@ -1,4 +1,4 @@
-"""How checkers say that something does not hold."""
+"""The error with which a checker reports a broken rule."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Invariants: what must hold of every shard after any run, whatever befell its clients.
+"""Invariants: rules that hold for every shard after any run, whatever faults struck.
 
-They are computed from the store's bytes, from all that was ever written to it, and from all records
-that were ever decided: sums are taken over decoded rows again, states are built from the first
-record on. What was merged is what was appended, as far as anybody may still tell.
+The checks use the store's bytes, all bytes ever written to it, and all records ever decided. They
+sum decoded rows again and apply the states from the first record on. Merged parts must equal the
+appended updates, as far as a reader can still distinguish them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tidelog.testing.models import Update, consolidate
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A shard after a run: its states from the first, and all its updates as they were appended.
+    """A shard after a run: all its states from the first, and all its updates as appended.
 
-    Shape: rows of ``updates`` have the columns ``names``: all that the shard ever had, in the order
-        in which they came; what a row's own schema had not is null.
+    Shape: rows of ``updates`` have the columns ``names``: all columns that the shard ever had, in
+        order of creation; a column that a row's own schema lacks is null.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Observed:
 
 
 def check_all(store: MemoryStore, watch: Watch) -> dict[str, Observed]:
-    """Check every shard in a store; return what each is."""
+    """Check every shard in a store; return each one's states and updates."""
     demand(not watch.violations, "a step was not allowed", violations=watch.violations)
     shards = [key for key in sorted(watch.entries) if not key.startswith(TRANSACTIONS)]
     return {key: check_shard(store, watch, key) for key in shards}
@@ -128,14 +128,14 @@ def _check_merge(before: State, after: State, merged: Merged, seqno: int, restat
         demand((batch.lower, batch.upper) == ends, "a merge has other times", seqno=seqno)
         demand(Frontier.at(batch.since) <= before.since_frontier, "a merge is ahead of since")
     if is_tombstone(after):
-        return  # Nobody may read what it held.
+        return  # A deleted shard has no readers.
     sum_v = RowSum.from_bytes(before.totals.sum_v) + restated
     demand(sum_v.to_bytes() == after.totals.sum_v, "a merge changed V", seqno=seqno)
     demand(before.totals.diffs == after.totals.diffs, "a merge changed diffs", seqno=seqno)
 
 
 def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
-    """What a newcomer needs is there: from the newest record's rollup, all records."""
+    """Demand that a new client can load the shard: the newest record and its rollup are intact."""
     if not head:
         return
     newest = watch.entries[key][-1]
@@ -173,5 +173,5 @@ def _check_parts(store: MemoryStore, state: State, appended: Appended) -> None:
 
 
 def _from(updates: list[Update], since: int) -> list[Update]:
-    """Return updates as who may read from since on can tell them apart."""
+    """Return updates as seen by a reader at or after since."""
     return [Update(u.row, max(u.time, since), u.diff) for u in updates]

@@ -1,7 +1,7 @@
-"""Answers of a keyed log's reads, held against what it is: exact as far as they say they reach.
+"""Checks of a keyed log's reads: exact up to the end that a read reports.
 
-What is let go of while somebody reads may be in what is read, or not; all else is either in it, or
-past where it ends.
+Records retired while a read runs may be in its answer or not. Every other record is in the answer,
+or past its end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Wants = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a read asked for: keys, sequences ``[start, limit)``, and how many rows.
+    """The request of a read: keys, sequences ``[start, limit)``, and a number of rows.
 
-    ``known`` is the sequence before which all must be shown. ``own`` are records that may be shown
-    though they are not durable, by their value; None where there are none.
+    All records before sequence ``known`` must be in the answer. ``own`` are records, by value, that
+    may be in it before they are durable.
     """
 
     truth: KeyedTruth
@@ -34,14 +34,14 @@ class Question:
     newest_first: bool = False
     known: int = 1
     own: Mapping[bytes, bytes] = field(default_factory=dict)
-    reached: int = 1  # The sequence after the last one that was ordered for the reader itself.
+    reached: int = 1  # The sequence after the reader's own last accepted record.
 
     def until(self, sequence: int) -> int:
-        """Return where what was asked for ends, if no more than that is known."""
+        """Return the end of the request if the log ends at ``sequence``."""
         return sequence if self.limit is None else min(self.limit, sequence)
 
     def check_scan(self, rows: Sequence[Row], following: int) -> None:
-        """Hold what was read, and where it says to go on, against the log as it is now."""
+        """Check a read's rows, and the sequence to continue from, against the log as it is now."""
         truth, facts = self.truth, {"read": self.about, "log": self.truth.name, "next": following}
         self._check_order(rows)
         most = max(self.start, self.until(max(truth.next, self.reached)))
@@ -56,7 +56,7 @@ class Question:
             demand(following >= least, "a read ends before what it must show", least=least, **facts)
         wanted = self._wanted(following)
         if self.newest_first and self.count is not None:
-            # What was let go of meanwhile may have been counted, or not.
+            # Records retired while the read ran may be counted or not.
             kept = [row for row in wanted if row[1] >= truth.retired]
             wanted = wanted[-max(self.count, len(rows)) :] if is_full else wanted
             kept = kept[-self.count :] if is_full else kept
@@ -65,7 +65,7 @@ class Question:
         self._check_rows(rows, wanted, kept, **facts)
 
     def check_count(self, least: int, most: int) -> None:
-        """Hold a count, or the bounds of one, against the log as it is now."""
+        """Check a count, or its bounds, against the log as it is now."""
         truth = self.truth
         begin = max(self.start, truth.retired)
         fewest = len(truth.rows(self.wants, begin, self.until(self.known)))
@@ -82,7 +82,7 @@ class Question:
         )
 
     def check_keys(self, keys: Sequence[tuple[bytes, int, int, int]]) -> None:
-        """Hold listed keys (with records, least and greatest sequence) against the log."""
+        """Check listed keys (with records, least and greatest sequence) against the log."""
         truth = self.truth
         names = [key for key, *_ in keys]
         facts = {"read": self.about, "log": truth.name, "keys": names}
@@ -98,7 +98,7 @@ class Question:
                 demand({first, last} <= there, "a key's bounds are others", key=key, **facts)
 
     def _wanted(self, following: int) -> list[Row]:
-        """Return what is durable of what was asked for, before where the read ends."""
+        """Return the requested durable records before the end of the read."""
         return self.truth.rows(self.wants, self.start, self.until(following))
 
     def _check_order(self, rows: Sequence[Row]) -> None:

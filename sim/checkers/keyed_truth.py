@@ -1,9 +1,8 @@
-"""What a keyed log is, as plain Python: records by sequence, and what its state says of them.
+"""A model of a keyed log in plain Python: its records by sequence, and its state.
 
-It knows runs as Parquet that anybody can read, and states as changes that were decided; of how
-either is made, read or kept in memory it knows nothing. Each change is held against all that was
-ever committed to the wal: a run has exactly the records of its window, and what is let go of is
-what a retention lets go of.
+It reads runs as Parquet, and states as the changes that were decided. It shares no code with the
+writer, the readers or their caches. Each change is checked against all records ever committed to
+the wal: a run holds exactly the records of its window, and only a retention retires records.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from tidelog.keyed.states.state import KeyedDiff
 from tidelog.keyed.values import Retention
 from tidelog.wal.format.slot_object import decode_data
 
-Record: TypeAlias = tuple[bytes, bytes, int]  # Its key, value and time.
-Row: TypeAlias = tuple[bytes, int, int, bytes]  # Key, sequence, time and value, as they are read.
+Record: TypeAlias = tuple[bytes, bytes, int]  # Key, value and time.
+# Key, sequence, time and value, as a read returns them.
+Row: TypeAlias = tuple[bytes, int, int, bytes]
 Fetch: TypeAlias = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A run, as far as it matters here."""
+    """The fields of a run that the model needs."""
 
     id: str
     lower: int
@@ -41,7 +41,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A checkpoint: what is readable by it are the records ``[oldest, next)``."""
+    """A checkpoint; it makes the records ``[oldest, next)`` readable."""
 
     oldest: int
     next: int
@@ -51,10 +51,10 @@ class Point:
 
 @dataclass(slots=True)
 class KeyedTruth:
-    """One keyed log. ``letting_go`` are the retentions by which somebody may retire now.
+    """One keyed log. ``letting_go`` are the retentions by which a client may retire now.
 
-    Units: ``acknowledged`` says from when on all before a sequence was durable, and told so;
-        ``retired_at`` when what was before a sequence was let go of.
+    Units: ``acknowledged`` holds (moment, sequence): since the moment, all records before the
+        sequence are acknowledged as durable.
     """
 
     name: str
@@ -81,15 +81,15 @@ class KeyedTruth:
 
     @property
     def next(self) -> int:
-        """Return the sequence after all that is committed."""
+        """Return the sequence after all committed records."""
         return max(self.wal.position, 1)
 
     def known_at(self, moment: float) -> int:
-        """Return the sequence before which all had been acknowledged at a moment."""
+        """Return the sequence before which all records were acknowledged at a moment."""
         return max((reached for at, reached in self.acknowledged if at <= moment), default=1)
 
     def rows(self, wants: Callable[[bytes], bool], start: int, limit: int) -> list[Row]:
-        """Return the records ``[start, limit)`` of some keys, by sequence, let go of or not."""
+        """Return some keys' records ``[start, limit)``, by sequence, retired ones included."""
         found = []
         for sequence in sorted(self.records):
             if start <= sequence < limit:
@@ -104,7 +104,7 @@ class KeyedTruth:
         return {path for run in held for path in run.paths}
 
     def take_slots(self) -> None:
-        """Take what was committed to the wal since."""
+        """Read the slots that were committed to the wal since the last call."""
         for one in self.wal.committed[self._read :]:
             for row in decode_data(one.data, path="")[1].to_pylist():
                 if row["key"] is not None:
@@ -112,10 +112,10 @@ class KeyedTruth:
         self._read = len(self.wal.committed)
 
     def follow(self, diff: KeyedDiff, source: KeyedTruth | None) -> None:
-        """Take a change that was decided.
+        """Apply a change that was decided.
 
         Raises:
-            Violated: it was not allowed.
+            Violated: the change is not allowed.
         """
         if diff.dropped:
             self.is_dropped = True
@@ -217,7 +217,7 @@ class KeyedTruth:
         self.seals = [seal for seal in self.seals if seal[0] > retired]
 
     def _lets_go(self, retention: Retention, retired: int) -> bool:
-        """Say whether some setting of a retention lets go of all before the end of a segment."""
+        """Return True if a setting of a retention allows all before ``retired`` to go."""
         left = sum(limit > retired for limit, _ in self.seals) + 1
         if retention.segments is not None and left >= retention.segments:
             return True
@@ -229,7 +229,7 @@ class KeyedTruth:
         return retention.age_us is not None and is_old
 
     def _check_run(self, run: Run) -> None:
-        """Demand that a run is there, and has exactly the records of its window, in order."""
+        """Demand that a run exists and holds exactly the records of its window, in order."""
         found: list[Row] = []
         for part in run.parts:
             data, directory = self.fetch(part.path), self.fetch(part.directory)

@@ -1,8 +1,8 @@
-"""A checker of consensus histories. It stands outside: it knows calls and answers, nothing else.
+"""A checker of consensus histories. It knows calls and answers only.
 
-A history is linearizable if there is one order of the records that won, in which each call can be
-placed between its begin and its end. As a key's records are dense, that comes down to intervals:
-the head came to seqno n at some moment between the winning call's begin and end.
+A history is linearizable if one order of the winning records explains all answers: each call fits
+between its begin and its end. A key's records are dense, so the check needs only intervals: the
+head became seqno n at some moment between the winning call's begin and end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Set:
     """A compare-and-set of ``value`` (unique in a history) as record ``seqno``.
 
     ``answer``: LANDED (True), LOST (False), UNSURE (an error, or no answer at all), or NEVER (an
-    error that says so). Units: ``begin`` and ``end`` are moments; an unsure one may land later.
+    error with outcome NOT_APPLIED). Units: ``begin`` and ``end`` are moments; an UNSURE call may
+    land later.
     """
 
     client: str
@@ -34,7 +35,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A scan from ``start``, or a head (None); the records that were seen, in order."""
+    """A scan from ``start``, or a read of the head (None); the records found, in order."""
 
     client: str
     begin: float
@@ -46,7 +47,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A truncation before ``before``; one that was not acknowledged has no end."""
+    """A truncation before ``before``; its end is FOREVER if it was not acknowledged."""
 
     begin: float
     end: float
@@ -85,7 +86,7 @@ def _refute(sentence: str, *calls: object) -> NotLinear:
 
 
 def _winners(history: History) -> dict[int, Set]:
-    """Return which call's value stands at each seqno, of all that was seen or answered."""
+    """Return the winning call at each seqno, from all reads and answers."""
     by_value = {call.value: call for call in history.sets}
     if len(by_value) != len(history.sets):
         raise ValueError("values are not unique")
@@ -161,7 +162,7 @@ def _is_cut_short(read: Read, first: int, cuts: Sequence[Cut]) -> bool:
 
 
 def _check_losses(history: History, known: dict[int, tuple[float, float]]) -> None:
-    """A call may lose only if the head was not the one before its seqno at some moment of it."""
+    """Demand that the head differed from the expected seqno at some moment of each lost call."""
     for call in history.sets:
         if call.answer != LOST:
             continue
@@ -174,10 +175,10 @@ def _check_losses(history: History, known: dict[int, tuple[float, float]]) -> No
 
 
 def _may_be_passed(history: History, known: dict[int, tuple[float, float]], call: Set) -> bool:
-    """Say whether a record can have stood at a call's seqno before the call ended."""
+    """Return True if a record can exist at a call's seqno before the call ended."""
     if call.seqno in known:
         return known[call.seqno][0] <= call.end
-    # Nobody saw that record, as it was truncated soon: then one of the unsure calls wrote it.
+    # No read saw that record before its truncation; then an unsure call wrote it.
     return any(
         other.answer == UNSURE and other.begin <= call.end
         for other in history.sets

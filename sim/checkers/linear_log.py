@@ -1,9 +1,9 @@
-"""A checker of logs' histories. It stands outside: it knows calls and answers, and the log's end.
+"""A checker of log histories. It knows calls, answers and the final log only.
 
-A log is linearizable if its records are those of appends that may have happened, each append whole,
-once and in one piece; if an append that ended before another began stands before it; and if each
-read saw the beginning of the same log, with all that was acknowledged before it, nothing that was
-asked for after it, and no less than an earlier read.
+A log is linearizable under three conditions. Its records come from appends that may have happened,
+each append whole, once and in one piece. An append that ended before another began comes before it.
+Each read saw a prefix of the same log: everything acknowledged before the read, nothing appended
+after it, and no less than an earlier read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class NotLinearLog(AssertionError):
 class Append:
     """An append of bodies that are unique in a history.
 
-    ``position`` is what was answered; None with ``is_never`` for an error that says it did not
-    happen, and without for one that does not say, or for no answer. Units: moments.
+    ``position`` is the answer, or None for an error or no answer. ``is_never`` marks an error with
+    the outcome NOT_APPLIED. Units: ``begin`` and ``end`` are moments.
     """
 
     bodies: tuple[bytes, ...]
@@ -37,7 +37,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """All records from ``start`` on, as they were read between two moments."""
+    """All records from ``start`` on, as read between two moments."""
 
     start: int
     begin: float
@@ -58,10 +58,10 @@ class LogHistory:
 
 
 def check_log(history: LogHistory, final: Sequence[bytes], *, first: int = 1) -> None:
-    """Check a history against the records that the log has in the end, the first at ``first``.
+    """Check a history against the final records of the log, the first at ``first``.
 
     Raises:
-        NotLinearLog: the sentence says what cannot be.
+        NotLinearLog: the message names the contradiction.
     """
     place = {body: first + number for number, body in enumerate(final)}
     _demand(len(place) == len(final), "a record is there twice")
@@ -79,7 +79,7 @@ def check_log(history: LogHistory, final: Sequence[bytes], *, first: int = 1) ->
         _check_read(read, there, final, first)
     for read in history.reads:
         for later in history.reads:
-            # One that saw nothing says no more than that the log ended before where it began.
+            # An empty read proves only that the log ended before its start.
             less = read.bodies and read.end < later.begin and later.limit < read.limit
             _demand(not less, "a read saw less than an earlier one")
 
@@ -87,7 +87,7 @@ def check_log(history: LogHistory, final: Sequence[bytes], *, first: int = 1) ->
 def _placed(
     append: Append, place: dict[bytes, int], final: Sequence[bytes], first: int
 ) -> int | None:
-    """Return where an append stands; None if it is not there."""
+    """Return the position of an append; None if it is not in the log."""
     where = place.get(append.bodies[0])
     if where is None:
         _demand(append.position is None, f"{append.bodies} was acknowledged, and is lost")

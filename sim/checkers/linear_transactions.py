@@ -1,9 +1,9 @@
-"""A checker of transactions. It stands outside: it knows calls, answers, and what was read.
+"""A checker of transaction histories. It knows calls, answers and reads only.
 
-Each transaction writes a row that names it to each of its shards, and covers one time; as one
-begins where another ended, the n-th time is a record of its own, and upper is the head. A look at
-several shards as of one time is a scan of all records up to there: each of them is in all of its
-shards or in none, and what order there is, `sim.checkers.linear` judges.
+Each transaction covers one time and writes a row with its name to each of its shards. Each begins
+where another ended, so the n-th time is a record and upper is the head. A read of several shards as
+of one time is a scan of all records up to that time: each transaction is in all of its shards or in
+none. `sim.checkers.linear` judges the order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Seen = tuple[tuple[int, str], ...]  # The lower and the name of each transaction
 class Commit:
     """A call to commit ``name`` (unique in a history) for ``[lower, lower + 1)``, to some shards.
 
-    ``answer`` and units: as `sim.checkers.linear.Set` has them.
+    ``answer`` and units: see `sim.checkers.linear.Set`.
     """
 
     client: str
@@ -34,7 +34,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was read of each shard, as of one time; at least one shard of each transaction is."""
+    """A read of several shards as of one time; it covers a shard of each transaction."""
 
     client: str
     begin: float
@@ -43,7 +43,7 @@ class Look:
 
 
 def check_transactions_outside(commits: Iterable[Commit], looks: Iterable[Look]) -> History:
-    """Check a history, which ends with a look at everything; return it as one of records.
+    """Check a history, which ends with a read of everything; return it as records.
 
     Raises:
         NotLinear: a transaction was seen in part, or no order explains the answers.

@@ -1,7 +1,7 @@
-"""Deadlines in virtual time: whatever is asked for ends, and who is too late is named.
+"""Deadlines in virtual time: every call ends, and an error names the tasks that are late.
 
-The time for which a client stood still does not count, since nothing of it ran; nor does a client
-that died ever end.
+The time for which a client pauses does not count, since none of its tasks runs. A dead client has
+no deadline.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final, Protocol, Self
 from sim.checkers.demands import Violated
 from sim.kernel.loop import SimLoop
 
-# Longer than any storm lasts: patience with a put is 7 seconds, and a resolution tries 16 times.
+# Longer than any storm: a put is retried for 7 seconds, and a resolution 16 times.
 CALL_S: Final = 900.0
 
 
 class Standing(Protocol):
-    """A client, as far as a deadline looks at it."""
+    """The facts about a client that a deadline needs."""
 
     name: str
 
@@ -31,10 +31,10 @@ class Standing(Protocol):
 
 
 class Deadline:
-    """Within the block, what a client does must come to its end within ``seconds``.
+    """Within the block, a client's call must end within ``seconds``.
 
     Raises:
-        Violated: it did not; the sentence names the tasks that wait, and where.
+        Violated: it did not end; the message names the tasks that wait, and where.
     """
 
     def __init__(self, client: Standing, what: str, seconds: float = CALL_S) -> None:
@@ -69,7 +69,7 @@ class Deadline:
             ) from error
 
     def _set(self, seconds: float) -> None:
-        # In nobody's context: the deadline does not stand still with the client.
+        # A context without an owner, so that the deadline is not paused with the client.
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._expire, context=contextvars.Context())
 

@@ -1,7 +1,7 @@
-"""A log whose manifest is lost, and rebuilt: held against what its slots have ever said.
+"""A log rebuilt after the loss of its manifest, checked against all that its slots ever held.
 
-On a copy of the store, so that the run goes on as if nothing had been lost. What was under way to
-the store lands on the copy too, before it is rebuilt or after.
+The rebuild runs on a copy of the store, so the run itself continues without a loss. Changes under
+way to the store land on the copy too, before the rebuild or after it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ EVERYTHING = Selection(control=True)
 async def check_rebuilt(
     copy: Copy, truth: SlotWatch, clock: Clock, *, oldest: int, dice: random.Random
 ) -> bool:
-    """Rebuild a log on a copy, read and scrub it, and append to it; say whether it was rebuilt.
+    """Rebuild a log on a copy, then read, scrub and append to it; return True if it was rebuilt.
 
-    All from ``oldest`` on, where the lost manifest began, must be as it was, and what is appended
-    goes on from there. A refusal must have a reason: something lies past the end, and no fence says
-    that it is void.
+    All records from ``oldest`` on, where the lost manifest began, must be unchanged, and appends
+    continue after them. A refusal needs a reason: data lies past the end, and no fence voids it.
 
     Raises:
-        Violated: a record was lost or changed, a position would be given out twice, or a log that
-        is whole was refused.
+        Violated: a record was lost or changed, a position would be assigned twice, or an intact
+            log
+        was refused.
     """
     truth = truth.copy()
     store: Store = copy.store
@@ -58,7 +58,7 @@ async def check_rebuilt(
     demand(ends == truth.position, "a rebuilt log ends elsewhere", at=ends, of=truth.position)
     demand(begins <= oldest, "a rebuilt log begins too late", at=begins, of=oldest)
     await copy.land_all(truth, but=manifest_key)
-    # What was collected, and is deleted only now, is no part of what must be there.
+    # Collected data whose deletion lands only now need not be complete.
     is_swept = any(change.op == "delete" for change in copy.late)
     whole_from = oldest if is_swept and begins < oldest else 0
     await _check_goes_on(store, clock, truth, max(oldest, begins), whole_from)

@@ -1,9 +1,9 @@
-"""What was decided in a transaction shard, as its records say; and whether answers fit to it.
+"""The transactions decided in a transaction shard, and a check of the answers to calls.
 
-As each transaction begins where the one before ended, their order is that of their times. So a
-history is linearizable if each was decided between its call's begin and the first answer that told
-of it, and each read of upper saw one that was upper at some moment of the read: all transactions
-whose answers came before it, and none that was begun after it.
+Each transaction begins where the one before ended, so their order is the order of their times. A
+history is linearizable under two conditions. Each transaction was decided between its call's begin
+and the first answer that reports it. Each read of upper saw every transaction reported before the
+read, and none that began after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Decided:
 
 
 def decided_in(watch: Watch, name: str) -> list[Decided]:
-    """Return all transactions, in the order in which they were decided."""
+    """Return all transactions, in the order of their decisions."""
     language = TransactionLanguage()
     state = language.initial()
     found: list[Decided] = []
@@ -46,7 +46,7 @@ def decided_in(watch: Watch, name: str) -> list[Decided]:
 
 @dataclass(slots=True)
 class History:
-    """Calls and answers. Units: moments of the world's clock; a read has two, and what it saw."""
+    """Calls and answers. Units: moments of the world's clock; a read is (begin, end, upper)."""
 
     begun: list[tuple[float, Token]] = field(default_factory=list)
     told: list[tuple[float, Token]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class History:
         """Check that an order explains the answers.
 
         Raises:
-            Violated: none does.
+            Violated: no order does.
         """
         uppers = {one.token: one.upper for one in decided}
         begun = {token: moment for moment, token in self.begun}

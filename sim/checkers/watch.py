@@ -1,6 +1,6 @@
-"""A watch on the shared store: all that was ever decided in it, and whether each step was allowed.
+"""A watch on the shared store: all decisions ever made in it, and any step not allowed.
 
-It sees every change the moment it happens; what is truncated or deleted later, it knows still.
+It sees every change at once, and remembers objects that are truncated or deleted later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTIONS = Named.TRANSACTIONS.prefix
 
 @dataclass(slots=True)
 class Watch:
-    """See the module. ``shards`` says that keys of consensus are shards, or their transactions."""
+    """A watch; see the module. ``shards``: consensus keys hold shards and their transactions."""
 
     store: MemoryStore
     shards: bool = True
@@ -101,7 +101,7 @@ class Watch:
 
 
 def _parts_of(record: Record) -> list[str]:
-    """Return the objects that transactions of a record name, for shards to be given them."""
+    """Return the objects that a record's transactions name, before shards receive them."""
     diffs = [TransactionLanguage().decode_diff(data) for data in record.diffs]
     packed = [write.packed for diff in diffs for write in diff.writes.values()]
     parts = [p for data in packed for p in msgspec.msgpack.decode(data, type=tuple[Part, ...])]

@@ -1,6 +1,6 @@
-"""A watch on the keyed logs of a store: what each is at every moment, and what may be deleted.
+"""A watch on the keyed logs of a store: the state of each, and the deletions allowed.
 
-It stands at the shared store, and sees every change the moment it happens.
+It observes the shared store, and sees every change at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BOX = f"consensus/{Named.KEYED.prefix}"
 
 @dataclass(slots=True)
 class KeyedWatch:
-    """See the module. ``logs`` by name; ``violations`` are sentences of what was not allowed.
+    """A watch; see the module. ``logs`` by name; ``violations`` are sentences.
 
-    ``wals`` are what feeds them, by where they lie: that of a try to fork may be nobody's.
+    ``wals`` are the logs that feed them, by folder; a failed fork leaves a wal without a keyed log.
     """
 
     store: MemoryStore
@@ -42,7 +42,7 @@ class KeyedWatch:
         self.boxes = Watch(self.store, shards=False)
 
     def log(self, name: str) -> KeyedTruth:
-        """Return what is known of a log, be there one or not."""
+        """Return the model of a log; the log need not exist."""
         if name not in self.logs:
             self.logs[name] = KeyedTruth(
                 name=name,
@@ -54,11 +54,11 @@ class KeyedWatch:
         return self.logs[name]
 
     def wal(self, name: str) -> SlotWatch:
-        """Return the watch on a log that may feed one of these."""
+        """Return the watch on a log that may feed a keyed log."""
         return self.wals.setdefault(name, SlotWatch(f"{WALS}{name}/"))
 
     def living(self) -> list[str]:
-        """Return the names of the logs that there are."""
+        """Return the names of the logs that exist."""
         return [name for name, one in self.logs.items() if one.is_made and not one.is_dropped]
 
     def on_put(self, key: str, data: bytes) -> None:
@@ -82,7 +82,7 @@ class KeyedWatch:
                 self.wal(key.split("/", 2)[1]).on_delete([key])
 
     def check(self) -> None:
-        """Check what was seen.
+        """Check the steps seen so far.
 
         Raises:
             Violated: a step was not allowed.

@@ -1,7 +1,7 @@
-"""A watch on a log's objects: all that it ever held, and whether each step of it was allowed.
+"""A watch on a log's objects: all that the log ever held, and any step not allowed.
 
-It stands at the shared store, and sees every change the moment it happens. What was collected later
-it knows still; who relies on what, the clients tell it.
+It observes the shared store, and sees every change at once. It remembers collected records. Clients
+report the positions that they rely on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidelog.wal.format.wal3_records import decode_fragment
 
 @dataclass(slots=True)
 class LogWatch:
-    """See the module. Units: ``grace_us`` is what readers were promised.
+    """A watch; see the module. Units: ``grace_us`` is the grace promised to readers.
 
-    ``held``: by name of a cursor, the position from which on somebody relies on everything;
-    ``pinned``: by name of a pin, the range on which somebody relies.
+    ``held``: by cursor name, the position after which a client relies on everything. ``pinned``: by
+    pin name, the range on which a client relies.
     """
 
     store: MemoryStore
@@ -47,7 +47,7 @@ class LogWatch:
     _holding: frozenset[str] = frozenset()
 
     def copy_for(self, store: MemoryStore) -> LogWatch:
-        """Return a watch that has seen the same, and goes on at a copy of the store."""
+        """Return a watch with the same history that continues at a copy of the store."""
         other = LogWatch(store, self.grace_us, bodies=list(self.bodies), manifest=self.manifest)
         other._fragments, other._starts = list(self._fragments), dict(self._starts)
         other._said, other._holding = list(self._said), self._holding
@@ -55,7 +55,7 @@ class LogWatch:
         return other
 
     def hold(self, name: str, position: int) -> None:
-        """Somebody was told that everything from ``position`` on is held, and relies on it."""
+        """Record that a client was promised, and relies on, everything from ``position`` on."""
         self.held[name] = position
         if self.manifest is not None and position < self.manifest.oldest:
             self._violated(f"{name} holds {position}, and is gone already")
@@ -112,7 +112,7 @@ class LogWatch:
         self._named = named
 
     def _open(self, limit: int) -> dict[bytes, tuple[bytes, int]]:
-        """Return what was open at a position, by all control records that there ever were."""
+        """Return the streams open at a position, from all control records ever written."""
         found: dict[bytes, tuple[bytes, int]] = {}
         for position, body in self._said:
             if position >= limit:
@@ -135,7 +135,7 @@ class LogWatch:
         }
 
     def _is_dead(self, key: str) -> bool:
-        """Say whether an object that was never named cannot be any more."""
+        """Return True if an object that was never named can no longer become named."""
         if self.manifest is None or not key.startswith("epoch/"):
             return self.manifest is not None and self._starts.get(key, 2**64) < self.manifest.oldest
         chain = self.manifest.chain
@@ -166,7 +166,7 @@ class LogWatch:
         self._said += [(row["position"], row["body"]) for row in rows if row.get("stream") == b""]
 
     def _tree(self, manifest: Manifest) -> tuple[set[str], list[Fragment]]:
-        """Return all paths that a manifest names, and fragments; all must be there and whole."""
+        """Return all paths and fragments that a manifest names; all must exist and be intact."""
         named: set[str] = set()
         fragments: list[Fragment] = []
         level: list[Pointer | Fragment] = manifest.children

@@ -1,7 +1,7 @@
-"""A watch on the logs of one place: what each ever held, what it shares, and what may be deleted.
+"""A watch on the logs of one place: the content of each, shared objects, and deletions.
 
-It stands at the shared store, and sees every change the moment it happens. It knows manifests and
-pins by their bytes alone, and follows each from log to log.
+It observes the shared store, and sees every change at once. It knows manifests and pins by their
+bytes alone, and follows both from log to log.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOGS = "log/"
 
 @dataclass(slots=True)
 class Folder:
-    """A log: ``bodies`` are all that it ever held, by position, and ``held`` where they lay.
+    """A log: ``bodies`` are all its records ever, by position; ``held`` are its objects' ranges.
 
-    ``first`` is the position of the first record of its own; before it a fork has its source's.
+    ``first`` is the position of its first own record; earlier records of a fork are its source's.
     """
 
     name: str
@@ -42,22 +42,22 @@ class Folder:
         return self.destroyed_at is None
 
     def own(self) -> list[bytes]:
-        """Return the records that were appended to it, in their order."""
+        """Return the records appended to this log, in order."""
         return [self.bodies[place] for place in sorted(self.bodies) if place >= self.first]
 
     def path_of(self, relative: str) -> str:
-        """Return the key of what the log calls so."""
+        """Return the store key of a path relative to the log."""
         beside = relative.removeprefix("../")
         return f"{LOGS}{self.name}/{relative}" if beside == relative else LOGS + beside
 
     def fences(self) -> set[str]:
-        """Return where the fences lie that ended epochs which it knows, of its own or another's."""
+        """Return the keys of the fences that ended the epochs known to it, its own or inherited."""
         return {self.path_of(epoch.path(slot)) for epoch, slot in chain_of(self.manifest).ends()}
 
 
 @dataclass(slots=True)
 class ShelfWatch:
-    """See the module. ``logs`` by name; ``pins`` by the log's name and their path in it."""
+    """A watch; see the module. ``logs`` by name; ``pins`` by log name and path in the log."""
 
     store: MemoryStore
     logs: dict[str, Folder] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class ShelfWatch:
         return self._slots.setdefault(name, SlotWatch(f"{LOGS}{name}/"))
 
     def live(self) -> list[str]:
-        """Return the names of the logs that there are."""
+        """Return the names of the logs that exist."""
         return [name for name, folder in self.logs.items() if folder.is_live]
 
     def on_put(self, key: str, data: bytes) -> None:
@@ -102,7 +102,7 @@ class ShelfWatch:
             )
 
     def _needed(self) -> Iterator[tuple[str, str]]:
-        """Yield all that must not be deleted now, and why."""
+        """Yield all objects that must not be deleted now, and why."""
         for name, folder in self.logs.items():
             for path in folder.fences():
                 yield path, f"it is the fence that ended an epoch of {name}"
@@ -118,7 +118,7 @@ class ShelfWatch:
 
     @staticmethod
     def _is_dead(folder: Folder, relative: str) -> bool:
-        """Say whether a slot's object is none of its log's, nor can become one."""
+        """Return True if a slot's object is not in its log and can no longer enter it."""
         if not folder.is_live:
             return True
         manifest, chain = folder.manifest, chain_of(folder.manifest)
@@ -154,7 +154,7 @@ class ShelfWatch:
 
     def _on_fragment(self, folder: Folder, path: str, fragment: Fragment) -> None:
         if path not in self.store.objects:
-            return  # It was told already.
+            return  # A violation is recorded already.
         rows = decode_data(self.store.objects[path].data, path=fragment.path)[1].to_pylist()
         folder.held[path] = fragment.start, fragment.limit
         for row in rows:
@@ -170,7 +170,7 @@ class ShelfWatch:
     def _tree(
         self, folder: Folder, children: Sequence[Pointer | Fragment]
     ) -> Iterator[Pointer | Fragment]:
-        """Yield all that a manifest reaches; it must be there and whole."""
+        """Yield all objects that a manifest reaches; each must exist and be intact."""
         for child in children:
             yield child
             path = folder.path_of(child.path)

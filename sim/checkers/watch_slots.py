@@ -1,8 +1,8 @@
-"""A watch on a log's slots: what the log is, by the one rule there is, whatever manifests say.
+"""A watch on a log's slots: it derives the log from one rule, whatever manifests say.
 
-The first fence in slot order ends an epoch, and what has data in this slot and in every one before
-it is committed. The watch follows that slot by slot, as objects land, and keeps what was collected.
-It knows who opened which epoch, and so whether a writer that was fenced came back.
+The first fence in slot order ends an epoch. A slot's data is committed if all earlier slots have
+data too. The watch applies this slot by slot as objects land, and remembers collected data. It
+knows the opener of each epoch, and so detects a fenced writer that takes over again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.wal.format.slot_object import decode_data, decode_link
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An epoch that the log went through, by its opener; ``fence`` is where it was opened."""
+    """An epoch of the log, with its opener; ``fence`` is the slot that opened it."""
 
     epoch: str
     opener: str
@@ -28,7 +28,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A slot's data that is in the log: the positions ``[start, limit)``."""
+    """The data of a committed slot: the positions ``[start, limit)``."""
 
     start: int
     limit: int
@@ -37,10 +37,10 @@ class Committed:
 
 @dataclass(slots=True)
 class SlotWatch:
-    """See the module. ``folder`` is where the log lies, with a slash at its end, or nothing.
+    """A watch; see the module. ``folder`` is the log's folder, with a slash at its end, or empty.
 
-    It begins with the first manifest that it sees; a fork's begins where its source's records end.
-    ``holding`` are the epochs into which somebody wrote data, in the log or not.
+    The watch begins with the first manifest that it sees; a fork begins where its source's records
+    end. ``holding`` are the epochs that received data, in the log or not.
     """
 
     folder: str = ""
@@ -61,11 +61,11 @@ class SlotWatch:
 
     @property
     def is_opened(self) -> bool:
-        """Say whether anybody ever opened the log for writing."""
+        """Return True if a writer ever opened the log."""
         return len(self.turns) > 1 or self.is_sealed
 
     def copy(self) -> SlotWatch:
-        """Return what it knows now; what comes later changes it no more."""
+        """Return a copy that later changes do not affect."""
         return replace(
             self,
             violations=list(self.violations),
@@ -99,7 +99,7 @@ class SlotWatch:
             self._seen.pop(key, None)
 
     def bodies(self, start: int = 0) -> list[bytes]:
-        """Return the records that were ever committed, from a position on."""
+        """Return the records ever committed at or after a position."""
         found: list[bytes] = []
         for one in self.committed:
             if one.limit > start:
@@ -108,27 +108,28 @@ class SlotWatch:
         return found
 
     def unvoided(self) -> list[int]:
-        """Return the slots of the last epoch that hold data past the first that is missing."""
+        """Return the slots of the last epoch that hold data after its first missing slot."""
         last = self.turns[-1].epoch
         held = [(slot, link) for (epoch, slot), (link, _) in self._ahead.items() if epoch == last]
         return [slot for slot, link in held if isinstance(link, DataLink) and slot > self.slot]
 
     def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
-        """Check that what a caller was just told is durable is in the log already."""
+        """Check that records acknowledged to a caller are already in the log."""
         if position + len(bodies) > self.position:
             self.violations.append(f"{bodies} was acknowledged, and is not committed")
 
     def told_durable(self, position: int) -> None:
-        """Check that all below a position is in the log, as a writer says of what it wrote."""
+        """Check that all records below a position are in the log, as a writer reported."""
         if position > self.position:
             self.violations.append(f"all below {position} was said to be durable, and is not")
 
     def check(self) -> None:
-        """Check what was seen.
+        """Check the steps seen so far.
 
         Raises:
-            Violated: a slot was written twice, something was acknowledged too early, or a writer
-            that was deposed deposed its successor.
+            Violated: a slot was written twice, an append was acknowledged too early, or a
+                fenced writer
+            fenced its successor.
         """
         demand(not self.violations, "; ".join(self.violations[:3]))
         deposed: dict[str, int] = {}
@@ -150,7 +151,7 @@ class SlotWatch:
         last: Epoch = manifest.chain.last  # type: ignore[attr-defined]
         self.slot = manifest.next_seq_no  # type: ignore[attr-defined]
         self.first = self.position = manifest.next  # type: ignore[attr-defined]
-        # Its first epoch is nobody's: whoever opens the log first deposes no one.
+        # The first epoch has no opener, so the first opener deposes no writer.
         self.turns.append(Turn(last.name, "", self.slot))
 
     def _go_on(self) -> None:
@@ -173,5 +174,5 @@ class SlotWatch:
 
 
 def is_slot(key: str, folder: str = "") -> bool:
-    """Say whether an object is one of a log's slots."""
+    """Return True if an object is a slot of the log."""
     return key.startswith(f"{folder}{EPOCHS}")

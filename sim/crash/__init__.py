@@ -1,1 +1,1 @@
-"""Crash points, and the stories in which they lie."""
+"""Crash points, and the stories that contain them."""

@@ -1,10 +1,11 @@
-"""Crash points: whatever can befall a client at a request, tried at each of its requests.
+"""Crash points: every fault that can strike a client's request, tried at each of its requests.
 
-A story is told once to count its victim's requests, then once for each of them and each fate there;
-then it is recovered from, and all invariants are checked.
+A story runs once to count its victim's requests. It then runs once for each request and fault; an
+heir recovers, and all invariants are checked.
 
-The four outcomes are: did it happen or not, was the victim told or not. At each, the victim either
-dies, or lives on with what it was told; a failure can besides be told before the change lands.
+A request has four outcomes: it happened or not, and the victim got the answer or not. In each, the
+victim dies or continues with what it knows. In addition, a victim can get an error before its
+change lands.
 """
 
 from __future__ import annotations
@@ -15,47 +16,47 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sim.checkers.demands import demand
-from sim.kernel.fates import Fate, Script
+from sim.kernel.faults import Fault, Script
 from sim.kernel.world import Client
 
 VICTIM: Final = "victim"
 
 KILLED: Final = tuple(
-    Fate(happened=happened, told=told, dies=True)
+    Fault(happened=happened, told=told, dies=True)
     for happened in (True, False)
     for told in (True, False)
 )
 FAILED: Final = (
-    Fate(happened=True, told=False),
-    Fate(happened=False, told=True),
-    Fate(happened=False, told=False),
-    Fate(happened=False, told=False, late_us=40_000),
+    Fault(happened=True, told=False),
+    Fault(happened=False, told=True),
+    Fault(happened=False, told=False),
+    Fault(happened=False, told=False, late_us=40_000),
 )
 
 
 class Story(Protocol):
-    """What the victim and the others do, how it is recovered from, and what must hold after."""
+    """The work of the victim and other clients, the recovery, and the checks."""
 
     name: str
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        """Tell the story and check it; return how many requests the victim made.
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        """Run the story and check it; return the number of the victim's requests.
 
         Raises:
-            Violated: something does not hold.
+            Violated: a check failed.
         """
         ...
 
 
 @dataclass(slots=True)
 class Marks:
-    """From which of the victim's requests on a story, as it goes untroubled, is about what."""
+    """The purpose of the victim's requests, by the first request of each step without faults."""
 
     begins: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def begin(self, name: str, client: Client) -> None:
-        """Note that what the victim asks for from now on is for ``name``."""
+        """Record that the victim's next requests are for ``name``."""
         if client.name == VICTIM:
             self.begins.append(client.requests_count)
             self.names.append(name)
@@ -67,9 +68,9 @@ class Marks:
 
 @dataclass(slots=True)
 class Visits:
-    """What was visited: ``requests`` of the victim in the untroubled story, and fates at them.
+    """The results of a visit: the victim's ``requests`` without faults, and the faults tried.
 
-    ``struck_at`` counts fates by what the request was for, where the story tells.
+    ``struck_at`` counts faults by the purpose of the request, if the story records it.
     """
 
     story: str
@@ -82,29 +83,29 @@ class Visits:
 def visit(
     story: Story,
     *,
-    fates: tuple[Fate, ...] = (*KILLED, *FAILED),
+    faults: tuple[Fault, ...] = (*KILLED, *FAILED),
     seed: int = 0,
     stride: int = 1,
 ) -> Visits:
     """Visit the crash points of a story: all, or one in ``stride``.
 
     Raises:
-        AssertionError: the sentence says at which request which fate did harm.
+        AssertionError: a check failed; the message names the request and the fault.
     """
     untroubled = Script()
     found = Visits(story.name, story.tell(untroubled, seed=seed))
     demand(found.requests > 0, "the victim asked for nothing")
     about = _about(story, untroubled)
     for index in range(found.requests):
-        for number, fate in enumerate(fates):
+        for number, fault in enumerate(faults):
             if (index + number) % stride:
                 continue
-            script = Script({(VICTIM, index): fate})
+            script = Script({(VICTIM, index): fault})
             try:
                 story.tell(script, seed=seed)
             except Exception as error:
                 raise AssertionError(
-                    f"{story.name}: at request {index} of seed {seed}, {fate}"
+                    f"{story.name}: at request {index} of seed {seed}, {fault}"
                 ) from error
             found.visited += 1
             if any(r.client == VICTIM and r.index == index for r in script.seen):
@@ -113,17 +114,17 @@ def visit(
     return found
 
 
-def kinds_of(story: Story, *, fates: tuple[Fate, ...], stride: int) -> Counter[str]:
-    """Return at what `visit` would strike, by kinds, as far as nothing changes by being struck."""
+def kinds_of(story: Story, *, faults: tuple[Fault, ...], stride: int) -> Counter[str]:
+    """Return the purposes of the requests that `visit` would strike, if no fault changed them."""
     untroubled = Script()
     story.tell(untroubled, seed=0)
     about = _about(story, untroubled)
-    places = ((n, k) for n in about for k in range(len(fates)))
+    places = ((n, k) for n in about for k in range(len(faults)))
     return Counter(about[index] for index, k in places if not (index + k) % stride)
 
 
 def _about(story: Story, untroubled: Script) -> dict[int, str]:
-    """Return what each of the victim's requests is for."""
+    """Return the purpose of each of the victim's requests."""
     marks: Marks = getattr(story, "marks", Marks())
     marks = Marks(list(marks.begins), list(marks.names))
     keys = {r.index: r.key for r in untroubled.seen if r.client == VICTIM}

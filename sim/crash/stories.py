@@ -1,7 +1,7 @@
-"""The stories whose crash points are visited: of a shard, a source, the catalog; and a log's.
+"""The stories of a shard, a source, the catalog and a log, whose crash points are visited.
 
-A collection's is in `sim.workloads.collect`, a fork's and that of a lost manifest in
-`sim.crash.stories_fork`.
+`sim.workloads.collect` has the story of a collection. `sim.crash.stories_fork` has those of a fork
+and of a lost manifest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
 from sim.crash.points import VICTIM, Marks
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.kernel.loop import run
 from sim.kernel.small import Limits, limited
 from sim.kernel.world import Client, World
@@ -27,7 +27,7 @@ from sim.workloads.files import Input, Shape, generate
 from sim.workloads.ingest import demand_same
 from sim.workloads.log import LogStory
 from sim.workloads.shard import shard_of, table_of
-from sim.workloads.slot import SealStory, SlotPlot
+from sim.workloads.slot import SealStory, SlotScenario
 from sim.workloads.sources import (
     SimSource,
     bindings_of,
@@ -55,7 +55,7 @@ SHAPE: Final = Shape(files=1, lines=7, keys=2, bad=0.2)
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while the store fails, as any caller would."""
+    """Retry a call while the store fails, as any caller would."""
     for _ in range(TRIES):
         try:
             return await call()
@@ -65,7 +65,7 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def told(
-    fates: Script,
+    schedule: Script,
     seed: int,
     limits: Limits,
     play: Callable[[World], Coroutine[Any, Any, None]],
@@ -73,8 +73,8 @@ def told(
     *,
     attempts: int = 20,
 ) -> int:
-    """Play a story in a world of its own, check it, and count the victim's requests."""
-    world = World(seed, fates, attempts=attempts)
+    """Run a story in a world of its own, check it, and count the victim's requests."""
+    world = World(seed, schedule, attempts=attempts)
     watch = Watch(world.store)
     world.watchers.append(watch)
     with limited(limits):
@@ -90,24 +90,24 @@ def told(
 
 @dataclass(slots=True, kw_only=True)
 class MarkedStory:
-    """A story that tells what each of its victim's requests is for.
+    """A story that records the purpose of each request of its victim.
 
-    All that the victim does can be done again, by an heir.
+    An heir repeats all of the victim's work.
     """
 
     attempts: int = 20
     limits: Limits = SMALL
     marks: Marks = field(default_factory=Marks)
 
-    def tell(self, fates: Script, *, seed: int) -> int:
+    def tell(self, schedule: Script, *, seed: int) -> int:
         self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+        return told(schedule, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
         await self._lived(world)
 
     async def _lived(self, world: World) -> None:
-        """Have the victim live, as long as it may, and then its heir."""
+        """Run the victim until it finishes or dies, then its heir."""
         victim = world.client(VICTIM)
         await victim.live(self._live(victim))
         await self._live(world.client("heir"))
@@ -121,7 +121,7 @@ class MarkedStory:
 
 @dataclass(slots=True)
 class ShardStory:
-    """Holds, writes with tokens, a shared append, a snapshot, a listener; another writer beside."""
+    """Holds, tokens, a shared append, a snapshot and a listener, next to another writer."""
 
     name: str = "shard"
     attempts: int = 20
@@ -131,8 +131,8 @@ class ShardStory:
     SECOND = (Update(("a", 1, 0.0), 3, -1), Update(("a", 2, None), 3, 1))
     SHARED = tuple(Update(("c", time, None), time, 1) for time in range(4, 9))
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        return told(schedule, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
         victim, other = world.client(VICTIM), world.client("other")
@@ -145,9 +145,9 @@ class ShardStory:
         return shard_of(client, "s")
 
     async def _live(self, client: Client) -> None:
-        """All of it can be done again by an heir, and comes to the same."""
+        """Do the victim's work; an heir can repeat all of it with the same result."""
         shard = self._shard(client)
-        # The hold may have moved on and gone in an earlier life; then since says so.
+        # An earlier life may have moved and released the hold; then since has advanced.
         if await persist(client, shard.since) == Frontier.at(0):
             await persist(client, lambda: shard.hold("h", 0))
         for number, (updates, lower, upper) in enumerate(((self.FIRST, 0, 2), (self.SECOND, 2, 4))):
@@ -210,11 +210,11 @@ class IngestStory:
     input_seed: int = 5
     limits: Limits = MIDDLING
 
-    def tell(self, fates: Script, *, seed: int) -> int:
+    def tell(self, schedule: Script, *, seed: int) -> int:
         shape = replace(self.shape, required=self.source.required)
         given = generate(random.Random(self.input_seed), shape)
         return told(
-            fates,
+            schedule,
             seed,
             self.limits,
             lambda world: self._play(world, given),
@@ -256,13 +256,13 @@ class IngestStory:
 
 @dataclass(slots=True)
 class CatalogStory:
-    """Sources created and dropped, while somebody else wants the same name."""
+    """Sources created and dropped, while another client creates the same name."""
 
     name: str = "catalog"
     limits: Limits = SMALL
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        return told(fates, seed, self.limits, self._play, self._check)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        return told(schedule, seed, self.limits, self._play, self._check)
 
     async def _play(self, world: World) -> None:
         victim, other = world.client(VICTIM), world.client("other")
@@ -313,6 +313,6 @@ STORIES: Final[tuple[StoryOf, ...]] = (
     IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
     CatalogStory(),
     LogStory(),
-    LogStory(name="slot log", plot_of=SlotPlot),
+    LogStory(name="slot log", scenario_of=SlotScenario),
     SealStory(),
 )

@@ -1,6 +1,6 @@
-"""Stories of logs that share: a fork from its beginning to its end; and a manifest that was lost.
+"""Stories of a fork, from its creation to its end, and of a lost manifest.
 
-Their crash points are visited as those of `sim.crash.stories`.
+Their crash points are visited like those of `sim.crash.stories`.
 """
 
 from __future__ import annotations
@@ -14,101 +14,103 @@ from typing import Any
 
 from sim.checkers.demands import demand
 from sim.crash.points import VICTIM
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.kernel.loop import run
 from sim.kernel.world import Client, World
-from sim.workloads.fork import Game, checked, finish, game_of, make
-from sim.workloads.plot import persist
+from sim.workloads.fork import ForkTrial, checked, finish, make, trial_of
+from sim.workloads.scenario import persist
 from tidelog.errors import LocationError, LogSealed, NameTaken
 from tidelog.wal.format.manifest import MANIFEST
 
 
 @dataclass(slots=True)
 class ForkStory:
-    """A fork is made, written, collected and destroyed; its source goes on, and is collected."""
+    """A fork is made, written, collected and destroyed; its source grows and is collected."""
 
     name: str = "fork"
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
-        return _told(self._play, fates, seed)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        """Run the story; see `sim.crash.points.Story`."""
+        return _told(self._play, schedule, seed)
 
-    async def _play(self, game: Game) -> None:
-        world = game.world
+    async def _play(self, trial: ForkTrial) -> None:
+        world = trial.world
         victim, other = world.client(VICTIM), world.client("other")
-        await make(game, other)
+        await make(trial, other)
         for _ in range(2):
-            await game.append(other, "a")
+            await trial.append(other, "a")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._beside(game, other), name="other")
-            await victim.live(self._live(game, victim))
-            game.bury(victim)
-        await self._live(game, world.client("heir"))
-        demand(game.watch.live() == ["a"], "the fork is still there")
-        await finish(game)
+            group.create_task(self._beside(trial, other), name="other")
+            await victim.live(self._live(trial, victim))
+            trial.bury(victim)
+        await self._live(trial, world.client("heir"))
+        demand(trial.watch.live() == ["a"], "the fork is still there")
+        await finish(trial)
 
     @staticmethod
-    async def _beside(game: Game, client: Client) -> None:
-        await game.append(client, "a")
-        await game.collect(client, "a", is_all=True)
+    async def _beside(trial: ForkTrial, client: Client) -> None:
+        await trial.append(client, "a")
+        await trial.collect(client, "a", is_all=True)
 
-    async def _live(self, game: Game, client: Client) -> None:
-        if "f" in game.watch.logs and "f" not in game.watch.live():
-            await persist(client, lambda: game.destroy(client, "f"))
+    async def _live(self, trial: ForkTrial, client: Client) -> None:
+        if "f" in trial.watch.logs and "f" not in trial.watch.live():
+            await persist(client, lambda: trial.destroy(client, "f"))
             return
-        await persist(client, lambda: self._fork(game, client))
+        await persist(client, lambda: self._fork(trial, client))
         with suppress(LogSealed, LocationError):
-            await game.append(client, "f")
-            await game.collect(client, "f", is_all=True)
-            await game.read(client, "f", game.watch.logs["f"].manifest.oldest)
-        await persist(client, lambda: game.destroy(client, "f"))
+            await trial.append(client, "f")
+            await trial.collect(client, "f", is_all=True)
+            await trial.read(client, "f", trial.watch.logs["f"].manifest.oldest)
+        await persist(client, lambda: trial.destroy(client, "f"))
 
     @staticmethod
-    async def _fork(game: Game, client: Client) -> None:
+    async def _fork(trial: ForkTrial, client: Client) -> None:
         """Make the fork, unless it exists; a killed call may have left a pin."""
         with suppress(NameTaken):
-            await game.shelf(client).fork("a", "f")
+            await trial.shelf(client).fork("a", "f")
 
 
 @dataclass(slots=True)
 class RebuildStory:
-    """A log's manifest is lost, and made again from the links."""
+    """A log's manifest is lost, and rebuilt from the links."""
 
     name: str = "rebuild"
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
-        return _told(self._play, fates, seed)
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        """Run the story; see `sim.crash.points.Story`."""
+        return _told(self._play, schedule, seed)
 
-    async def _play(self, game: Game) -> None:
-        world = game.world
+    async def _play(self, trial: ForkTrial) -> None:
+        world = trial.world
         maker, victim = world.client("maker"), world.client(VICTIM)
-        await make(game, maker)
+        await make(trial, maker)
         for _ in range(4):
-            await game.append(maker, "a")
-        await game.collect(maker, "a")
+            await trial.append(maker, "a")
+        await trial.collect(maker, "a")
         for key in [key for key in world.store.objects if key.endswith(MANIFEST)]:
             del world.store.objects[key]
-        before = dict(game.watch.logs["a"].bodies)
-        await victim.live(self._rebuild(game, victim))
+        before = dict(trial.watch.logs["a"].bodies)
+        await victim.live(self._rebuild(trial, victim))
         heir = world.client("heir")
-        await self._rebuild(game, heir)
-        demand(game.watch.logs["a"].bodies == before, "the log has other records")
-        await game.append(heir, "a")
-        await finish(game)
+        await self._rebuild(trial, heir)
+        demand(trial.watch.logs["a"].bodies == before, "the log has other records")
+        await trial.append(heir, "a")
+        await finish(trial)
 
     @staticmethod
-    async def _rebuild(game: Game, client: Client) -> None:
+    async def _rebuild(trial: ForkTrial, client: Client) -> None:
         async def rebuild() -> None:
             with suppress(NameTaken):
-                await game.shelf(client).rebuild("a")
+                await trial.shelf(client).rebuild("a")
 
         await persist(client, rebuild)
 
 
-def _told(play: Callable[[Game], Coroutine[Any, Any, None]], fates: Script, seed: int) -> int:
-    world = World(seed, fates)
-    game = game_of(world, random.Random(f"fork story {seed}"), grace_us=20_000)
-    run(lambda: play(game), seed)
-    checked(game)
+def _told(
+    play: Callable[[ForkTrial], Coroutine[Any, Any, None]], schedule: Script, seed: int
+) -> int:
+    world = World(seed, schedule)
+    trial = trial_of(world, random.Random(f"fork story {seed}"), grace_us=20_000)
+    run(lambda: play(trial), seed)
+    checked(trial)
     return len(world.clients[VICTIM].store.records)

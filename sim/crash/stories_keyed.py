@@ -1,7 +1,7 @@
 """Stories of keyed logs: from the first append to collection, and from a checkpoint to a drop.
 
-Their crash points are visited as those of `sim.crash.stories`. Somebody compacts and collects
-beside; an heir does all of it again.
+Their crash points are visited like those of `sim.crash.stories`. Another client compacts and
+collects concurrently; an heir repeats all of the victim's work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from sim.checkers.demands import demand
 from sim.crash.points import VICTIM, Marks
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.kernel.loop import run
 from sim.kernel.small import Limits
 from sim.kernel.small_keyed import KeyedLimits, keyed_limited
@@ -24,7 +24,7 @@ from sim.workloads.keyed import LOG, Keyed, keyed_of
 from sim.workloads.keyed_play import finish
 from sim.workloads.keyed_tending import read_checkpoint, retire
 from sim.workloads.keyed_writing import Writing
-from sim.workloads.plot import persist
+from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchCheckpoint, NoSuchLog
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import Retention
@@ -47,36 +47,36 @@ class KeyedStory:
     name: str = "keyed"
     marks: Marks = field(default_factory=Marks)
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        """Run the story; see `sim.crash.points.Story`."""
         self.marks = Marks()
-        plot = keyed_of(World(seed, fates), random.Random(f"keyed story {seed}"))
+        scenario = keyed_of(World(seed, schedule), random.Random(f"keyed story {seed}"))
         with keyed_limited(LIMITS):
-            run(lambda: self._play(plot), seed)
-        return len(plot.world.clients[VICTIM].store.records)
+            run(lambda: self._play(scenario), seed)
+        return len(scenario.world.clients[VICTIM].store.records)
 
-    async def _play(self, plot: Keyed) -> None:
-        world = plot.world
+    async def _play(self, scenario: Keyed) -> None:
+        world = scenario.world
         maker, victim = world.client("maker"), world.client(VICTIM)
-        await _made(plot, maker)
+        await _made(scenario, maker)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._beside(plot, world.client("other")), name="other")
-            await victim.live(self._live(plot, victim))
-            plot.bury(victim)
-        await self._live(plot, world.client("heir"))
-        await finish(plot)
-        self._check(plot)
+            group.create_task(self._beside(scenario, world.client("other")), name="other")
+            await victim.live(self._live(scenario, victim))
+            scenario.bury(victim)
+        await self._live(scenario, world.client("heir"))
+        await finish(scenario)
+        self._check(scenario)
 
-    async def _live(self, plot: Keyed, client: Client) -> None:
-        mark, truth = partial(self.marks.begin, client=client), plot.truth(LOG)
+    async def _live(self, scenario: Keyed, client: Client) -> None:
+        mark, truth = partial(self.marks.begin, client=client), scenario.truth(LOG)
         mark("append")
-        log = await _written(plot, client, 3)
+        log = await _written(scenario, client, 3)
         mark("seal")
         await persist(client, log.seal)
         mark("compaction")
         await persist(client, log.compact)
         mark("append")
-        log = await _written(plot, client, 2)
+        log = await _written(scenario, client, 2)
         mark("merge")
         await persist(client, lambda: log.compact(everything=True))
         mark("retirement")
@@ -87,15 +87,15 @@ class KeyedStory:
             await persist(client, lambda: log.collect(after_us=0))
 
     @staticmethod
-    async def _beside(plot: Keyed, client: Client) -> None:
-        log = await persist(client, lambda: plot.open(client, LOG, upkeep=False))
+    async def _beside(scenario: Keyed, client: Client) -> None:
+        log = await persist(client, lambda: scenario.open(client, LOG, upkeep=False))
         for _ in range(3):
             await client.clock.sleep(60_000)
             await persist(client, log.compact)
             await persist(client, lambda: log.collect(after_us=0))
 
-    def _check(self, plot: Keyed) -> None:
-        demand(plot.truth(LOG).runs_made > 1, "no runs were made")
+    def _check(self, scenario: Keyed) -> None:
+        demand(scenario.truth(LOG).runs_made > 1, "no runs were made")
 
 
 @dataclass(slots=True)
@@ -104,56 +104,56 @@ class KeyedForkStory(KeyedStory):
 
     name: str = "keyed fork"
 
-    async def _live(self, plot: Keyed, client: Client) -> None:
-        mark, truth = partial(self.marks.begin, client=client), plot.truth(LOG)
-        log = await _written(plot, client, 2)
+    async def _live(self, scenario: Keyed, client: Client) -> None:
+        mark, truth = partial(self.marks.begin, client=client), scenario.truth(LOG)
+        log = await _written(scenario, client, 2)
         mark("checkpoint")
         with suppress(NameTaken):
             await persist(client, lambda: log.checkpoint("c"))
         if "c" in truth.checkpoints:
-            await persist(client, lambda: read_checkpoint(plot, client, truth, "c"))
+            await persist(client, lambda: read_checkpoint(scenario, client, truth, "c"))
         mark("fork")
-        log = await _written(plot, client, 1)
+        log = await _written(scenario, client, 1)
         with suppress(NameTaken):
-            await persist(client, lambda: plot.logs(client).fork(LOG, FORK))
-        with plot.trouble(FORK):
-            fork = await _written(plot, client, 1, FORK)
+            await persist(client, lambda: scenario.logs(client).fork(LOG, FORK))
+        with scenario.trouble(FORK):
+            fork = await _written(scenario, client, 1, FORK)
             await persist(client, lambda: fork.compact(everything=True))
             await persist(client, lambda: fork.collect(after_us=0))
         mark("drop")
-        plot.dropping.add(FORK)
+        scenario.dropping.add(FORK)
         with suppress(NoSuchLog):
-            await persist(client, lambda: plot.logs(client).drop(FORK))
+            await persist(client, lambda: scenario.logs(client).drop(FORK))
         with suppress(NoSuchCheckpoint):
             await persist(client, lambda: log.drop_checkpoint("c"))
         await persist(client, lambda: log.collect(after_us=0))
 
-    def _check(self, plot: Keyed) -> None:
-        held = plot.truth(LOG).checkpoints
+    def _check(self, scenario: Keyed) -> None:
+        held = scenario.truth(LOG).checkpoints
         demand(not held, "something is held for a fork that was dropped", held=sorted(held))
-        demand(plot.truth(FORK).is_dropped, "the fork is still there")
+        demand(scenario.truth(FORK).is_dropped, "the fork is still there")
 
 
-async def _made(plot: Keyed, client: Client) -> None:
+async def _made(scenario: Keyed, client: Client) -> None:
     async def make() -> None:
         with suppress(NameTaken):
-            await plot.logs(client).create(LOG)
+            await scenario.logs(client).create(LOG)
 
     await persist(client, make)
 
 
-async def _written(plot: Keyed, client: Client, appends: int, name: str = LOG) -> KeyedLog:
-    """Append to a log, until it is told that it is there; return a handle that writes nothing."""
+async def _written(scenario: Keyed, client: Client, appends: int, name: str = LOG) -> KeyedLog:
+    """Append until the log acknowledges it; return a handle that writes nothing."""
     for _ in range(TRIES):
-        log = await persist(client, lambda: plot.open(client, name, upkeep=False))
-        writing = Writing(plot, client, log, plot.truth(name))
+        log = await persist(client, lambda: scenario.open(client, name, upkeep=False))
+        writing = Writing(scenario, client, log, scenario.truth(name))
         for _ in range(appends):
             await writing.append()
         await writing.flush()
         is_done = not writing.is_over
         await writing.close()
         if is_done:
-            return await persist(client, lambda: plot.open(client, name, upkeep=False))
-    # Whoever died dropping it has sealed its wal: nobody writes it any more.
-    demand(name in plot.dropping, "a log takes nothing", log=name)
-    return await persist(client, lambda: plot.open(client, name, upkeep=False))
+            return await persist(client, lambda: scenario.open(client, name, upkeep=False))
+    # A client that died while it dropped the log has sealed the wal: no append can succeed.
+    demand(name in scenario.dropping, "a log takes nothing", log=name)
+    return await persist(client, lambda: scenario.open(client, name, upkeep=False))

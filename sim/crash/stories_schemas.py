@@ -1,4 +1,4 @@
-"""The story of a shard whose columns change: an heir finds which change has landed, and goes on."""
+"""The story of a shard whose columns change: an heir finds which change landed, and continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EvolveStory(MarkedStory):
     name: str = "schemas"
 
     async def _live(self, client: Client) -> None:
-        """All of it can be done again by an heir, and comes to the same."""
+        """Do the victim's work; an heir can repeat all of it with the same result."""
         shard = shard_of(client, "s")
         await persist(client, shard.upper)
         follower = Shard(

@@ -1,4 +1,4 @@
-"""The story of a shard that lives long: named writes, leases, retention, merges, and its end."""
+"""The story of a shard's whole life: named writes, leases, retention, merges, and its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPDATES: Final = (
 )
 STEP: Final = 2
 END: Final = STEP * len(UPDATES)
-KEPT: Final = 4  # What retention leaves begins here.
+KEPT: Final = 4  # The earliest readable time after retention.
 LEASE_US: Final = 60_000_000
 
 
@@ -48,7 +48,7 @@ class UpkeepStory(MarkedStory):
         return shard_of(client, "s")
 
     async def _live(self, client: Client) -> None:
-        """All of it can be done again by an heir, and comes to the same."""
+        """Do the victim's work; an heir can repeat all of it with the same result."""
         shard, mark = self._shard(client), partial(self.marks.begin, client=client)
         mark("open")
         if await persist(client, shard.upper) == Frontier.empty():
@@ -87,7 +87,7 @@ class UpkeepStory(MarkedStory):
                 await persist(client, partial(writer.append, table_of(list(updates)), upper))
 
     async def _read(self, client: Client, shard: Shard) -> None:
-        """What was planned under a lease is there, whatever is merged and deleted meanwhile."""
+        """Read parts planned under a lease; merges and deletions must not remove them."""
         reader = await persist(client, partial(shard.lease, lease_us=LEASE_US))
         as_of = max(reader.since.time, 3)
         planned = await persist(client, partial(reader.snapshot, as_of))
@@ -108,7 +108,7 @@ class UpkeepStory(MarkedStory):
         await persist(client, partial(sweep, shard))
 
     async def _merge(self, client: Client) -> None:
-        """Merge and delete beside the victim, and end what leases nobody renews."""
+        """Merge and delete next to the victim, and end leases that no client renews."""
         shard = self._shard(client)
         while await persist(client, shard.upper) != Frontier.empty():
             try:
@@ -130,7 +130,7 @@ class UpkeepStory(MarkedStory):
 
 @dataclass(slots=True)
 class ExpiryStory(MarkedStory):
-    """A reader is gone, and its lease is ended by who has watched it; what it held is deleted."""
+    """A reader has died; a client that watched its lease ends it, and the parts it held go."""
 
     name: str = "expiry"
 
@@ -151,7 +151,8 @@ class ExpiryStory(MarkedStory):
         await persist(client, partial(shard.compact, full=True))
         await persist(client, partial(shard.collect, after_us=0))
         self.marks.begin("expiry", client)
-        await persist(client, shard.end_leases)  # It sees it stand there, and looks again later.
+        # The first look records the lease; only a later look can end it.
+        await persist(client, shard.end_leases)
         await client.clock.sleep(2 * LEASE_US)
         await persist(client, shard.end_leases)
         demand(not shard.state.holds, "a lease that nobody renews stands", holds=shard.state.holds)

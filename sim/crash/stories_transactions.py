@@ -30,7 +30,7 @@ ALONE: Final = [Update(("b", 3, None), 3, 1)]
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while the store fails, or others are quicker, as any caller would."""
+    """Retry a call while the store fails or other clients win, as any caller would."""
     for _ in range(TRIES):
         try:
             return await call()
@@ -41,7 +41,7 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
 
 @dataclass(slots=True)
 class TransactionStory(MarkedStory):
-    """All of it can be done again by an heir; somebody reads, merges and sweeps beside."""
+    """Transactions that an heir can repeat; another client reads, merges and sweeps at once."""
 
     name: str = "transactions"
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from sim.kernel.fates import Jump
+from sim.kernel.faults import Jump
 
 T = TypeVar("T")
 
@@ -17,8 +17,8 @@ START_US: Final = 1_700_000_000_000_000
 class SimClock:
     """A `tidelog.clock.Clock` on a `SimLoop`; ``check_alive`` raises once its owner is dead.
 
-    ``on_jump`` is called when it is seen to have jumped. Units: ``skew_us`` is how far its wall
-    time stands off the world's.
+    ``on_jump`` is called at the first look after a jump. Units: ``skew_us`` is how far its wall
+    time differs from the world's.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SimClock:
         return f"{self._random.getrandbits(128):032x}"
 
     async def offload(self, work: Callable[[], T]) -> T:
-        # The loop may let others go first, as a thread would.
+        # The loop may run other tasks first, as a thread would.
         self._check_alive()
         await asyncio.sleep(0)
         self._check_alive()

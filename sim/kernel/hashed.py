@@ -1,7 +1,7 @@
 """A store whose e-tags are hashes of the bytes, as S3's are: equal bodies share one.
 
-An old version that comes back is taken for what it was, so whoever replaces on condition has to
-write bytes that nobody has written before.
+A body equal to an older version passes a conditional put that names the older e-tag. A writer that
+replaces conditionally must therefore write bytes that no writer has written before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.store.port import Object
 
 @dataclass(slots=True)
 class HashedStore(MemoryStore):
-    """See the module."""
+    """A memory store with hashed e-tags; see the module."""
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None

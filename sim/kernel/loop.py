@@ -1,9 +1,9 @@
-"""A seeded event loop: virtual time, no threads, no sockets; the seed says who goes next.
+"""A seeded event loop: virtual time, no threads, no sockets; the seed chooses what runs next.
 
-Time passes only when nobody is ready. asyncio promises an order of callbacks that no process on a
-real machine can rely on across tasks; here the seed chooses it: one seed is one interleaving.
-What an owner runs can be stopped, as a process is by a signal: its callbacks and timers wait, while
-the world goes on.
+Time passes only when no callback is ready. asyncio runs callbacks in an order that no process on a
+real machine can rely on across tasks. Here the seed chooses the order: one seed is one
+interleaving. An owner can be paused, as a signal pauses a process: its callbacks and timers wait
+while the world continues.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEPS_MAX: Final = 5_000_000
-PLACES_MAX: Final = 3  # Of the calls in which a task waits, so many are named.
-# Whose callbacks these are; a task, and all that it starts, inherits it. Nobody's are the world's.
+PLACES_MAX: Final = 3  # The number of innermost calls that an error names for a waiting task.
+# The owner of a callback; a task inherits it, with all that it starts. "" is the world.
 OWNER: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("owner", default="")
 
 
 def owned_by(owner: str) -> contextvars.Context:
-    """Return the context of one who can be stopped, for a task of it."""
+    """Return the context for a task of an owner that can be paused."""
     context = contextvars.copy_context()
     context.run(OWNER.set, owner)
     return context
 
 
 class Crashed(BaseException):
-    """A client is dead. No `Exception`, so that nothing in it handles this and goes on."""
+    """A client is dead. It is no `Exception`, so that the client's code cannot catch it."""
 
 
 class Deadlock(Exception):
-    """Tasks wait, and nothing is left that could wake them."""
+    """Tasks wait, and no timer or callback is left to wake them."""
 
 
 class Livelock(Exception):
@@ -52,7 +52,7 @@ class SimTask(asyncio.Task[Any]):
     """A task that hashes by its number, so that sets of tasks have one order in every run."""
 
     def __init__(self, number: int, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
-        # The base class enters the task in a set, and so needs its hash, before it returns.
+        # The base class adds the task to a set before it returns, so it needs the hash by then.
         self._number = number
         super().__init__(coro, **options)
 
@@ -64,7 +64,7 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The loop. ``steps_max`` bounds how many callbacks it runs.
+    """The loop. ``steps_max`` is the greatest number of callbacks that it runs.
 
     Units: `time` is in seconds, from 0.
     """
@@ -89,7 +89,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run until ``future`` is done.
 
         Raises:
-            Deadlock: it can no longer be. Livelock: it takes too many steps.
+            Deadlock: it can no longer become done. Livelock: it takes too many steps.
         """
         task = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
         hooks = sys.get_asyncgen_hooks()
@@ -107,12 +107,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run until nothing is ready and nothing is scheduled.
 
         Raises:
-            Deadlock: a task waits for what will never come. Livelock: see the class.
+            Deadlock: a task waits and nothing can wake it. Livelock: see the class.
         """
         events._set_running_loop(self)
         try:
             self._wake()
-            # To forget tasks that failed is to let go of generators, which want to be finished.
+            # `waiting` drops failed tasks, which frees generators that then need steps to finish.
             while self._ready or (self.waiting() and self._ready):
                 self._step()
                 self._wake()
@@ -124,7 +124,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise RuntimeError(f"a callback failed: {self._failures[0]}")
 
     def stop_owner(self, owner: str, seconds: float) -> None:
-        """Let nothing of an owner run for so long, from after what runs now."""
+        """Pause all callbacks of an owner for some seconds, after the callback that runs now."""
         if owner in self._stopped:
             return
         self._stopped[owner] = []
@@ -137,11 +137,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.call_later(seconds, go_on, context=contextvars.Context())
 
     def stopped_for(self, owner: str) -> float:
-        """Return for how many seconds more nothing of an owner will run."""
+        """Return the seconds until an owner's callbacks run again."""
         return max(0.0, self._stopped_until.get(owner, 0.0) - self._now)
 
     def stopped_seconds(self, owner: str) -> float:
-        """Return for how long an owner was stopped so far, or will have been."""
+        """Return how long an owner has paused, including the rest of a pause under way."""
         return self._stopped_seconds.get(owner, 0.0)
 
     def waiting(self) -> list[asyncio.Task[Any]]:
@@ -159,14 +159,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         handle = self._ready.pop(self._random.randrange(len(self._ready)))
         if handle.cancelled():
             return
-        # What an owner's handle runs is known from the context in which it was made.
+        # The context in which a handle was made names its owner.
         if self._stopped and (owner := handle._context.get(OWNER, "")) in self._stopped:  # type: ignore[attr-defined]
             self._stopped[owner].append(handle)
             return
         handle._run()
 
     def _wake(self) -> None:
-        """Make ready what is due; if nobody is ready, let time pass until somebody is."""
+        """Make due timers ready; if no callback is ready, advance time to the next timer."""
         while self._timers:
             when, _, timer = self._timers[0]
             if not timer.cancelled():
@@ -180,14 +180,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         return Deadlock(f"nobody can go on at {self._now} s; waiting: {self.names()}")
 
     def names(self) -> str:
-        """Name the tasks that are not done, and where each waits."""
+        """Return the names of the tasks that are not done, and where each waits."""
         return "; ".join(f"{task.get_name()} {_place(task)}" for task in self.waiting()) or "nobody"
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._closed:
             self.create_task(generator.aclose(), name="finish a generator")
 
-    # What asyncio asks of a loop.
+    # The methods that asyncio calls.
 
     def time(self) -> float:
         return self._now
@@ -234,12 +234,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_count += 1
-        # Timers of one moment are all made ready at once, so their order here decides nothing.
+        # All timers of one moment become ready at once, so their order here decides nothing.
         heapq.heappush(self._timers, (when, self._timers_count, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by a timer that is cancelled; it is passed over when its time comes."""
+        """A cancelled timer calls this; the loop skips the timer when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -265,13 +265,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        # What a client that died had begun besides, nobody was to wait for.
+        # No task waits for the work that a dead client left behind.
         if not isinstance(context.get("exception"), Crashed):
             self._failures.append(context)
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Say where a task waits: the innermost calls, innermost last."""
+    """Return where a task waits: the innermost calls, innermost last."""
     places: list[str] = []
     inner: Any = task.get_coro()
     while (frame := getattr(inner, "cr_frame", None)) is not None:
@@ -283,14 +283,14 @@ def _place(task: asyncio.Task[Any]) -> str:
 def run(
     main: Callable[[], Coroutine[Any, Any, T]], seed: int | str, *, steps_max: int = STEPS_MAX
 ) -> T:
-    """Run ``main()`` on a loop of its own, and all that it left running, to the end.
+    """Run ``main()`` on a loop of its own, then all that it left running, to the end.
 
     Raises:
         Deadlock, Livelock: see `SimLoop`; and whatever ``main`` raises.
     """
-    # What the abstract class has besides (sockets, signals, processes) nobody calls here.
+    # The simulator calls no other method of the abstract class (sockets, signals, processes).
     loop = SimLoop(seed, steps_max=steps_max)  # type: ignore[abstract]
-    # A generator that is collected is finished by a task: when must not hang on the heap's size.
+    # A task finishes a collected generator, so the heap's size must not decide when it starts.
     was_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -305,7 +305,7 @@ def run(
 
 
 def _abandon(loop: SimLoop) -> None:
-    """Close a loop, and the coroutines of tasks that never ended with it, quietly."""
+    """Close a loop, and the coroutines of tasks that never ended, without errors."""
     for task in loop.waiting():
         task.cancel()
     events._set_running_loop(loop)
@@ -315,7 +315,7 @@ def _abandon(loop: SimLoop) -> None:
             if not loop.waiting() or not loop._ready:
                 break
             loop._step()
-    except Exception:  # noqa: BLE001 - the run has failed already, and says why by itself
+    except Exception:  # noqa: BLE001 - the run has failed already, with an error of its own
         return
     finally:
         events._set_running_loop(None)

@@ -1,7 +1,7 @@
-"""What the same bytes were read as, remembered for a run: a third of its time was doing so again.
+"""A cache, for one run, of the tables read from equal bytes. Decoding took a third of a run.
 
-Reading columns out of bytes is pure, so that what comes of them is the same each time, and what is
-read is never changed in place. It is forgotten with the run: a broken build is one for whole runs.
+Decoding is pure, and no reader changes a decoded table, so a cached table is always right. The
+cache ends with the run: a broken build lasts for whole runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.wal.format.parquet import RecordFile
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Let records be read once out of the same bytes, inside of the block."""
+    """Decode equal bytes only once inside the block."""
     found: dict[tuple[bytes, str, tuple[str, ...]], tuple[pa.Schema, pa.Table]] = {}
     read = RecordFile.read
 

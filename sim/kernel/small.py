@@ -1,7 +1,7 @@
-"""Small limits: what happens in real life after thousands of steps, here happens after a few.
+"""Small limits: events that take thousands of steps in production happen here after a few.
 
-Spills, forgotten write ids, rollups with truncation and parts in objects of their own are all rare
-in a short run, and are where the bugs would be.
+Spills, forgotten write ids, rollups with truncation and parts in objects of their own are rare in a
+short run. They are also where bugs are likely.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.persist.states import state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits for one run; None leaves what is."""
+    """Limits for one run; None leaves the real limit."""
 
     records_max: int | None = None
     writes_kept: int | None = None
@@ -44,7 +44,7 @@ def limits_of(seed: int) -> Limits:
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Let the limits hold inside of the block."""
+    """Apply the limits inside the block."""
     with ExitStack() as stack:
         for module, name, value in (
             (box, "RECORDS_MAX", limits.records_max),
@@ -62,7 +62,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let DuckDB work alone, so that the rows of a query come in one order."""
+    """Run DuckDB on one thread, so that the rows of a query have one order."""
     with duck() as connection:
         connection.execute("SET threads = 1")
     try:

@@ -1,4 +1,4 @@
-"""Small limits of keyed logs: runs, merges, segments and lost memory within a few appends."""
+"""Small limits of keyed logs: runs, merges, segments and memory misses within a few appends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedLimits:
-    """Limits for one run; None leaves what is.
+    """Limits for one run; None leaves the real limit.
 
-    Units: ``.._bytes``; ``vanished_us`` microseconds for which an object stays.
+    Units: ``.._bytes``; ``vanished_us``: microseconds for which a replaced object is kept.
     """
 
     loose_max: int = 3
@@ -67,7 +67,7 @@ def keyed_limits_of(seed: int) -> KeyedLimits:
 
 @contextmanager
 def keyed_limited(limits: KeyedLimits) -> Iterator[None]:
-    """Let the limits hold inside of the block."""
+    """Apply the limits inside the block."""
     with ExitStack() as stack:
         for module, name, value in (
             (plan, "LOOSE_MAX", limits.loose_max),
@@ -97,7 +97,7 @@ def keyed_limited(limits: KeyedLimits) -> Iterator[None]:
 
 @contextmanager
 def _default(made: type[Any], name: str, value: object) -> Iterator[None]:
-    """Let a field of a dataclass have another default."""
+    """Give a field of a dataclass another default inside the block."""
     begin = made.__init__
 
     def begin_small(self: Any, *given: Any, **named: Any) -> None:

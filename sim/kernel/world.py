@@ -1,8 +1,8 @@
-"""A world: one store that everybody shares, and clients that reach it over a network that is bad.
+"""A world: one shared store, and clients that reach it over an unreliable network.
 
-Each client has a store of its own (its way to the shared one), a clock, and a consensus. A request
-happens at the store whether or not its client still waits for it, lives, or was told otherwise.
-Every request goes into a trace, whose hash is equal for equal seeds.
+Each client has its own path to the shared store, a clock and a consensus. A request may happen at
+the store even if its client no longer waits, is dead, or got an error. Every request goes into a
+trace, whose hash is equal for equal seeds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sim.kernel.clock import SimClock
-from sim.kernel.fates import Fate, Fates, Request, Told
+from sim.kernel.faults import Fault, Request, Schedule, Told
 from sim.kernel.loop import Crashed, SimLoop, owned_by
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Watcher(Protocol):
-    """Who looks at the shared store itself, right after each change of it."""
+    """An observer of the shared store, called directly after each change."""
 
     def on_put(self, key: str, data: bytes) -> None: ...
 
@@ -55,19 +55,19 @@ class Late(Protocol):
     def op(self) -> str: ...
 
     async def land(self, store: MemoryStore, watcher: Watcher) -> None:
-        """Happen at a store, which may refuse it."""
+        """Apply the change to a store, which may refuse it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What was stored at a moment, and what was under way to there."""
+    """The stored objects at one moment, and the changes that were under way."""
 
     store: MemoryStore
     late: Sequence[Late]
 
     async def land_all(self, watcher: Watcher, *, but: str) -> None:
-        """Let what was under way happen at the copy, ``but`` at one key."""
+        """Apply the changes under way to the copy, except those of the key ``but``."""
         for change in self.late:
             if change.key != but:
                 await change.land(self.store, watcher)
@@ -75,13 +75,13 @@ class Copy:
 
 @dataclass(slots=True)
 class World:
-    """See the module. ``attempts``: how often a client's consensus sends a call again.
+    """A world; see the module. ``attempts``: how often a client's consensus retries a call.
 
-    ``struck`` counts by kind what really befell a request, a client or its clock.
+    ``struck`` counts, by kind, the faults that took effect on a request, a client or its clock.
     """
 
     seed: int | str
-    fates: Fates
+    schedule: Schedule
     attempts: int = 20
     store: MemoryStore = field(default_factory=MemoryStore)
     watchers: list[Watcher] = field(default_factory=list)
@@ -92,7 +92,7 @@ class World:
     _trace: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def client(self, name: str, *, skew_us: int = 0) -> Client:
-        """Return a new client; each has a name of its own, for its clock's dice."""
+        """Return a new client; its name must be new, because it seeds the client's clock."""
         client = Client(self, name, skew_us=skew_us)
         if name in self.clients:
             raise ValueError(f"there was a client {name} already")
@@ -100,7 +100,7 @@ class World:
         return client
 
     def trace(self) -> str:
-        """Return the hash of what was asked of the store so far, in order, with its outcomes."""
+        """Return the hash of all requests to the store so far, in order, with their outcomes."""
         return str(self._trace.hexdigest())
 
     def note(self, *facts: object) -> None:
@@ -108,21 +108,21 @@ class World:
         self._trace.update(repr(facts).encode())
 
     def sent(self, put: Late, moment: float) -> None:
-        """Note what is under way, and when it will reach the store."""
+        """Record a change under way, and the moment at which it reaches the store."""
         self._under_way[put] = moment
 
     def arrived(self, put: Late) -> None:
-        """Note that it has."""
+        """Record that a change has arrived."""
         self._under_way.pop(put, None)
 
     def copy(self) -> Copy:
-        """Return what is stored now, and what is under way, in the order in which it will land."""
+        """Return the stored objects and the changes under way, in their order of arrival."""
         store = type(self.store)(objects=dict(self.store.objects), puts_count=self.store.puts_count)
         late = sorted(self._under_way, key=self._under_way.__getitem__)
         return Copy(store, late)
 
     async def until_all_has_landed(self) -> None:
-        """Wait until nothing is under way to the store, however late it is."""
+        """Wait until no change is under way, however late it is."""
         if self._under_way:
             left = max(self._under_way.values()) - asyncio.get_running_loop().time()
             await asyncio.sleep(max(0.0, left) + 1e-6)
@@ -130,7 +130,7 @@ class World:
 
 
 class Client:
-    """One process, as far as the store can tell. Its tasks are begun with `start`."""
+    """One process, as the store sees it. `start` begins its tasks."""
 
     def __init__(self, world: World, name: str, *, skew_us: int = 0) -> None:
         self.world = world
@@ -141,7 +141,7 @@ class Client:
             f"{world.seed} {name}",
             skew_us=skew_us,
             check_alive=self.check_alive,
-            jumps=world.fates.jumps_of(name),
+            jumps=world.schedule.jumps_of(name),
             on_jump=self._on_jump,
         )
         self.store = Recorded(WayToStore(self))
@@ -156,32 +156,32 @@ class Client:
 
     @property
     def stopped_for(self) -> float:
-        """Return for how many seconds more it stands still."""
+        """Return the seconds until a paused client resumes."""
         return _loop().stopped_for(self.name)
 
     @property
     def stopped_seconds(self) -> float:
-        """Return for how long it has stood still, or will have once it goes on."""
+        """Return how long the client has paused, including the rest of a pause under way."""
         return _loop().stopped_seconds(self.name)
 
     def stop(self, seconds: float) -> None:
-        """Let the client stand still: its tasks and timers wait, and the world goes on."""
+        """Pause the client: its tasks and timers wait while the world continues."""
         self.world.struck["stopped"] += 1
         self.world.note(self.name, "stops", seconds)
         _loop().stop_owner(self.name, seconds)
 
     def start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a task of this client, and of all that it will begin."""
+        """Start a task of this client; the tasks that it starts belong to the client too."""
         return group.create_task(work, name=self.name, context=owned_by(self.name))
 
     def _on_jump(self) -> None:
         self.world.struck["jumped"] += 1
 
     async def live(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do ``work`` as this client; None if it died over it.
+        """Run ``work`` as this client; return None if the client died during it.
 
         Raises:
-            whatever ``work`` does.
+            whatever ``work`` raises.
         """
         try:
             return await work
@@ -192,7 +192,7 @@ class Client:
 
 
 class WayToStore:
-    """A client's store: the shared one, and what may befall a request on the way there and back."""
+    """A client's store: the shared store, behind a network with faults in both directions."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -245,7 +245,7 @@ class WayToStore:
         await self._send("delete", key, tuple(gone), delete, size=len(gone))
 
     def _share_of(self, keys: list[str], share: float) -> list[str]:
-        """Return those of a deletion that go: any of them, in any order."""
+        """Return the part of a deletion's keys that is deleted: any of them, in any order."""
         if share >= 1.0:
             return keys
         dice = random.Random(f"{self._world.seed} {self._client.name} {len(keys)} {share}")
@@ -276,41 +276,41 @@ class WayToStore:
         index, client.requests_count = client.requests_count, client.requests_count + 1
         request = Request(client=client.name, index=index, op=op, key=key, size=size, at_us=at_us)
         world.requests_count += 1
-        fate = world.fates.of(request)
-        # What is cut counts only where something was there to be cut.
-        if fate.kind and fate.share == 1.0:
-            world.struck[fate.kind] += 1
-        journey = _Journey(world, request, details, partial(act, fate.share))
-        there, back = world.fates.delay_us(request), world.fates.delay_us(request)
-        if fate.happened:
+        fault = world.schedule.of(request)
+        # A cut counts only if it left some existing object undeleted.
+        if fault.kind and fault.share == 1.0:
+            world.struck[fault.kind] += 1
+        journey = _Journey(world, request, details, partial(act, fault.share))
+        there, back = world.schedule.delay_us(request), world.schedule.delay_us(request)
+        if fault.happened:
             journey.happen_in(there)
-        elif fate.late_us is not None:
-            journey.happen_in(there + back + fate.late_us)
-        if fate.stops_us:
-            client.stop(fate.stops_us / 1e6)
+        elif fault.late_us is not None:
+            journey.happen_in(there + back + fault.late_us)
+        if fault.stops_us:
+            client.stop(fault.stops_us / 1e6)
         await asyncio.sleep((there + back) / 1e6)
-        answer: T = self._end_of(request, fate, journey)
+        answer: T = self._end_of(request, fault, journey)
         return answer
 
-    def _end_of(self, request: Request, fate: Fate, journey: _Journey) -> Any:
-        """Return the answer, if it comes; whoever has died meanwhile does not see it."""
+    def _end_of(self, request: Request, fault: Fault, journey: _Journey) -> Any:
+        """Return the answer if it arrives; a client that has died in between does not get it."""
         client = self._client
         client.check_alive()
-        if fate.dies:
+        if fault.dies:
             client.kill()
-            if not fate.told:
+            if not fault.told:
                 raise Crashed(client.name)
-        if fate.happened and fate.told:
+        if fault.happened and fault.told:
             return journey.answer()
         if client.is_dead:
             raise Crashed(client.name)
-        if fate.error is Told.SHORT:
-            journey.answer()  # What is not there is not cut short.
-        raise failure_of(request, fate)
+        if fault.error is Told.SHORT:
+            journey.answer()  # A get of a missing object raises; it cannot be cut short.
+        raise failure_of(request, fault)
 
 
 class _Journey:
-    """A request on its way: it happens when it arrives, whoever waits for it."""
+    """A request on its way: it happens on arrival, even if its client no longer waits."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class _Journey:
         loop = _loop()
         if self._request.changes:
             self._world.sent(self, loop.time() + delay_us / 1e6)
-        # It is the world's from here on, and goes on where its client is stopped.
+        # From here it belongs to the world, and continues while its client is paused.
         loop.call_later(delay_us / 1e6, self._happen, context=contextvars.Context())
 
     def answer(self) -> Any:
@@ -367,7 +367,7 @@ def _loop() -> SimLoop:
 
 
 def at_once(work: Awaitable[T]) -> T:
-    """Run what never waits to its end, here and now."""
+    """Run to its end, in one step, a coroutine that never waits."""
     steps = work.__await__()
     try:
         next(steps)
@@ -376,21 +376,21 @@ def at_once(work: Awaitable[T]) -> T:
     raise RuntimeError("the shared store waited")
 
 
-def failure_of(request: Request, fate: Fate) -> TidelogError:
-    """Return what the caller of a failed request is told."""
+def failure_of(request: Request, fault: Fault) -> TidelogError:
+    """Return the error that the caller of a failed request gets."""
     facts: dict[str, Any] = {
         "client": request.client,
         "index": request.index,
         "op": request.op,
         "key": request.key,
     }
-    if fate.error is Told.BUSY:
-        # As stores say it, whatever became of the try before the one that was told so.
+    if fault.error is Told.BUSY:
+        # Stores answer so whatever the outcome of an earlier attempt of the same put.
         return ContentionError("the store is busy with other conditional writes", **facts)
-    if fate.error is Told.DENIED:
+    if fault.error is Told.DENIED:
         return StoreRefused("the store denies this", **facts)
-    if fate.error is Told.SHORT:
+    if fault.error is Told.SHORT:
         return CorruptionError("the store gave other bytes than it announced", **facts)
-    in_doubt = request.changes and not fate.told
+    in_doubt = request.changes and not fault.told
     outcome = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
     return LocationError("the network failed", outcome=outcome, **facts)

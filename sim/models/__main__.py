@@ -1,10 +1,9 @@
-"""The long form: ``python -m sim.models slot --records 2 --openers 2`` visits one scope of a model.
+"""The long run: ``python -m sim.models slot --records 2 --openers 2`` visits one scope of a model.
 
-Without arguments it visits those that the tests visit. It prints how many states there were, and
-the steps that led to one in which something does not hold.
+Without arguments it visits the scopes that the tests visit. It prints the number of states, and the
+steps that led to a violation.
 
-Exit status: 0 each rule that is kept holds as far as was looked, and each broken one was caught;
-1 not so.
+Exit status: 0 no kept rule was violated and each broken rule was caught; 1 otherwise.
 """
 
 from __future__ import annotations

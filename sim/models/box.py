@@ -1,13 +1,14 @@
-"""Consensus on an object that is replaced on condition, at a small scope.
+"""Consensus on an object that is replaced conditionally, at a small scope.
 
-A proposer reads the box, and sends one with its record more on the condition that the box is still
-the one it read; older records go to an object of their own before. An answer may be lost, and the
-put arrive then, later or never. Whoever has no answer, or lost the race, reads the box: while the
-head is the one before, the same body is sent again; else the box, or a spill, tells whose the
-record is. Who truncates replaces the box without old records, **then** deletes the spills of these.
+A proposer reads the box, and puts a box with one record more, on condition that the box is
+unchanged. Older records first move to an object of their own, a spill. An answer may be lost; that
+put then arrives later or never. A proposer without an answer, or one that lost the race, reads the
+box. While the head is unchanged, it sends the same body again. Otherwise the box or a spill names
+the record's owner. A truncation replaces the box without old records, **then** deletes their
+spills.
 
-Checked at every step: whoever was told yes has the record, whoever was told no has not and never
-will; and each spill that the box names is there.
+Checks at every step: an acknowledged record is there, a record reported lost never is, and each
+spill that the box names exists.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ KEPT: Final = 1  # Records that a box keeps when it spills, and writes that it r
 
 
 class Box(NamedTuple):
-    """``stamp`` tells it from every other one; spills are the seqnos that each reaches up to."""
+    """A box; ``stamp`` makes it unique; a spill is named by its last seqno."""
 
     stamp: str = ""
     records: tuple[Entry, ...] = ()
@@ -48,14 +49,14 @@ class Box(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A body that was sent, on the condition that the box has a stamp."""
+    """A put under way; it needs the box to have the stamp ``expected``."""
 
     expected: str
     box: Box
 
 
 class Client(NamedTuple):
-    """A proposer: what it holds of the box, and what it was told of its records."""
+    """A proposer: the box that it read, and the answers it got for its records."""
 
     stage: str = "resting"
     held: Box = Box()
@@ -66,7 +67,7 @@ class Client(NamedTuple):
 
 
 class Cutter(NamedTuple):
-    """Who truncates, down to the newest record."""
+    """A client that truncates down to the newest record."""
 
     stage: str = "resting"
     held: Box = Box()
@@ -74,7 +75,7 @@ class Cutter(NamedTuple):
 
 
 class State(NamedTuple):
-    """``won``: whose each record is, in order: what no box needs to say."""
+    """A state; ``won`` is the true owner of each record, in order, which no box needs to hold."""
 
     box: Box
     won: tuple[str, ...]
@@ -86,7 +87,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much there is of everything. ``broken``: the rule that is dropped."""
+    """The numbers of clients, records and steps. ``broken``: the rule that is dropped."""
 
     clients: int = 2
     records: int = 1
@@ -101,7 +102,7 @@ class Scope:
 
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
-    """Visit all that can happen in a scope."""
+    """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
@@ -112,13 +113,13 @@ def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
 
 
 def check(state: State) -> str | None:
-    """Return the sentence of what does not hold, if there is one."""
+    """Return a sentence for a violated check, or None."""
     there = {last for last, _ in state.spilled}
     if not there >= set(state.box.spills):
         return "a spill that the box names is not there"
     for client in state.clients:
         for seqno, write_id, landed in client.told:
-            # By the call, of which there may be several ids where that rule is broken.
+            # Compare by call, since a call has several ids if that rule is broken.
             call = write_id.rpartition(".")[0]
             has = len(state.won) >= seqno and state.won[seqno - 1].rpartition(".")[0] == call
             if landed and not has:
@@ -141,7 +142,7 @@ def steps(scope: Scope, state: State) -> Iterator[tuple[str, State]]:
 
 
 def _replaced(scope: Scope, state: State, put: Put) -> tuple[State, bool]:
-    """Return what becomes of a put that arrives, and whether it replaced the box."""
+    """Return the state after a put arrives, and whether it replaced the box."""
     if put.expected != state.box.stamp and scope.broken != "careless":
         return state, False
     won = state.won
@@ -197,7 +198,7 @@ def _send(
 def _settle(
     scope: Scope, state: State, me: int, client: Client
 ) -> Iterator[tuple[str, Client, State]]:
-    """Learn whose a record is, now that there is one: ours, another's, or nobody knows."""
+    """Determine the owner of an existing record: this client, another, or unknown."""
     write_id = _write_id(scope, me, client)
     known = dict((*state.box.records, *state.box.writes))
     if scope.broken != "shallow":

@@ -1,18 +1,18 @@
 """New cursors and pins against collection, exhaustively at a small scope.
 
-How appends are committed plays no part: collection goes by the manifest alone.
+The model omits commits of appends, since collection uses the manifest alone.
 
-A collector reads the manifest, the cursors and the pins, and decides what may go. It writes that
-as its plan, **then** reads the cursors and pins again, then replaces the manifest on condition,
-then erases, then removes the plan. Who creates a cursor or a pin, or sets a cursor back, writes it,
-**then** reads the plan, then the manifest, and gives up if either has gone past. There is no clock,
-and who is never chosen again has died.
+A collector reads the manifest, the cursors and the pins, and decides what to drop. It writes that
+as its plan, **then** reads the cursors and pins again. It then replaces the manifest conditionally,
+erases the objects and removes the plan. A holder that creates a cursor or a pin, or sets a cursor
+back, writes it, **then** reads the plan, then the manifest. It gives up if either covers its
+position. There is no clock; an agent that takes no further step has died.
 
-A plan that is there is taken over by the next collector, and goes only when it has been carried
-out: nobody can tell whether the one that wrote it is dead, or about to replace the manifest.
+The next collector takes over an existing plan. A plan is removed only after it is carried out,
+because no process can know whether its writer is dead or about to replace the manifest.
 
-Checked at every step: what is held, from the success of its creation until it is let go, is in the
-manifest; what the manifest keeps is there; and what it has dropped stays dropped.
+Checks at every step: positions that a holder holds, from its creation's success to its release, are
+in the manifest. Positions in the manifest are not erased. Dropped positions stay dropped.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ NONE: Final[Positions] = frozenset()
 
 
 class Manifest(NamedTuple):
-    """The log has the positions below ``limit``, save those that were dropped.
+    """A manifest: the log has the positions below ``limit``, except the dropped ones.
 
-    Neither ever goes back, so that equal manifests are one and the same.
+    Neither field ever shrinks, so equal manifests are the same manifest.
     """
 
     dropped: Positions
@@ -53,7 +53,7 @@ class Manifest(NamedTuple):
 
 
 class Collector(NamedTuple):
-    """Where a collector stands, the manifest it has read, and what it wants to go."""
+    """A collector's stage, the manifest it has read, and the positions it wants to drop."""
 
     stage: str
     seen: Manifest = Manifest(NONE, 0)
@@ -61,7 +61,7 @@ class Collector(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Somebody with a cursor or a pin: what its file says, if there is one; what he counts on."""
+    """A holder of a cursor or a pin: its stage, its file's position, and the position relied on."""
 
     stage: str
     position: int | None = None
@@ -73,7 +73,7 @@ AWAY: Final = Holder("still")
 
 
 class State(NamedTuple):
-    """``plan``: what is to go, if a plan is there. ``erased``: what is gone."""
+    """A state; ``plan``: the positions to drop, if a plan exists. ``erased``: positions erased."""
 
     manifest: Manifest
     plan: Positions | None
@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much there is of everything. ``broken``: the rule that is dropped."""
+    """The numbers of records and agents. ``broken``: the rule that is dropped."""
 
     records: int = 2
     collectors: int = 2
@@ -98,7 +98,7 @@ class Scope:
         return State(Manifest(NONE, 1), None, NONE, collectors, holders)
 
     def protected(self, me: int, position: int | None) -> Positions:
-        """Return what a holder's cursor or pin protects: all from there on, or that alone."""
+        """Return what a holder protects: a cursor all from its position on, a pin one position."""
         if position is None:
             return NONE
         limit = self.records if me < self.cursors else position + 1
@@ -106,7 +106,7 @@ class Scope:
 
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
-    """Visit all that can happen in a scope."""
+    """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
@@ -123,7 +123,7 @@ def check_step(before: State, after: State) -> str | None:
 
 
 def check(scope: Scope, state: State) -> str | None:
-    """Return the sentence of what does not hold, if there is one."""
+    """Return a sentence for a violated check, or None."""
     dropped = state.manifest.dropped
     if any(scope.protected(me, each.held) & dropped for me, each in enumerate(state.holders)):
         return "something that is held was dropped"
@@ -145,9 +145,10 @@ def steps(scope: Scope, state: State) -> Iterator[tuple[str, State]]:
 
 
 def _protected(scope: Scope, state: State) -> Positions:
-    """Return what cursors and pins protect.
+    """Return the positions that cursors and pins protect.
 
-    One step, though there is a request for each: whether it is late enough is asked of each alone.
+    The model reads them in one step, although each is a request: the check of each file is
+    independent.
     """
     files = [scope.protected(me, each.position) for me, each in enumerate(state.holders)]
     return NONE.union(*files)
@@ -186,7 +187,7 @@ def _collect(
 
 
 def _decide(scope: Scope, state: State, seen: Manifest) -> Iterator[tuple[str, Collector, State]]:
-    """Decide on what nobody protects, below any limit: there may be reasons to keep more."""
+    """Plan to drop unprotected positions below any limit; a collector may keep more."""
     kept = _protected(scope, state) | seen.dropped
     wishes = {frozenset(range(limit)) - kept for limit in range(1, seen.limit + 1)}
     for going in sorted(wishes - {NONE}, key=sorted):
@@ -208,8 +209,8 @@ def _replace(
 ) -> Iterator[tuple[str, Collector, State]]:
     """Replace the manifest, or lose that race: then try again at once, or rest.
 
-    Cursors need not be read again for another try: the plan has been there all the time, and goes
-    only when the manifest has dropped all that it names.
+    Another try needs no second read of the cursors. The plan existed all the time, and it is
+    removed only after the manifest drops all that it names.
     """
     _, seen, going = collector
     if state.manifest == seen or scope.broken == "careless":
@@ -222,7 +223,7 @@ def _replace(
 
 
 def _without(state: State, plan: Positions) -> State:
-    """Remove a plan if it is this one still. A later one never names what an earlier one did."""
+    """Remove a plan if it is unchanged. A later plan never names what an earlier one named."""
     return state._replace(plan=None) if state.plan == plan else state
 
 
@@ -230,7 +231,7 @@ def _hold(scope: Scope, state: State, me: int, holder: Holder) -> Iterator[tuple
     stage, position, held = holder
     is_past = [bool(gone & scope.protected(me, position)) for gone in _looks(scope, state, holder)]
     if stage == "refused":
-        # A cursor that could not be set back is still held where it was.
+        # A cursor that could not be set back is still held at its old position.
         yield "gives up", Holder("still", held, held)
     elif stage in ("written", "looked"):
         now = holder._replace(stage="looked") if stage == "written" else _holding(position)
@@ -253,7 +254,7 @@ def _holding(position: int | None) -> Holder:
 
 
 def _looks(scope: Scope, state: State, holder: Holder) -> tuple[Positions, Positions]:
-    """Return what has gone or is to go, as a holder sees it at its first look and its second."""
+    """Return the positions gone or planned, as a holder sees them at its first and second look."""
     plan, dropped = state.plan or NONE, state.manifest.dropped
     if scope.broken == "backwards" and holder.held is not None:
         return NONE, NONE

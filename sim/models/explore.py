@@ -1,7 +1,7 @@
-"""Visit all states that a model can reach, breadth first, and stop at the first that is wrong.
+"""Visits all reachable states of a model, breadth first, and stops at the first violation.
 
-Knows nothing of any protocol. The trail to what is wrong is the shortest there is. Only what must
-never happen is looked for: that something happens in the end is not for a model of this kind.
+It knows no protocol. The trail to a violation is the shortest. It checks only that nothing wrong
+happens, not that something happens in the end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ STATES_MAX: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Explored(Generic[S]):
-    """What was found.
+    """The result of a visit.
 
-    ``states`` were told apart, and ``steps`` between them taken. ``is_whole``: there are no others.
-    ``violation``: the sentence of what does not hold, after the steps of ``trail``, each with the
-    state that it led to; None if all held.
+    ``states`` is the number of distinct states, ``steps`` of the steps between them. ``is_whole``:
+    all states were visited. ``violation``: the sentence of a failed check after the steps of
+    ``trail``, each with the state it led to; None if no check failed.
     """
 
     states: int
@@ -31,7 +31,7 @@ class Explored(Generic[S]):
     trail: tuple[tuple[str, S], ...] = ()
 
     def render(self) -> str:
-        """Say it in a line, and in a line more for each step of the trail."""
+        """Return the result as a line, then a line for each step of the trail."""
         held = self.violation or ("holds" if self.is_whole else "held so far")
         labels = [f"  {number}. {label}" for number, (label, _) in enumerate(self.trail, start=1)]
         return "\n".join([f"{held}: states={self.states} steps={self.steps}", *labels])
@@ -45,10 +45,10 @@ def explore(
     check_step: Callable[[S, S], str | None],
     states_max: int = STATES_MAX,
 ) -> Explored[S]:
-    """Follow every step from ``initial`` on; check every state, and every step between two.
+    """Follow every step from ``initial``; check every state, and every step between two.
 
-    A step to a state that is known already is checked as well: what was lost on this way may never
-    have been there on the other. ``states_max``: stop when there are more.
+    A step to a known state is checked too: a record lost on this path may never have existed on the
+    other path. ``states_max``: stop at this number of states.
     """
     came_from: dict[S, tuple[S, str] | None] = {initial: None}
     steps, level = 0, [initial]

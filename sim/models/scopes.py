@@ -1,7 +1,7 @@
-"""The scopes that are always visited: those in which all must hold, and a canary for each rule.
+"""The scopes that tests always visit: those without violations, and a canary for each rule.
 
-Each is as small as shows something of its own; `sim.models` takes larger ones from the command
-line. A canary's scope is one in which the broken rule does harm.
+Each is the smallest that shows something of its own. The command line of `sim.models` takes larger
+ones. In a canary's scope, the broken rule causes a violation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HOLDING: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, resolving=True),
     SlotScope(records=1, openers=1, closing=True, reader=True),
     SlotScope(records=2, openers=1, ghosts=1, alpha=1, lying=True),
-    # Fences where the protocol puts them: all of them end, in so many steps, when they run alone.
+    # Fences placed by the protocol: an opener that runs alone ends within so many steps.
     SlotScope(records=2, openers=1, signs=2, closing=True, alone=18),
     SlotScope(records=2, openers=1, signs=1, lying=True, alone=16),
     SlotScope(records=2, openers=1, ghosts=1, alpha=1, signs=1, alone=19),
@@ -107,7 +107,7 @@ CANARIES: Final[tuple[Scope, ...]] = (
 
 
 def visit(scope: Scope, *, states_max: int) -> Explored[Any]:
-    """Visit all that can happen in a scope of any model."""
+    """Visit every run of a scope of any model."""
     match scope:
         case collection.Scope():
             return collection.model(scope, states_max=states_max)
@@ -127,7 +127,7 @@ def name_of(scope: Scope) -> str:
 
 
 def command_of(scope: Scope) -> str:
-    """Write a scope as it is typed after ``python -m sim.models``."""
+    """Return a scope as arguments of ``python -m sim.models``."""
     words = [name_of(scope)]
     for each in fields(scope):
         value = getattr(scope, each.name)

@@ -1,6 +1,6 @@
-"""What writers and the reader of `sim.models.slot_commit` do next.
+"""The steps of the writers and the reader of `sim.models.slot_commit`.
 
-Each step leads to a world. See `slot_opener` for the openers and the sealer.
+Each step leads to a world. `slot_opener` has the steps of openers and the sealer.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def _append(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[St
 
 
 def _hear(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step]:
-    """An answer comes. Data is the writer's own; a fence may stand where it was collected.
+    """Receive an answer. Data is the writer's own; a fence may land at a collected place.
 
-    The look at the manifest is one step with the answer: if the fence is a stray, the manifest had
-    passed it before it landed, and if not, it never will, so that a later look says the same.
+    The look at the manifest is part of the same step. If the fence is a stray, the manifest passed
+    it before it landed; if not, it never will, so a later look gives the same result.
     """
     for slot in range(writer.base, writer.issued if writer.over is None else writer.over):
         if slot in writer.done:
@@ -70,8 +70,8 @@ def _hear(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step
 def _close(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step]:
     """Claim in the manifest that the epoch holds nothing at or past the tail.
 
-    It is true of a writer whose puts are all answered and rolled up, and that puts no more. A
-    writer that lies claims it whenever the manifest has its epoch for the last one, and goes on.
+    The claim is true if the writer's puts are all answered and rolled up, and it stops. A lying
+    writer claims it whenever its epoch is the manifest's last one, and continues.
     """
     manifest = world.manifest
     if manifest.epoch != writer.epoch or manifest.is_closed or writer.over is not None:
@@ -87,7 +87,7 @@ def _close(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Ste
 
 
 def _is_in_log(scope: Scope, manifest: Manifest, epoch: int, slot: int) -> bool:
-    """Ask the whole history: what the manifest itself names would say no too often."""
+    """Return True if a slot is in the log's whole history; the manifest names only a part."""
     if scope.broken == "hasty":
         return False
     is_named = epoch in {each for each, _ in manifest.epochs[-scope.named :]}
@@ -101,7 +101,8 @@ def reader_steps(scope: Scope, world: World) -> Iterator[Step]:
         is_rest = scope.broken == "restful" and manifest.is_closed
         options = [replace(began, ended=True) if is_rest else began]
     elif reader.missed:
-        # Gone past what was read: from there. Else it was the tail when the slot was missing.
+        # If the manifest has moved past the reader, read from there. Otherwise the slot was the
+        # tail.
         is_past = manifest.tail > reader.slot
         options = [_reading(manifest, reader.must) if is_past else replace(reader, ended=True)]
     else:
@@ -132,7 +133,7 @@ def _acknowledged(world: World) -> frozenset[tuple[int, int]]:
 
 
 def writings(agent: Agent) -> Iterator[Writing]:
-    """Yield what an agent writes, and what it wrote in an epoch that it held earlier."""
+    """Yield an agent's present writing, then its writing in the epochs it held earlier."""
     writing = agent if isinstance(agent, Writing) else agent.held
     while writing is not None:
         yield writing

@@ -1,11 +1,10 @@
-"""How long an opener of `sim.models.slot_commit` takes that runs alone, from any state on.
+"""The number of steps that an opener of `sim.models.slot_commit` takes if it runs alone.
 
-Everybody else has stopped. What was under way until then never lands, or lands at once, each put
-where it finds its place free; where two are on their way to one place, either may be first. What
-the opener sends from then on lands where it finds its place free.
+All other agents have stopped. The puts under way never land, or land at once, each at a free place;
+of two for one place, either may be first. The opener's own puts land at free places.
 
 A step is a request, or a round of fences. A walk asks for one slot after the other. An opener has
-ended when it has an epoch of its own, or was told that the log is sealed, or is another's.
+ended when it has an epoch of its own, or got an error: the log is sealed, or taken over.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from sim.models.slot_opener import opener_steps
 from sim.models.slot_world import Agent, Gone, Scope, Slot, Slots, World, Writing, by_place, is_dead
 
 NEVER: Final = 1_000_000
-EPOCHS_MAX: Final = 1_000  # None that runs alone begins so many, and gives up.
+EPOCHS_MAX: Final = 1_000  # An opener alone never begins so many, and so never gives up.
 
 
 @dataclass(slots=True)
 class Alone:
-    """Counts the steps of openers that run alone, and remembers them."""
+    """Counts the steps of openers that run alone, and caches the counts."""
 
     scope: Scope
     _steps: dict[tuple[int, World], int] = field(default_factory=dict)
 
     def longest(self, world: World) -> int:
-        """Return the most steps that an opener takes to end if it runs alone from a state on."""
+        """Return the most steps that an opener, running alone, takes from a state to its end."""
         running = [me for me, agent in enumerate(world.agents) if not _has_ended(agent)]
         return max((self._longest_of(world, me) for me in running), default=0)
 
@@ -44,7 +43,7 @@ class Alone:
         known = self._steps.get((me, world))
         if known is not None:
             return known
-        self._steps[me, world] = NEVER  # So it is where the way leads back to here.
+        self._steps[me, world] = NEVER  # The value for a cycle back to this state.
         scope = replace(self.scope, epochs=EPOCHS_MAX)
         most = 0
         for now in _landed(world, _sent(scope, world, me)):
@@ -69,7 +68,7 @@ def _sent(scope: Scope, world: World, me: int) -> Slots:
 
 
 def _landed(world: World, puts: Slots) -> Iterator[World]:
-    """Yield the worlds in which all puts have landed that found their place free."""
+    """Yield the worlds in which all puts to free places have landed."""
     store = by_place(world.slots)
     places: dict[tuple[int, int], list[Slot]] = {}
     for put in puts:

@@ -1,9 +1,9 @@
-"""Where an opener of `sim.models.slot_opener` puts its fences, if it goes by the protocol. Pure.
+"""The slots in which an opener of `sim.models.slot_opener` puts fences by the protocol. Pure.
 
-One look at all slots gives the first that seems free. The first ``alpha`` slots from there on get
-fences, and besides a few *signs* do, far ahead of them. Where none of a round was created, the next
-goes on behind it, with its signs twice as far apart. Where the lowest that was created is a sign,
-the slots below it that may be free get fences too.
+One look at all slots gives the first that seems free. The first ``alpha`` slots after it get
+fences, and a few *signs* get fences far ahead of them. If the round created no fence, the next
+round continues after it, with signs twice as far apart. If the lowest fence created is a sign, the
+slots below it that may be free get fences too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sim.models.slot_world import Slots, Writing
 
-LOSSES: Final = 1  # Answers of one opener; each that is lost may cost another round.
+LOSSES: Final = 1  # Lost answers of one opener; each may cost another round.
 STRIDES_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Bursting:
-    """Has sent fences into an epoch, and waits for the answers of those in ``waiting``.
+    """An opener that sent fences into an epoch, and waits for the answers of ``waiting``.
 
-    ``base``: the first slot of the round, ``stride``: the distance of its signs. ``ours``: slots
-    whose put was answered as done; ``taken``: those where something was there. Where the answer was
-    lost and the put was sent again, that may be a fence of its own; ``losses``: how many more are.
+    ``base``: the first slot of the round. ``stride``: the distance of its signs. ``ours``: slots
+    whose put succeeded. ``taken``: occupied slots; after a lost answer and a retry, the occupant
+    may be the opener's own fence. ``losses``: how many more answers can be lost.
     """
 
     epoch: int
@@ -48,7 +48,7 @@ def begin(
 
 
 def hear(burst: Bursting, answers: Mapping[int, bool]) -> Bursting:
-    """Note of each slot whether a fence of one's own was created there."""
+    """Record for each slot whether the opener's own fence was created there."""
     ours = frozenset(slot for slot, is_ours in answers.items() if is_ours)
     return replace(
         burst,
@@ -59,18 +59,18 @@ def hear(burst: Bursting, answers: Mapping[int, bool]) -> Bursting:
 
 
 def lose(burst: Bursting, slot: int) -> Bursting:
-    """Note that a slot of one's own was answered as taken."""
+    """Record that the put of the opener's own slot was answered as taken."""
     ours, taken = burst.ours - {slot}, burst.taken | {slot}
     return replace(burst, ours=ours, taken=taken, losses=burst.losses - 1)
 
 
 def go_on(burst: Bursting, *, alpha: int, signs: int) -> Bursting:
-    """Return what is sent next, all having been answered; nothing is waited for if that is all."""
+    """Return the next fences to send after all answers; ``waiting`` is empty if there are none."""
     if burst.ours:
         return replace(burst, waiting=_below_lowest(burst, alpha=alpha))
     last, stride = max(burst.taken), 2 * burst.stride
     if stride > STRIDES_MAX * alpha:
-        return burst  # It looks, and starts again: enough is known of what comes of many rounds.
+        return burst  # It looks again and restarts; the model knows enough about many rounds.
     following = replace(burst, base=last + 1, stride=stride, taken=frozenset((last,)))
     return replace(following, waiting=_round(following, alpha=alpha, signs=signs))
 
@@ -81,9 +81,9 @@ def _round(burst: Bursting, *, alpha: int, signs: int) -> frozenset[int]:
 
 
 def _below_lowest(burst: Bursting, *, alpha: int) -> frozenset[int]:
-    """Return the slots below one's lowest fence that may be free.
+    """Return the slots below the opener's lowest fence that may be free.
 
-    A sign that was taken says that the writer had the answers of all but alpha slots below it.
+    A taken sign proves that the writer has the answers of all but alpha slots below it.
     """
     lowest = min(burst.ours)
     passed = max((slot for slot in burst.taken if slot < lowest), default=burst.base - 1)

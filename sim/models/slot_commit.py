@@ -1,20 +1,20 @@
-"""The slot-commit protocol, exhaustively at a small scope: its steps, its checks, its broken rules.
+"""The slot-commit protocol, exhaustively at a small scope: its steps, checks and broken rules.
 
-Actors: the writer of epoch 0; openers, which fence, take over and write; a sealer, which does as
-they do with a fence that has no next epoch; rollers; a collector that erases, one object at a time
-and at any moment, what the manifest of that moment proves dead; one reader.
+Actors: the writer of epoch 0; openers, which fence, take over and write; a sealer, which sends
+fences without a next epoch; rollers; a collector, which erases dead objects one at a time, at any
+moment, by the manifest of that moment; one reader.
 
-A put that was sent may land whenever its slot is free, again and again, for ever: late, twice, or
-after its sender has died. An answer comes at any moment after, or never, and says what the slot
-holds when it comes. There is no step to crash, since who is never chosen again has crashed, and
-all that is checked is that nothing wrong happens.
+A put that was sent may land at any time its slot is free, repeatedly: late, twice, or after its
+sender has died. An answer comes at any later moment, or never, and shows the slot's content at that
+moment. There is no crash step: an agent that takes no further step has crashed. The model checks
+only that nothing wrong happens.
 
-Checked at every step:
-  1. the log only grows, and not at all once somebody was told that it is sealed;
-  2. what was acknowledged is in it, and what was said not to have been applied never is;
-  3. a read gives a prefix of it that has all that was acknowledged before the read began;
-  4. a writer whose epoch another ended never ends an epoch that came after;
-  5. an opener that runs alone from then on ends, within so many steps of its own.
+Checks at every step:
+  1. the log only grows, and not after an agent reported it as sealed;
+  2. acknowledged records are in it, and records reported as not applied never are;
+  3. a read returns a prefix with all records acknowledged before the read began;
+  4. a writer whose epoch another ended never ends a later epoch;
+  5. an opener that runs alone ends within a fixed number of its own steps.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ BROKEN: Final = {
 
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[World]:
-    """Visit all that can happen in a scope."""
+    """Visit every run of a scope."""
     alone = Alone(scope)
 
     def check_all(world: World) -> str | None:
@@ -88,7 +88,7 @@ def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[World]:
 
 def steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
     if world.reader is not None and world.reader.ended:
-        return  # What others do from here on, they also do where nobody reads.
+        return  # The steps of other agents after this also occur in runs without a reader.
     for put in _landing(scope, world):
         yield f"lands {put}", world._replace(slots=world.slots | {put})
     for me, agent in enumerate(world.agents):
@@ -101,10 +101,10 @@ def steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
 
 
 def _landing(scope: Scope, world: World) -> Iterator[Slot]:
-    """Yield the puts that may land where somebody may see it; see `sees` for dead places.
+    """Yield the puts that may land where an agent can see it; see `sees` for dead places.
 
-    A fence past the one that ended its epoch is seen by nobody but a writer whose put meets it:
-    who walks comes to the one that ended the epoch first.
+    Only a writer whose put meets it sees a fence past the one that ended its epoch: a walk meets
+    the fence that ended the epoch first.
     """
     store = by_place(world.slots)
     chain = walk(world.slots, world.manifest)
@@ -123,10 +123,10 @@ def _landing(scope: Scope, world: World) -> Iterator[Slot]:
 
 
 def _roller_steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
-    """Roll up as far as the chain goes, be it quickly or with time for others in between.
+    """Roll up to the end of the chain, at once or with steps of other agents in between.
 
-    What is wanted is what was there at the read: had more come since, and the manifest not moved,
-    then a read just before the replacement would have wanted that.
+    The wanted manifest is that of the read. If the chain had grown since with the same manifest, a
+    read just before the replacement would want the longer one.
     """
     wanted = walk(world.slots, world.manifest)
     if wanted != world.manifest:
@@ -152,10 +152,9 @@ def _alive(slots: Slots, manifest: Manifest) -> Slots:
 
 
 def _erasable(scope: Scope, world: World) -> list[Slot]:
-    """Return what a collector erases that is not dead, where its rule is broken.
+    """Return the objects that are not dead, but that a collector with a broken rule erases.
 
-    A collector that goes by an older manifest erases nothing else, since no place that is dead ever
-    comes alive.
+    A collector with an older manifest erases nothing else, since a dead place never becomes live.
     """
     slots, manifest = world.slots, world.manifest
     match scope.broken:
@@ -188,7 +187,7 @@ def check_step(before: World, after: World) -> str | None:
 
 
 def check(world: World) -> str | None:
-    """Return the sentence of what does not hold, if there is one."""
+    """Return a sentence for a violated check, or None."""
     chain = walk(world.slots, world.manifest)
     log = _log(chain)
     for me, agent in enumerate(world.agents):
@@ -208,7 +207,7 @@ def check(world: World) -> str | None:
 
 @lru_cache(maxsize=1 << 16)
 def _deposed(chain: Manifest, me: int, held: int) -> bool:
-    """Say whether an agent that held an epoch follows on another that followed on it."""
+    """Return True if an agent that held an epoch follows another agent that followed it."""
     epochs = [epoch for epoch, _ in chain.epochs]
     if held not in epochs:
         return False

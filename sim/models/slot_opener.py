@@ -1,16 +1,16 @@
-"""What openers and the sealer of `sim.models.slot_commit` do next, wherever their fences stand.
+"""The steps of the openers and the sealer of `sim.models.slot_commit`, for any placing of fences.
 
-An opener sends fences into an epoch, and any of them may land at any moment, or never: so those of
-every placing that there is, dense or sparse, near or far, in one burst or in many, are among those
-of this one. It reads the manifest, and then walks by that manifest, in slot order, to the first
-fence. It may send fences from where it found nothing, and then looks again.
+An opener sends fences into an epoch, and any of them may land at any moment, or never. This covers
+every placing: dense or sparse, near or far, in one burst or in many. The opener reads the manifest,
+and then walks by it, in slot order, to the first fence. It may send fences from the first empty
+slot, and then looks again.
 
-A fence on the walk counts if it was known to be there before the manifest was read: nothing at or
-past that manifest's tail had been erased by then. One that was met later may be a stray, in a place
-that was collected since, so the manifest is read once more.
+A fence on the walk counts if it was known before the manifest was read: nothing at or past that
+manifest's tail was erased by then. A fence met later may be a stray in a collected place, so the
+opener reads the manifest once more.
 
-An opener that starts again names the same epoch as before when it comes upon the same one: what a
-put left behind by its earlier attempt can do to another epoch, one of another opener does.
+An opener that restarts names the same next epoch for the same epoch. A put left by its earlier
+attempt acts on another epoch like the put of another opener.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def _open(scope: Scope, world: World, me: int, held: Writing | None) -> Step:
         return f"{me} reads the manifest, of another", with_agent(world, me, now)
     walking = Walking(manifest.epoch, manifest.tail, held=held)
     if scope.signs and manifest.is_closed:
-        # Nobody writes there: one fence will do, and if it does not, the walk says from where on.
+        # No writer is active there: one fence suffices, or the walk finds the next start.
         return f"{me} reads of a clean close", _burst(scope, world, me, _one(walking))
     return f"{me} reads the manifest", _fence(scope, world, me, walking)
 
 
 def _told(me: int, manifest: Manifest, held: Writing | None) -> Agent | None:
-    """Return what an agent is after a look, where others have rolled up how it came out."""
+    """Return an agent's state after a look, if other agents have rolled up its outcome."""
     epoch, base = manifest.epochs[-1]
     if epoch == SEAL:
         return Gone(True, held)
@@ -91,7 +91,7 @@ def _told(me: int, manifest: Manifest, held: Writing | None) -> Agent | None:
 
 
 def _fence(scope: Scope, world: World, me: int, walking: Walking) -> World:
-    """Send fences into the epoch, from where the walk has come to."""
+    """Send fences into the epoch, from the slot that the walk has reached."""
     epoch, slot, known, held = walking.epoch, walking.slot, walking.known, walking.held
     if number_of(epoch) == scope.epochs:
         return with_agent(world, me, Gone(held=held))
@@ -111,7 +111,7 @@ def _one(walking: Walking) -> Bursting:
 
 
 def _list(scope: Scope, world: World, me: int, listing: Listing) -> Iterator[Step]:
-    """Look at all slots at once; those that are dead may show anything."""
+    """Look at all slots at once; a dead slot may show anything."""
     slot, is_free = listing.slot, False
     while not is_free:
         found = shows(scope, world, listing.epoch, slot)
@@ -140,10 +140,9 @@ def _send(scope: Scope, world: World, me: int, epoch: int, slots: Iterable[int])
 
 
 def _hear(scope: Scope, world: World, me: int, burst: Bursting) -> Iterator[Step]:
-    """All answers come. That is one step: what an answer might have said earlier, it still may.
+    """Receive all answers in one step: an answer that was possible earlier stays possible.
 
-    A place that holds something and is not dead holds it from then on; one that is dead may show
-    whatever it ever held.
+    A live place that holds an object keeps it; a dead place may show anything it ever held.
     """
     slots = sorted(burst.waiting)
     mine = scope.opens(me, burst.epoch)
@@ -165,7 +164,7 @@ def _answered(scope: Scope, world: World, me: int, burst: Bursting) -> World:
         following = go_on(burst, alpha=scope.alpha, signs=scope.signs)
     if following.waiting:
         return _burst(scope, world, me, following)
-    # What is past the end of the epoch is nothing that a walk may come by.
+    # A walk never reaches slots past the end of the epoch.
     mine = scope.opens(me, burst.epoch)
     ours = world.slots.intersection(Slot(burst.epoch, slot, mine) for slot in burst.ours)
     return with_agent(world, me, Fencing(burst.epoch, burst.known | ours, burst.held))
@@ -190,8 +189,8 @@ def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
 
 
 def _known(scope: Scope, world: World, me: int, known: Slots) -> Slots:
-    """Return the fences that are known before a look: those met, and what the puts came to."""
-    own = set[Slot]()  # Else what was answered is known.
+    """Return the fences known before a look: those met, and those created by the agent's puts."""
+    own = set[Slot]()  # With signs, the answers are known instead.
     if not scope.signs:
         own = {each for each in world.slots if each.holds == scope.opens(me, each.epoch)}
     if scope.broken == "vague":
@@ -239,7 +238,7 @@ def _at_fence(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
 
 
 def _follow(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
-    """Go on in what a fence opens, as its writer if it is one's own."""
+    """Continue in the epoch that a fence opens, as its writer if the fence is the agent's own."""
     held = walking.held
     if held is not None and held.epoch == fence.epoch:
         held = _ended(held, fence.slot)
@@ -265,12 +264,12 @@ def _look_again(scope: Scope, world: World, me: int, doubting: Doubting) -> Step
 
 
 def _may_end(scope: Scope, me: int, epoch: int, held: Writing | None) -> bool:
-    """Say whether an agent may put fences into an epoch: it may not into its successor's."""
+    """Return True if an agent may put fences into an epoch; a deposed writer may not."""
     return held is None or owner_of(epoch) == me or scope.broken == "deposes"
 
 
 def _looked_up(held: Writing | None, manifest: Manifest) -> Writing | None:
-    """Return what became of an epoch that was held, where the history says how it ended."""
+    """Return the writing in an earlier epoch, with its end if the history records it."""
     end = None if held is None else manifest.end_of(held.epoch)
     return held if held is None or end is None else _ended(held, end[1])
 

@@ -1,13 +1,13 @@
-"""The world of `sim.models.slot_commit`: slots, the manifest, and where each agent stands.
+"""The world of `sim.models.slot_commit`: slots, the manifest, and the state of each agent.
 
-A slot holds one record, so a slot's number is its record's position. A record is named by its
-epoch and its slot: nobody but the epoch's one writer puts data there. A log is therefore written
-as the tuple of its records' epochs, and nothing can be in it twice.
+A slot holds one record, so a slot's number is its record's position. A record is named by its epoch
+and its slot, because only the epoch's one writer puts data there. A log is therefore the tuple of
+its records' epochs, and nothing can be in it twice.
 
-A place is dead once the manifest proves that what lies there is needed no more. It stays dead, a
-collector may erase it at any moment, and any put that was ever sent there may land afterwards,
-again and again. So whoever looks at a dead place may find nothing, or any of those puts, whatever
-was found before. `sees` says just that, and a dead place is no part of the state.
+A place is dead once the manifest proves that no agent needs it. It stays dead. A collector may
+erase it at any moment, and any put ever sent there may land later, repeatedly. An agent that looks
+at a dead place may thus find nothing, or any of those puts, whatever it found before. `sees`
+returns all of these, and a dead place is no part of the state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from sim.models.slot_bursts import Bursting
 
-# What a slot can hold besides the epoch that a fence opens.
+# The content of a slot, unless it is the epoch that a fence opens.
 DATA: Final = -1
 SEAL: Final = -2
 
@@ -27,7 +27,7 @@ AGENTS_MAX: Final = 8
 
 
 class Slot(NamedTuple):
-    """An object, or the put of one."""
+    """An object in a slot, or the put of one."""
 
     epoch: int
     slot: int
@@ -39,12 +39,12 @@ NONE: Final[Slots] = frozenset()
 
 
 class Manifest(NamedTuple):
-    """What has been rolled up: each epoch with its first slot, and the first slot not rolled up.
+    """The rolled-up part of the log: each epoch with its first slot, and the tail.
 
     A sealed log's last epoch is SEAL. Nothing holds collection back here, so the collected start is
     the tail. ``is_closed``: the last epoch's writer claims that it put nothing at or past the tail.
-    Nothing of it ever goes back, so that equal manifests are one and the same: to compare them is
-    to compare e_tags.
+    No field ever goes back, so equal manifests are the same manifest: comparing them is comparing
+    e_tags.
     """
 
     epochs: tuple[tuple[int, int], ...]
@@ -57,18 +57,18 @@ class Manifest(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Return the number of the last epoch; a seal has none of its own."""
+        """Return the number of the last epoch; a seal has no number of its own."""
         return max(number_of(epoch) for epoch, _ in self.epochs)
 
     def end_of(self, epoch: int) -> tuple[int, int] | None:
-        """Return what ended an epoch, if it is recorded: the next epoch, and the fence's slot."""
+        """Return the recorded end of an epoch: the next epoch, and the fence's slot."""
         for (each, _), after in pairwise(self.epochs):
             if each == epoch:
                 return after
         return None
 
     def keeps(self, epoch: int, slot: int) -> bool:
-        """Say whether a record is among those that have been rolled up."""
+        """Return True if a record has been rolled up."""
         log = self.log()
         return slot < len(log) and log[slot] == epoch
 
@@ -80,10 +80,10 @@ class Manifest(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def has_passed(manifest: Manifest, fence: Slot, *, named: int, unknown_passed: bool) -> bool:
-    """Say whether the log has gone past a slot without this fence, which then is a stray.
+    """Return True if the log passed a slot without this fence, which then is a stray.
 
-    The manifest names its ``named`` newest epochs. Of an older one it does not know the end, and
-    takes the slot as passed; so it does for an epoch beside those that it names.
+    The manifest names its ``named`` newest epochs. For an older epoch it does not know the end, and
+    takes the slot as passed; so it does for an unknown epoch of an old number.
     """
     epochs = manifest.epochs[-named:]
     if fence.epoch == epochs[-1][0]:
@@ -98,12 +98,11 @@ def has_passed(manifest: Manifest, fence: Slot, *, named: int, unknown_passed: b
 
 @lru_cache(maxsize=1 << 16)
 def is_dead(manifest: Manifest, epoch: int, slot: int) -> bool:
-    """Say whether the manifest proves that what lies in a place is needed no more.
+    """Return True if the manifest proves that no agent needs the content of a place.
 
-    That is, whatever lies in the place of a record that was rolled up, and whatever lies in an
-    epoch past the fence that is recorded as its end. Besides, a sweep erases what lies in an epoch
-    that the manifest does not know, though it knows one of that number or a later one: fences of
-    openers that walked into a stray.
+    This covers the place of each record rolled up, and each place past an epoch's recorded end. In
+    addition, a sweep erases epochs that the manifest does not know if it knows one of that number
+    or a later one: fences of openers that walked into a stray.
     """
     if epoch == manifest.epoch:
         return slot < manifest.tail
@@ -115,11 +114,11 @@ def is_dead(manifest: Manifest, epoch: int, slot: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Appends to its epoch from slot ``base`` on; ``issued`` limits the slots that it has put.
+    """A writer that appends to its epoch from slot ``base``; ``issued`` limits its slots.
 
-    ``done``: slots whose put was answered as done. ``over``: the lowest fence it has met, at and
-    after which nothing was applied. ``closed``: has said so, and puts no more. ``before``: what it
-    wrote in an epoch that it held earlier.
+    ``done``: slots whose put succeeded. ``over``: the lowest fence that it met; nothing at or after
+    it was applied. ``closed``: the writer closed and puts nothing more. ``before``: its writing in
+    an epoch that it held earlier.
     """
 
     epoch: int
@@ -144,14 +143,14 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Is about to open the log. ``held``: what it wrote in the epoch that it held, if it did."""
+    """An agent about to open the log. ``held``: its writing in an epoch that it held, if any."""
 
     held: Writing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Is about to look for the first slot that is free in an epoch, from ``slot`` on."""
+    """An agent about to look for the first free slot of an epoch, from ``slot``."""
 
     epoch: int
     slot: int
@@ -161,7 +160,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """Has sent fences into an epoch, and looks at the manifest next; ``known`` as in `Walking`."""
+    """An agent that sent fences and looks at the manifest next; ``known`` as in `Walking`."""
 
     epoch: int
     known: Slots = NONE
@@ -170,9 +169,9 @@ class Fencing:
 
 @dataclass(frozen=True, slots=True)
 class Walking:
-    """Walks by a manifest that grows old, and asks for this slot next.
+    """An agent that walks by a manifest that may be outdated; it asks for this slot next.
 
-    ``known``: fences that were known to be there before that manifest was read.
+    ``known``: fences that it knew of before it read that manifest.
     """
 
     epoch: int
@@ -183,7 +182,7 @@ class Walking:
 
 @dataclass(frozen=True, slots=True)
 class Doubting:
-    """Stands before a fence that it met after its look at the manifest, and looks again."""
+    """An agent that met a fence after its look at the manifest, and looks again."""
 
     fence: Slot
     known: Slots = NONE
@@ -192,7 +191,7 @@ class Doubting:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Has given up, or done all it will. ``told_sealed``: has said that the log is sealed."""
+    """An agent that gave up or finished. ``told_sealed``: it reported that the log is sealed."""
 
     told_sealed: bool = False
     held: Writing | None = None
@@ -203,10 +202,10 @@ Agent = Idle | Listing | Bursting | Fencing | Walking | Doubting | Writing | Gon
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Has read ``records``, and looks at a slot next. ``must``: acknowledged before it began.
+    """A read so far. ``must``: records acknowledged before it began.
 
-    ``missed``: found nothing to go on with there, and looks at the manifest. ``ended``: believes
-    that these are all.
+    ``missed``: the slot held nothing, so it looks at the manifest. ``ended``: it reported the end
+    of the log.
     """
 
     epoch: int
@@ -225,9 +224,9 @@ class Roll(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state. ``slots``: what lies in places that are not dead.
+    """A state. ``slots``: the content of places that are not dead.
 
-    ``puts``: all that were ever sent, each of which may land at any moment since.
+    ``puts``: all puts ever sent, each of which may land at any later moment.
     """
 
     slots: Slots
@@ -240,20 +239,20 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much there is of everything. ``alpha``: the puts that a writer has under way at most.
+    """The numbers of agents and records. ``alpha``: the most puts that a writer has under way.
 
-    ``records`` are those of each epoch. ``ghosts``: openers that died when they had sent fences
-    into the first epoch, which may land at any moment. ``epochs``: those begun after the first; an
-    agent that would begin more gives up. ``named``: the epochs that the manifest names.
+    ``records`` counts those of each epoch. ``ghosts``: openers that died after they sent fences
+    into the first epoch. ``epochs``: those begun after the first; an agent that would begin more
+    gives up. ``named``: the number of epochs that the manifest names.
 
-    ``racing``: a roller that is slow between read and replacement, besides those that are not.
-    ``resolving``: a writer that lost an answer opens the log again. ``closing``: writers claim
-    clean closes. ``lying``: they claim them falsely. ``broken``: the rule that is dropped.
+    ``racing``: adds a roller with a delay between read and replacement. ``resolving``: a writer
+    that lost an answer opens the log again. ``closing``: writers claim clean closes. ``lying``:
+    their claims are false. ``broken``: the rule that is dropped.
 
-    ``signs``: those of a round, of openers that put their fences where the protocol says; 0 is for
-    fences that may stand anywhere. ``alone``: the steps within which such an opener ends that runs
-    alone, if that is to be checked; see `sim.models.slot_alone`. ``plain``: dead places are part of
-    the state, and erased one by one; it takes far longer.
+    ``signs``: the number in a round, for openers that place fences by the protocol; with 0, fences
+    may be anywhere. ``alone``: the limit on the steps of such an opener that runs alone, if
+    checked; see `sim.models.slot_alone`. ``plain``: dead places are part of the state, and erased
+    one by one, which takes far longer.
     """
 
     records: int = 1
@@ -282,26 +281,26 @@ class Scope:
         return World(NONE, Manifest(((0, 0),), 0), agents, puts)
 
     def opens(self, me: int, epoch: int) -> int:
-        """Return what the fences of an agent say that it puts into an epoch."""
+        """Return the content of an agent's fences in an epoch."""
         is_sealer = self.sealer and me == self.openers + 1
         return SEAL if is_sealer else epoch * AGENTS_MAX + me + 1
 
     def last_slot(self, epoch: int) -> int:
-        """Return the last slot of an epoch that a walk may come to: nobody has data there.
+        """Return the last slot of an epoch that a walk can reach; it holds no data.
 
-        Fences past it are seen by nobody, and are no part of the state.
+        No agent sees fences past it, so they are no part of the state.
         """
         return (number_of(epoch) + 1) * self.records
 
 
 @lru_cache(maxsize=1 << 12)
 def number_of(epoch: int) -> int:
-    """Return how many epochs came before one; see `Scope.opens`, which names them."""
+    """Return the number of epochs before one; see `Scope.opens` for their encoding."""
     return 0 if epoch <= 0 else 1 + number_of((epoch - 1) // AGENTS_MAX)
 
 
 def owner_of(epoch: int) -> int:
-    """Return the agent whose fences name an epoch; the first is the first writer's."""
+    """Return the agent whose fences open an epoch; agent 0 owns the first."""
     return 0 if epoch == 0 else (epoch - 1) % AGENTS_MAX
 
 
@@ -311,17 +310,17 @@ def by_place(slots: Slots) -> dict[tuple[int, int], int]:
 
 
 def sees(scope: Scope, world: World, epoch: int, slot: int) -> frozenset[int | None]:
-    """Return what a look at a place may find: None where there is nothing."""
+    """Return the possible results of a look at a place; None stands for an empty place."""
     if is_dead(world.manifest, epoch, slot) and not scope.plain:
         return _sent(world.puts, epoch, slot)
     return frozenset((by_place(world.slots).get((epoch, slot)),))
 
 
 def shows(scope: Scope, world: World, epoch: int, slot: int) -> frozenset[int | None]:
-    """Return what a listing or the answer of a put may say of a place.
+    """Return the possible results for a place in a listing or in the answer of a put.
 
-    Past the fence that ended the epoch it may be anything that was sent there: fences need not be
-    landed there, since whoever walks comes to the one that ended the epoch first.
+    Past the fence that ended the epoch, it may be anything sent there. Fences need not land there,
+    since a walk meets the fence that ended the epoch first.
     """
     end = walk(world.slots, world.manifest).end_of(epoch)
     if end is not None and slot > end[1] and not scope.plain:
@@ -330,7 +329,7 @@ def shows(scope: Scope, world: World, epoch: int, slot: int) -> frozenset[int | 
 
 
 def answers(scope: Scope, world: World, fence: Slot) -> set[bool]:
-    """Return what the put of a fence may be told: whether it was created."""
+    """Return the possible answers to a fence's put: whether it was created."""
     epoch, slot, mine = fence
     if slot > scope.last_slot(epoch):
         return {True, False}

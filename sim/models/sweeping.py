@@ -1,15 +1,16 @@
 """Sweeps by write epochs against writers, and against transactions, at a small scope.
 
-A writer reads the epoch, uploads its part under it, and commits: taken are parts of the state's
-epoch and of the one before. A sweeper lists, **then** reads the state, deletes what it listed that
-is unnamed and of an epoch before those, and raises the epoch where it saw what is young and
-unnamed, if it is the one that it read. There is no clock, and who is never chosen again has died.
+A writer reads the epoch, uploads its part under it, and commits. A commit accepts parts of the
+state's epoch and of the one before. A sweeper lists, **then** reads the state, and deletes listed
+parts that are unnamed and older than those epochs. If it saw unnamed parts that are too young, it
+raises the epoch, provided that it is unchanged. There is no clock; an agent that takes no further
+step has died.
 
-In a registered shard what is committed is named by the transactions first, and by the shard only
-once it is applied, by anybody. There a sweeper fences off old parts in the transactions, **then**
-has all be applied that was committed, **then** raises the shard's epoch.
+In a registered shard, the transactions name a committed part first. The shard names it only after
+any agent applies it. A sweeper there fences off old parts in the transactions, **then** has all
+committed parts applied, **then** raises the shard's epoch.
 
-Checked at every step: what the shard names, or the transactions, is there.
+Checks at every step: each part that the shard or the transactions name exists.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ BROKEN: Final = {
     "blindly": "the sweeper raises whatever epoch there is",
 }
 
-Part = tuple[int, int, int]  # Whose it is, at which try, and its epoch.
+Part = tuple[int, int, int]  # Its writer, its try, and its epoch.
 Parts = frozenset[Part]
 NONE: Final[Parts] = frozenset()
 
 
 class Writer(NamedTuple):
-    """``epoch`` is the one it read; ``part`` what it has uploaded."""
+    """A writer; ``epoch`` is the one that it read."""
 
     stage: str
     tries: int = 0
@@ -45,7 +46,7 @@ class Writer(NamedTuple):
 
 
 class Sweeper(NamedTuple):
-    """``known`` is the epoch that it read."""
+    """A sweeper; ``known`` is the epoch that it read."""
 
     stage: str
     listed: Parts = NONE
@@ -54,7 +55,7 @@ class Sweeper(NamedTuple):
 
 
 class State(NamedTuple):
-    """``pending``: committed by transactions, and not applied; ``fence`` is their epoch."""
+    """A state; ``pending``: committed by transactions, not yet applied; ``fence``: their epoch."""
 
     epoch: int
     fence: int
@@ -70,7 +71,7 @@ RESTING: Final = Sweeper("resting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much there is of everything. ``broken``: the rule that is dropped."""
+    """The numbers of agents and steps. ``broken``: the rule that is dropped."""
 
     writers: int = 2
     tries: int = 2
@@ -85,7 +86,7 @@ class Scope:
 
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
-    """Visit all that can happen in a scope."""
+    """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
@@ -96,7 +97,7 @@ def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
 
 
 def check(state: State) -> str | None:
-    """Return the sentence of what does not hold, if there is one."""
+    """Return a sentence for a violated check, or None."""
     if not state.named <= state.there:
         return "a part that the state names was deleted"
     return None if state.pending <= state.there else "a part that was committed was deleted"

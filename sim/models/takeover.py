@@ -1,19 +1,19 @@
-"""The worst that a takeover of a saturated writer costs, by calculation: nothing is explored.
+"""The worst cost of taking over from a saturated writer, by calculation, not exploration.
 
 ``python -m sim.models.takeover`` prints a table for each placing of signs.
 
-The writer keeps alpha puts under way, each of which takes as long as a put of the opener's: it
-sends alpha slots a put. What is free is looked up by a listing, which takes as long as a get. The
-worst is taken of all that is not known: the listing shows what was there when it began, as little
-as there can be; each fence lands when its time is up; a put of the writer's lands at once.
+The writer keeps alpha puts under way, each as slow as a put of the opener: it sends alpha slots per
+put. The opener finds free slots by a listing, which takes as long as a get. Every unknown takes its
+worst value. The listing shows the store at its begin, with as little as possible. Each of the
+opener's fences lands at the end of its time; each of the writer's puts lands at once.
 
-Between the listing and the landing of the first round lie a get and a put: the writer has come
-``alpha * (2 + get / put)`` slots on from the first that was free, those under way included, and
-with each round it comes alpha slots further. A fence is surely created from there on.
+Between the listing and the landing of the first round lie a get and a put. In that time the writer
+advances ``alpha * (2 + get / put)`` slots from the first free slot, with those under way included.
+Each round adds alpha slots. A fence is surely created after them.
 
-Not counted: what an opener's own lost answers cost; a manifest that its writer does not bring to
-its end within the looks that are allowed, whose slots are then walked by as many gets; and that a
-walk of alpha slots takes more than one round trip where fewer than alpha gets run side by side.
+Not counted: an opener's own lost answers; the gets of slots that a writer did not roll up within
+the allowed looks; and the extra round trips of a walk of alpha slots with fewer than alpha parallel
+gets.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from math import ceil
 from typing import Final
 
 ROUND_TRIPS_MAX: Final = 12
-LOOKS: Final = 4  # At the manifest: one, and three more for the writer to bring it to its end.
-# The manifest, a listing with the first slot beside it, and another listing before the walk.
+LOOKS: Final = 4  # At the manifest: one, and three more while the writer rolls up.
+# The manifest, a listing with a get of the first slot, and another listing before the walk.
 OTHERS: Final = 4
 RATIOS: Final = tuple(Fraction(*each) for each in ((1, 5), (1, 2), (1, 1), (2, 1), (3, 1), (5, 1)))
 ALPHAS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -34,7 +34,7 @@ ALPHAS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """How many signs a round has, alpha apart in the first and twice as far in each after it."""
+    """The number of signs in a round: alpha apart at first, twice as far in each next round."""
 
     signs: int
 
@@ -58,7 +58,7 @@ class Cost:
 
 
 def worst(placing: Placing, *, ratio: Fraction, alpha: int) -> Cost:
-    """Return the worst cost where a get takes ``ratio`` times as long as a put."""
+    """Return the worst cost if a get takes ``ratio`` times as long as a put."""
     costs = [_cost(each, alpha=alpha) for each in _endings(placing, ratio=ratio, alpha=alpha)]
     return Cost(
         rounds=max(cost.rounds for cost in costs),
@@ -70,7 +70,7 @@ def worst(placing: Placing, *, ratio: Fraction, alpha: int) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """How the rounds may end: how many there were, their fences, and those that fill up after."""
+    """An end of the rounds: their number, their fences, and the fences that fill gaps later."""
 
     rounds: int
     fences: int
@@ -78,14 +78,14 @@ class _Ending:
 
 
 def _endings(placing: Placing, *, ratio: Fraction, alpha: int) -> Iterator[_Ending]:
-    """Yield each way in which a fence may be the lowest that is created, round after round."""
+    """Yield each way in which a fence may be the lowest one created, round after round."""
     base, stride, rounds, fences = 0, alpha, 0, 0
     while True:
         rounds, fences = rounds + 1, fences + alpha + placing.signs
         # Slots from here on are free when the fences of this round land.
         free = ceil(alpha * (1 + ratio + rounds))
         signs = [base + alpha - 1 + stride * each for each in range(1, placing.signs + 1)]
-        yield _Ending(rounds, fences, 0)  # A dense one: the writer was slower than it may be.
+        yield _Ending(rounds, fences, 0)  # A dense one: the writer was slower than its maximum.
         passed = base - 1
         for sign in signs:
             yield _Ending(rounds, fences, _filling(base, passed, sign, alpha=alpha))
@@ -96,14 +96,14 @@ def _endings(placing: Placing, *, ratio: Fraction, alpha: int) -> Iterator[_Endi
 
 
 def _filling(base: int, passed: int, sign: int, *, alpha: int) -> int:
-    """Count the slots below a sign that may be free, where all fences below it were taken."""
+    """Return the number of possibly free slots below a sign if all fences below it were taken."""
     first = max(base + alpha, passed - alpha + 1)
     return len([slot for slot in range(first, sign) if slot != passed])
 
 
 def _cost(ending: _Ending, *, alpha: int) -> Cost:
     is_filled = ending.filling > 0
-    walk = 2  # A listing, and a window of gets side by side.
+    walk = 2  # A listing, and a window of parallel gets.
     return Cost(
         rounds=ending.rounds,
         round_trips=2 + ending.rounds + is_filled + LOOKS + walk,

@@ -1,13 +1,13 @@
-"""A shard's merges and collections against readers with leases and without, at a small scope.
+"""A shard's merges and collections against readers with and without leases, at a small scope.
 
-Each merge puts a part in the place of the one before, which vanishes by that record. A collector
-reads the state, and deletes what vanished by a record that no hold is below. A reader places its
-lease, with the seqno of a state from before, **then** plans by a state that has it; moving on, it
-gives up its plan. Leases end whenever somebody has waited long enough, which is any time. Whoever
-finds a part gone reads the newest state, and plans by that.
+Each merge replaces the part before it, which vanishes by that record. A collector reads the state,
+and deletes the parts whose vanishing record no hold is below. A reader places its lease at the
+seqno of an earlier state, **then** plans by a state that has the lease. If it moves on, it gives up
+its plan. A lease may end at any time, because another process has waited long enough. A reader that
+finds a part gone reads the newest state, and plans by it.
 
-Checked at every step: what the newest state names is there; what a reader planned under a lease
-that stands is there; and nobody is told of a loss.
+Checks at every step: the part that the newest state names exists; a part planned under a valid
+lease exists; and no reader reports a loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BROKEN: Final = {
 
 
 class Reader(NamedTuple):
-    """``planned`` is the part that it is to read."""
+    """A reader; ``planned`` is the part that it will read."""
 
     stage: str
     planned: int | None = None
@@ -38,7 +38,7 @@ class Reader(NamedTuple):
 
 
 class Collector(NamedTuple):
-    """``floor`` is the least seqno that is held, of the state that it read; ``due`` are parts."""
+    """A collector; ``floor`` is the least seqno held in the state it read; ``due`` are parts."""
 
     stage: str
     floor: int | None = None
@@ -46,7 +46,7 @@ class Collector(NamedTuple):
 
 
 class State(NamedTuple):
-    """Part n was born by record ``born[n]``, and vanished by the one that the next was born by."""
+    """A state; record ``born[n]`` created part n, and record ``born[n + 1]`` made it vanish."""
 
     seqno: int
     born: tuple[int, ...]
@@ -61,7 +61,7 @@ RESTING: Final = Collector("resting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much there is of everything. ``broken``: the rule that is dropped."""
+    """The numbers of agents and steps. ``broken``: the rule that is dropped."""
 
     merges: int = 2
     readers: int = 1
@@ -81,7 +81,7 @@ class Scope:
 
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
-    """Visit all that can happen in a scope."""
+    """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
@@ -92,7 +92,7 @@ def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
 
 
 def check(state: State) -> str | None:
-    """Return the sentence of what does not hold, if there is one."""
+    """Return a sentence for a violated check, or None."""
     if live(state) not in state.there:
         return "a part that the newest state names was deleted"
     for hold, reader in zip(state.holds, state.readers, strict=True):

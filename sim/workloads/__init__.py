@@ -1,1 +1,1 @@
-"""What the simulated clients do, and what is compared in the end."""
+"""The work of the simulated clients, and the checks of its results."""

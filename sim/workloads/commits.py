@@ -1,8 +1,8 @@
-"""Transactions, and a checker outside: calls that contend, whose answers are lost, and readers.
+"""Transactions that contend, lose answers and are read, with a checker of calls and answers.
 
-Each transaction covers one time and names itself in each of its shards, so that the times are the
-records that `sim.checkers.linear` knows. One of the shards is forgotten and registered all the
-while; all are merged, swept and collected. What the store holds is looked at by nobody but clients.
+Each transaction covers one time and writes its name to each of its shards, so its times are the
+records that `sim.checkers.linear` knows. One shard is forgotten and registered again throughout;
+all are merged, swept and collected. Only clients read the store.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 from sim.checkers.linear import FOREVER, LANDED, LOST, NEVER, UNSURE, NotLinear
 from sim.checkers.linear_transactions import Commit, Look, check_transactions_outside
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
-from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.shard import table_of
 from sim.workloads.transactions import (
     FAST,
     LOOSE,
-    TransactionPlot,
+    TransactionScenario,
     persist,
     register_on,
     registration,
@@ -47,7 +47,7 @@ HOUR_S = 3_600
 
 @dataclass(slots=True)
 class CommitReport:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     commits: int = 0
@@ -61,7 +61,7 @@ class CommitReport:
 
 @dataclass(slots=True)
 class Told:
-    """What clients called, and were told."""
+    """The calls of clients, and the answers."""
 
     commits: list[Commit] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -71,16 +71,18 @@ def simulate_commits(seed: int) -> CommitReport:
     """Run one seed, and check its history.
 
     Raises:
-        NotLinear: it does not hold. Anything else: a client failed as it never should.
+        NotLinear: the history is not linearizable. Any other error: a client failed with an
+            error
+        that it must not raise.
     """
     dice = random.Random(f"commits {seed}")
     names = [f"c{number}" for number in range(dice.choice([2, 3, 4]))]
     mortal = frozenset([*names, "m0", "registrar"])
-    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
-    world = World(seed, fates, attempts=dice.choice([1, 2, 20]))
-    plot, told = TransactionPlot(world, dice), Told()
+    schedule = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
+    world = World(seed, schedule, attempts=dice.choice([1, 2, 20]))
+    scenario, told = TransactionScenario(world, dice), Told()
     with limited(limits_of(seed)):
-        run(lambda: _play(plot, told, names), seed)
+        run(lambda: _play(scenario, told, names), seed)
     check_transactions_outside(told.commits, told.looks)
     answers = [commit.answer for commit in told.commits]
     return CommitReport(
@@ -95,55 +97,55 @@ def simulate_commits(seed: int) -> CommitReport:
     )
 
 
-async def _play(plot: TransactionPlot, told: Told, names: list[str]) -> None:
-    world = plot.world
+async def _play(scenario: TransactionScenario, told: Told, names: list[str]) -> None:
+    world = scenario.world
     maker = world.client("maker")
     for name in (*FAST, LOOSE):
-        await persist(maker, registration(plot, maker, name))
-    plot.committers_left = len(names)
+        await persist(maker, registration(scenario, maker, name))
+    scenario.committers_left = len(names)
     async with asyncio.TaskGroup() as group:
         for name in names:
-            group.create_task(_race(plot, told, world.client(name)), name=name)
+            group.create_task(_race(scenario, told, world.client(name)), name=name)
         for name in ("r0", "r1"):
-            reading = _look_on(plot, told, world.client(name))
+            reading = _look_on(scenario, told, world.client(name))
             group.create_task(reading, name=name)
         for name in ("m0", "m1"):
-            group.create_task(upkeep(plot, world.client(name)), name=name)
+            group.create_task(upkeep(scenario, world.client(name)), name=name)
         registrar = world.client("registrar")
-        group.create_task(registrar.live(register_on(plot, registrar)), name="registrar")
-    # What is still under way may land until then; the last look comes after all of it.
+        group.create_task(registrar.live(register_on(scenario, registrar)), name="registrar")
+    # All requests land within this time, so the last look comes after them.
     await asyncio.sleep(HOUR_S)
-    assert isinstance(world.fates, Dice)
-    world.fates.calm = True
+    assert isinstance(world.schedule, Dice)
+    world.schedule.calm = True
     last = world.client("last")
-    await persist(last, lambda: plot.transactions(last).register(plot.shard(last, LOOSE)))
+    await persist(last, lambda: scenario.transactions(last).register(scenario.shard(last, LOOSE)))
     looks = len(told.looks)
-    await _look(plot, told, last)
+    await _look(scenario, told, last)
     if len(told.looks) == looks:
         raise NotLinear("what is complete could not be read in the end")
 
 
-async def _race(plot: TransactionPlot, told: Told, client: Client) -> None:
+async def _race(scenario: TransactionScenario, told: Told, client: Client) -> None:
     try:
-        await client.live(_commit_on(plot, told, client))
+        await client.live(_commit_on(scenario, told, client))
     finally:
-        plot.committers_left -= 1
+        scenario.committers_left -= 1
 
 
-async def _commit_on(plot: TransactionPlot, told: Told, client: Client) -> None:
-    dice, found = plot.dice, plot.transactions(client)
+async def _commit_on(scenario: TransactionScenario, told: Told, client: Client) -> None:
+    dice, found = scenario.dice, scenario.transactions(client)
     for number in range(dice.randrange(4, 14)):
         await client.clock.sleep(dice.randrange(60_000))
         if dice.random() < 0.2:
-            found = plot.transactions(client)
-        # Mostly what would win as far as is known, sometimes what cannot.
+            found = scenario.transactions(client)
+        # Mostly a call that can win, as far as the client knows; sometimes one that cannot.
         lower = max(0, found.state.upper + dice.choice([0, 0, 0, 0, -1, 1]))
         shards = {*dice.sample(FAST, dice.choice([1, 2])), *dice.choice([(), (LOOSE,)])}
-        await _commit(plot, told, client, found, (f"{client.name}.{number}", lower, shards))
+        await _commit(scenario, told, client, found, (f"{client.name}.{number}", lower, shards))
 
 
 async def _commit(
-    plot: TransactionPlot,
+    scenario: TransactionScenario,
     told: Told,
     client: Client,
     found: Transactions,
@@ -153,21 +155,21 @@ async def _commit(
     tables = {shard: table_of([Update((name, lower, None), lower, 1)]) for shard in sorted(shards)}
     begin, end, answer, in_doubt = _now(), FOREVER, UNSURE, False
     try:
-        for _ in range(plot.dice.choice([1, 60])):
-            answer = UNSURE  # As it stays where its client dies over it.
+        for _ in range(scenario.dice.choice([1, 60])):
+            answer = UNSURE  # This answer stays if the client dies during the call.
             try:
                 done = await found.try_compare_and_append(tables, lower, lower + 1, token=(name, 0))
             except NotRegistered:
-                # Had this token been committed, it would have been told.
+                # A committed token would be reported instead.
                 answer = NEVER
                 break
             except (LocationError, ContentionError) as error:
-                # Of several tries one may have landed, whatever is known of the last.
+                # One of several tries may have landed, whatever the last one's outcome.
                 in_doubt |= error.outcome is not Outcome.NOT_APPLIED
                 answer = UNSURE if in_doubt else NEVER
                 if isinstance(error, OutcomeUnknown):
                     break
-                await client.clock.sleep(plot.dice.randrange(200_000))
+                await client.clock.sleep(scenario.dice.randrange(200_000))
                 continue
             answer = LOST if done.verdict is Verdict.MISMATCH else LANDED
             break
@@ -186,26 +188,26 @@ async def _commit(
         )
 
 
-async def _look_on(plot: TransactionPlot, told: Told, client: Client) -> None:
-    while plot.committers_left:
-        await client.clock.sleep(plot.dice.randrange(300_000))
-        await _look(plot, told, client)
+async def _look_on(scenario: TransactionScenario, told: Told, client: Client) -> None:
+    while scenario.committers_left:
+        await client.clock.sleep(scenario.dice.randrange(300_000))
+        await _look(scenario, told, client)
 
 
-async def _look(plot: TransactionPlot, told: Told, client: Client) -> None:
-    """Read all shards as of the newest time that is complete."""
-    found = plot.transactions(client)
+async def _look(scenario: TransactionScenario, told: Told, client: Client) -> None:
+    """Read all shards as of the newest complete time."""
+    found = scenario.transactions(client)
     begin = _now()
     seen: dict[str, tuple[tuple[int, str], ...]] = {}
     try:
         upper = (await found.upper()).time
         for name in (*FAST, LOOSE) if upper else ():
-            through: Transactions | None = found if plot.dice.random() < 0.7 else None
+            through: Transactions | None = found if scenario.dice.random() < 0.7 else None
             try:
                 if through is not None:
                     snapshot = await through.snapshot(name, upper - 1, timeout_us=2_000_000)
                 else:
-                    shard = plot.shard(client, name)
+                    shard = scenario.shard(client, name)
                     snapshot = await shard.snapshot(upper - 1, timeout_us=2_000_000)
                 rows = contents_of(await snapshot.to_arrow(consolidated=True))
             except (DeadlineExceeded, NotRegistered):

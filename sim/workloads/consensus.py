@@ -1,4 +1,4 @@
-"""Consensus under fire: random calls of several clients, and a checker that stands outside."""
+"""Consensus under faults: random calls of several clients, and a checker of calls and answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sim.checkers.linear import (
     count_unsure,
 )
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
-from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from tidelog.consensus.port import Consensus
 from tidelog.errors import LocationError, Outcome
@@ -37,7 +37,7 @@ STORMS = (0.0, 0.1, 0.3, 0.6)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     sets: int = 0
@@ -50,8 +50,8 @@ class Report:
 
 
 @dataclass(slots=True)
-class Plot:
-    """One run; ``wrap`` puts something between a client and its consensus."""
+class Scenario:
+    """One run; ``wrap`` can wrap each client's consensus."""
 
     world: World
     dice: random.Random
@@ -65,7 +65,7 @@ def simulate_consensus(
     """Run one seed, and check its histories.
 
     Raises:
-        NotLinear, Violated: something does not hold.
+        NotLinear, Violated: a check failed.
     """
     dice = random.Random(f"consensus {seed}")
     names = [f"c{number}" for number in range(dice.choice([2, 3, 5]))]
@@ -76,64 +76,64 @@ def simulate_consensus(
     )
     watch = Watch(world.store, shards=False)
     world.watchers.append(watch)
-    plot = Plot(world, dice, wrap)
+    scenario = Scenario(world, dice, wrap)
     with limited(limits_of(seed)):
-        run(lambda: _play(plot, names), seed)
+        run(lambda: _play(scenario, names), seed)
     demand(not watch.violations, "a step was not allowed", violations=watch.violations)
-    for history in plot.histories.values():
+    for history in scenario.histories.values():
         check_history(history)
-    calls = [call for history in plot.histories.values() for call in history.sets]
+    calls = [call for history in scenario.histories.values() for call in history.sets]
     return Report(
         trace=world.trace(),
         sets=len(calls),
         landed=sum(c.answer == LANDED for c in calls),
         lost=sum(c.answer == LOST for c in calls),
         unsure=count_unsure(calls),
-        reads=sum(len(h.reads) for h in plot.histories.values()),
+        reads=sum(len(h.reads) for h in scenario.histories.values()),
         deaths=sum(c.is_dead for c in world.clients.values()),
         requests=world.requests_count,
     )
 
 
-async def _play(plot: Plot, names: list[str]) -> None:
+async def _play(scenario: Scenario, names: list[str]) -> None:
     async with asyncio.TaskGroup() as group:
         for name in names:
-            client = plot.world.client(name)
-            group.create_task(client.live(_call_on(plot, client)), name=name)
-    # What is still under way may land until then; the last look comes after all of it.
+            client = scenario.world.client(name)
+            group.create_task(client.live(_call_on(scenario, client)), name=name)
+    # All requests land within this time, so the last look comes after them.
     await asyncio.sleep(3_600)
-    assert isinstance(plot.world.fates, Dice)
-    plot.world.fates.calm = True
-    last = plot.world.client("last")
+    assert isinstance(scenario.world.schedule, Dice)
+    scenario.world.schedule.calm = True
+    last = scenario.world.client("last")
     for key in KEYS:
-        await _read(plot, last, plot.wrap(last), key, start=1, limit=None)
+        await _read(scenario, last, scenario.wrap(last), key, start=1, limit=None)
 
 
-async def _call_on(plot: Plot, client: Client) -> None:
-    consensus = plot.wrap(client)
+async def _call_on(scenario: Scenario, client: Client) -> None:
+    consensus = scenario.wrap(client)
     guess = dict.fromkeys(KEYS, 0)
-    for number in range(plot.dice.randrange(5, 30)):
-        await client.clock.sleep(plot.dice.randrange(20_000))
-        key = plot.dice.choice(KEYS)
-        toss = plot.dice.random()
+    for number in range(scenario.dice.randrange(5, 30)):
+        await client.clock.sleep(scenario.dice.randrange(20_000))
+        key = scenario.dice.choice(KEYS)
+        toss = scenario.dice.random()
         if toss < 0.6:
-            # Mostly what would win as far as is known, sometimes what cannot.
-            seqno = max(1, guess[key] + plot.dice.choice([1, 1, 1, 1, 0, 2]))
+            # Mostly a call that can win, as far as the client knows; sometimes one that cannot.
+            seqno = max(1, guess[key] + scenario.dice.choice([1, 1, 1, 1, 0, 2]))
             value = f"{client.name}-{number}".encode()
-            if await _set(plot, client, consensus, key, seqno=seqno, value=value):
+            if await _set(scenario, client, consensus, key, seqno=seqno, value=value):
                 guess[key] = seqno
         elif toss < 0.75:
-            guess[key] = await _head(plot, client, consensus, key) or guess[key]
+            guess[key] = await _head(scenario, client, consensus, key) or guess[key]
         elif toss < 0.9:
-            start = plot.dice.randrange(1, guess[key] + 2)
-            limit = plot.dice.choice([None, None, 1, 3])
-            await _read(plot, client, consensus, key, start=start, limit=limit)
+            start = scenario.dice.randrange(1, guess[key] + 2)
+            limit = scenario.dice.choice([None, None, 1, 3])
+            await _read(scenario, client, consensus, key, start=start, limit=limit)
         elif guess[key]:
-            await _cut(plot, consensus, key, plot.dice.randrange(1, guess[key] + 1))
+            await _cut(scenario, consensus, key, scenario.dice.randrange(1, guess[key] + 1))
 
 
 async def _set(
-    plot: Plot, client: Client, consensus: Consensus, key: str, *, seqno: int, value: bytes
+    scenario: Scenario, client: Client, consensus: Consensus, key: str, *, seqno: int, value: bytes
 ) -> bool:
     begin, end, answer = _now(), FOREVER, UNSURE
     try:
@@ -148,10 +148,10 @@ async def _set(
         call = Set(
             client=client.name, seqno=seqno, value=value, begin=begin, end=end, answer=answer
         )
-        plot.histories[key].sets.append(call)
+        scenario.histories[key].sets.append(call)
 
 
-async def _head(plot: Plot, client: Client, consensus: Consensus, key: str) -> int | None:
+async def _head(scenario: Scenario, client: Client, consensus: Consensus, key: str) -> int | None:
     begin = _now()
     try:
         found = await consensus.head(key)
@@ -159,12 +159,18 @@ async def _head(plot: Plot, client: Client, consensus: Consensus, key: str) -> i
         return None
     seen = () if found is None else ((int(found.seqno), found.data),)
     read = Read(client=client.name, begin=begin, end=_now(), start=None, found=seen)
-    plot.histories[key].reads.append(read)
+    scenario.histories[key].reads.append(read)
     return None if found is None else int(found.seqno)
 
 
 async def _read(
-    plot: Plot, client: Client, consensus: Consensus, key: str, *, start: int, limit: int | None
+    scenario: Scenario,
+    client: Client,
+    consensus: Consensus,
+    key: str,
+    *,
+    start: int,
+    limit: int | None,
 ) -> None:
     begin = _now()
     try:
@@ -179,10 +185,10 @@ async def _read(
         found=tuple((int(r.seqno), r.data) for r in found),
         limit=limit,
     )
-    plot.histories[key].reads.append(read)
+    scenario.histories[key].reads.append(read)
 
 
-async def _cut(plot: Plot, consensus: Consensus, key: str, before: int) -> None:
+async def _cut(scenario: Scenario, consensus: Consensus, key: str, before: int) -> None:
     begin, end = _now(), FOREVER
     try:
         await consensus.truncate(key, SeqNo(before))
@@ -190,7 +196,7 @@ async def _cut(plot: Plot, consensus: Consensus, key: str, before: int) -> None:
     except LocationError:
         pass
     finally:
-        plot.histories[key].cuts.append(Cut(begin=begin, end=end, before=before))
+        scenario.histories[key].cuts.append(Cut(begin=begin, end=end, before=before))
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""Generated input: json lines of which it is known, without parsing, what becomes of each."""
+"""Generated input: json lines whose outcomes are known without parsing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, its line end included.
+    """One line with its line end.
 
-    ``row`` is what it says, None if it is bad; the errors shard must then give ``reason``, perhaps
-    with more behind it.
+    ``row`` is the row that it holds, or None if it is bad; then the errors shard must give
+    ``reason``, perhaps with more text after it.
     """
 
     data: bytes
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(slots=True)
 class Input:
-    """Files by path, and how much of each is there already (the others grow during the run)."""
+    """Files by path, and the bytes of each that exist already (some files grow during the run)."""
 
     files: dict[str, list[Line]]
     written: dict[str, int] = field(default_factory=dict)
@@ -56,10 +56,10 @@ KEY = ("k",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How input is generated.
+    """The parameters of generated input.
 
-    ``disorder`` is the share of lines whose time is any; ``required`` are the columns that make a
-    line bad by being null.
+    ``disorder`` is the share of lines with times out of order. A null in a ``required`` column
+    makes a line bad.
     """
 
     files: int = 3
@@ -74,13 +74,13 @@ class Shape:
 
 
 def generate(dice: random.Random, shape: Shape) -> Input:
-    """Make files whose times mostly rise, many of them equal, over few keys."""
+    """Generate files over few keys; their times mostly rise, and many are equal."""
     files: dict[str, list[Line]] = {}
     time = shape.start
     for number in range(shape.files):
         lines: list[Line] = []
         for _ in range(shape.lines):
-            # Several changes of one key at one time are the rule here, not the exception.
+            # Several changes of one key at one time are common here on purpose.
             time += dice.choice([0, 0, 0, 1, shape.step])
             if dice.random() < shape.bad:
                 lines.append(_bad_line(dice, time, shape))

@@ -1,8 +1,8 @@
-"""Forks under fire: logs that share objects, are collected, pinned and destroyed, by many at once.
+"""Forks under faults: many clients share, collect, pin and destroy logs at once.
 
-What holds: a fork reads exactly its source's records from its start on, and then its own, whatever
-is collected or destroyed; nothing that a log or a pin holds is deleted; a log that was destroyed
-acknowledges nothing; and once all are destroyed, fences and tombstones are left.
+Rules: a fork reads exactly its source's records from its start on, and then its own, whatever is
+collected or destroyed. No object that a log or a pin holds is deleted. A destroyed log acknowledges
+nothing. After all logs are destroyed, only fences and tombstones are left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sim.checkers.demands import demand
 from sim.checkers.linear_log import Read, check_log
 from sim.checkers.liveness import Deadline
 from sim.checkers.watch_shelf import ShelfWatch
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.hashed import HashedStore
 from sim.kernel.loop import run
 from sim.kernel.world import Client, World
-from sim.workloads.log import fates_of
-from sim.workloads.plot import LONG_S, STEPS_MAX, persist
-from sim.workloads.slot import SlotPlot
+from sim.workloads.log import schedule_of
+from sim.workloads.scenario import LONG_S, STEPS_MAX, persist
+from sim.workloads.slot import SlotScenario
 from tidelog.clock import Clock
 from tidelog.errors import (
     BusyError,
@@ -58,7 +58,7 @@ EVERYTHING = Selection(control=True)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     acknowledged: int = 0
@@ -79,7 +79,7 @@ class Report:
 
 
 class ClientIn:
-    """A client, as the log in one folder sees it."""
+    """A client, as seen by the log in one folder."""
 
     def __init__(self, client: Client, log: str) -> None:
         self.name = client.name
@@ -97,35 +97,35 @@ class ClientIn:
 
 
 @dataclass(slots=True)
-class Game:
-    """One run; ``plots`` has the history of each log."""
+class ForkTrial:
+    """One run; ``scenarios`` holds the history of each log."""
 
     world: World
     dice: random.Random
     watch: ShelfWatch
     grace_us: int
-    plots: dict[str, SlotPlot] = field(default_factory=dict)
+    scenarios: dict[str, SlotScenario] = field(default_factory=dict)
     writing: set[Client] = field(default_factory=set)
     report: Report = field(default_factory=Report)
 
     @property
     def is_over(self) -> bool:
-        """Say whether no writer is left but such as stand still for long."""
+        """Return True if every writer left is paused for long."""
         return all(client.stopped_for > LONG_S for client in self.writing)
 
-    def plot(self, name: str) -> SlotPlot:
-        """Return the plot of a log, which knows what was called, and what came of it."""
-        if name not in self.plots:
-            self.plots[name] = SlotPlot(self.world, self.dice, truth=self.watch.slots(name))
-        return self.plots[name]
+    def scenario(self, name: str) -> SlotScenario:
+        """Return the scenario of a log, which records calls and answers."""
+        if name not in self.scenarios:
+            self.scenarios[name] = SlotScenario(self.world, self.dice, truth=self.watch.slots(name))
+        return self.scenarios[name]
 
     def trouble(self, *others: type[TidelogError]) -> AbstractContextManager[None]:
-        """Pass over failures of the store, and ``others``; see `Plot.trouble`."""
-        return self.plot("a").trouble(*others)
+        """Ignore failures of the store, and ``others``; see `Scenario.trouble`."""
+        return self.scenario("a").trouble(*others)
 
     @contextmanager
     def unless_gone(self, name: str) -> Iterator[None]:
-        """Pass over it if a log says that it was destroyed, which then must be so."""
+        """Ignore NoSuchLog, which a log may raise only if it was destroyed."""
         try:
             yield
         except NoSuchLog:
@@ -140,18 +140,18 @@ class Game:
         return SlotLog(name=name, store=within.store, clock=within.clock, writer=client.name)
 
     def any_log(self) -> str:
-        """Return the name of a log that is there, or, now and then, of one that was."""
+        """Return the name of a log that exists, or now and then of a destroyed one."""
         names = list(self.watch.logs) if self.dice.random() < 0.1 else self.watch.live()
         return self.dice.choice(names or list(self.watch.logs))
 
     def bury(self, client: Client) -> None:
-        for plot in self.plots.values():
-            plot.bury(client)
+        for scenario in self.scenarios.values():
+            scenario.bury(client)
 
     async def read(self, client: Client, name: str, start: int) -> None:
-        """Read from a position on: first what it shares, which is known, then its own."""
-        folder, plot = self.watch.logs[name], self.plot(name)
-        begin = plot.now()
+        """Read from a position: shared records, which are known, and then the log's own."""
+        folder, scenario = self.watch.logs[name], self.scenario(name)
+        begin = scenario.now()
         within = ClientIn(client, name)
         reader = SlotReader(store=within.store, clock=within.clock, reads=2)
         try:
@@ -171,25 +171,25 @@ class Game:
         wanted = [folder.bodies.get(place) for place in range(start, folder.first)]
         demand(shared == wanted, f"{name} does not read as its source", start=start)
         bodies = tuple(row["body"] for row in rows[len(shared) :])
-        read = Read(start=max(start, folder.first), begin=begin, end=plot.now(), bodies=bodies)
-        plot.history.reads.append(read)
+        read = Read(start=max(start, folder.first), begin=begin, end=scenario.now(), bodies=bodies)
+        scenario.history.reads.append(read)
 
     async def append(self, client: Client, name: str) -> None:
-        """Append a few records to a log, by a writer of its own."""
-        plot, within = self.plot(name), ClientIn(client, name)
-        writer = plot.writer(within)
+        """Append a few records to a log with a new writer."""
+        scenario, within = self.scenario(name), ClientIn(client, name)
+        writer = scenario.writer(within)
         for number in range(self.dice.randrange(1, 4)):
             await client.clock.sleep(self.dice.randrange(60_000))
             bodies = [
                 f"{client.name} {client.requests_count} {number} {n}".encode()
                 for n in range(self.dice.choice([1, 1, 2]))
             ]
-            appending = plot.append(within, writer, bodies)
-            await plot.is_cancelled("append", appending)
-        await plot.close(within, writer)
+            appending = scenario.append(within, writer, bodies)
+            await scenario.is_cancelled("append", appending)
+        await scenario.close(within, writer)
 
     async def collect(self, client: Client, name: str, *, is_all: bool = False) -> None:
-        """Move the log's cursor on, and collect; others may do so at the same time."""
+        """Move the log's cursor and collect; other clients may do so concurrently."""
         async with Deadline(client, f"a collection of {name}"):
             await self._collect(client, name, is_all=is_all)
 
@@ -212,7 +212,7 @@ class Game:
         demand(not found.spared, "a plan would have erased what the log names")
 
     async def fork(self, client: Client, source: str, name: str) -> None:
-        """Fork a log, from anywhere; what came about has all that its source had from there on."""
+        """Fork a log at any start; the fork must have all of its source's records from there."""
         folder = self.watch.logs[source]
         places = range(folder.manifest.oldest, folder.manifest.next)
         start = self.dice.choice([0, *places[-6:]])
@@ -224,7 +224,7 @@ class Game:
         self.report.of_forks += source != "a"
 
     async def pin(self, client: Client, name: str, pin: str) -> None:
-        """Pin what a log has, read it, maybe after a while, and let go of it."""
+        """Pin a log, read the pin, perhaps after a delay, and release it."""
         log = self.log(client, name)
         async with Deadline(client, f"the making of a pin of {name}"):
             held = (await log.create_pin(pin)).pin
@@ -239,12 +239,12 @@ class Game:
         except Exception:
             if folder.is_live:
                 raise
-            return  # Whoever destroys a log lets go of its pins.
+            return  # The destroyer of a log releases its pins.
         demand([row["body"] for row in rows] == wanted, f"{pin} did not hold")
         await log.drop_pin(pin)
 
     async def destroy(self, client: Client, name: str) -> Destroyed | None:
-        """Destroy a log; None if it has forks."""
+        """Destroy a log; return None if it has forks."""
         try:
             async with Deadline(client, f"the destruction of {name}"):
                 found = await self.shelf(client).drop(name, grace_us=self.grace_us)
@@ -259,29 +259,30 @@ def simulate_fork(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        NotLinearLog, Violated, AssertionError: something does not hold. Anything else: a client
-        failed as it never should.
+        NotLinearLog, Violated, AssertionError: a check failed. Any other error: a client failed
+            with an
+        error that it must not raise.
     """
     dice = random.Random(f"fork {seed}")
-    fates = fates_of(seed, "w0", "w1", "f0", "f1", "g0", "d0")
-    world = World(seed, fates, store=dice.choice([MemoryStore(), HashedStore()]))
-    game = game_of(world, dice, grace_us=dice.choice([0, 30_000, 300_000]))
-    run(lambda: _play(game), seed, steps_max=STEPS_MAX)
-    return checked(game)
+    schedule = schedule_of(seed, "w0", "w1", "f0", "f1", "g0", "d0")
+    world = World(seed, schedule, store=dice.choice([MemoryStore(), HashedStore()]))
+    trial = trial_of(world, dice, grace_us=dice.choice([0, 30_000, 300_000]))
+    run(lambda: _play(trial), seed, steps_max=STEPS_MAX)
+    return checked(trial)
 
 
-def game_of(world: World, dice: random.Random, *, grace_us: int) -> Game:
+def trial_of(world: World, dice: random.Random, *, grace_us: int) -> ForkTrial:
     watch = ShelfWatch(world.store)
     world.watchers.append(watch)
-    return Game(world, dice, watch, grace_us)
+    return ForkTrial(world, dice, watch, grace_us)
 
 
-def checked(game: Game) -> Report:
-    """Check what was seen of a run, and return what it did."""
-    watch, report = game.watch, game.report
+def checked(trial: ForkTrial) -> Report:
+    """Check the observations of a run, and return its counts."""
+    watch, report = trial.watch, trial.report
     demand(not watch.violations, "; ".join(watch.violations[:3]))
     for name, folder in watch.logs.items():
-        history = game.plot(name).history
+        history = trial.scenario(name).history
         check_log(history, folder.own(), first=folder.first)
         truth = watch.slots(name)
         truth.check()
@@ -292,30 +293,30 @@ def checked(game: Game) -> Report:
             demand(not late, f"{name} was destroyed, and took {append.bodies}")
         report.acknowledged += sum(a.position is not None for a in history.appends)
         report.reads += len(history.reads)
-        report.rebuilt += game.plot(name).rebuilt[True]
-        report.rebuilds_refused += game.plot(name).rebuilt[False]
-    report.shared_deleted, report.struck = watch.shared_deleted, game.world.struck
-    report.trace, report.requests = game.world.trace(), game.world.requests_count
-    report.deaths = sum(client.is_dead for client in game.world.clients.values())
+        report.rebuilt += trial.scenario(name).rebuilt[True]
+        report.rebuilds_refused += trial.scenario(name).rebuilt[False]
+    report.shared_deleted, report.struck = watch.shared_deleted, trial.world.struck
+    report.trace, report.requests = trial.world.trace(), trial.world.requests_count
+    report.deaths = sum(client.is_dead for client in trial.world.clients.values())
     return report
 
 
-async def _play(game: Game) -> None:
-    world, dice = game.world, game.dice
+async def _play(trial: ForkTrial) -> None:
+    world, dice = trial.world, trial.dice
     maker = world.client("maker")
-    await persist(maker, lambda: make(game, maker))
+    await persist(maker, lambda: make(trial, maker))
     for _ in range(3):
-        await game.append(maker, "a")
+        await trial.append(maker, "a")
     writers = [world.client(f"w{number}") for number in range(dice.choice([1, 2]))]
-    game.writing.update(writers)
+    trial.writing.update(writers)
     async with asyncio.TaskGroup() as group:
 
-        def start(name: str, live: Callable[[Game, Client], Awaitable[None]]) -> None:
+        def start(name: str, live: Callable[[ForkTrial, Client], Awaitable[None]]) -> None:
             client = world.client(name)
-            client.start(group, _live(game, client, live))
+            client.start(group, _live(trial, client, live))
 
         for client in writers:
-            client.start(group, _live(game, client, _write_on))
+            client.start(group, _live(trial, client, _write_on))
         for number in range(dice.choice([1, 2])):
             start(f"g{number}", _collect_on)
         for number in range(dice.choice([1, 2])):
@@ -324,147 +325,149 @@ async def _play(game: Game) -> None:
         start("r", _read_on)
         if dice.random() < 0.7:
             start("d0", _destroy_on)
-    await finish(game)
+    await finish(trial)
 
 
-async def make(game: Game, client: Client) -> None:
-    """Make the log with which all begins."""
+async def make(trial: ForkTrial, client: Client) -> None:
+    """Make the first log."""
     with suppress(NameTaken):
-        await game.shelf(client).create("a")
+        await trial.shelf(client).create("a")
 
 
 async def _live(
-    game: Game, client: Client, live: Callable[[Game, Client], Awaitable[None]]
+    trial: ForkTrial, client: Client, live: Callable[[ForkTrial, Client], Awaitable[None]]
 ) -> None:
     async def living() -> None:
-        await live(game, client)
+        await live(trial, client)
 
     try:
         await client.live(living())
     finally:
-        game.writing.discard(client)
-        game.bury(client)
+        trial.writing.discard(client)
+        trial.bury(client)
 
 
-async def _write_on(game: Game, client: Client) -> None:
-    for _ in range(game.dice.randrange(4, 10)):
-        await client.clock.sleep(game.dice.randrange(100_000))
+async def _write_on(trial: ForkTrial, client: Client) -> None:
+    for _ in range(trial.dice.randrange(4, 10)):
+        await client.clock.sleep(trial.dice.randrange(100_000))
         with suppress(LogSealed):
-            await game.append(client, game.any_log())
+            await trial.append(client, trial.any_log())
 
 
-async def _collect_on(game: Game, client: Client) -> None:
-    while not game.is_over:
-        await client.clock.sleep(game.dice.randrange(100_000))
-        name = game.any_log()
-        with game.trouble(ContentionError, BusyError), game.unless_gone(name):
-            await game.collect(client, name)
+async def _collect_on(trial: ForkTrial, client: Client) -> None:
+    while not trial.is_over:
+        await client.clock.sleep(trial.dice.randrange(100_000))
+        name = trial.any_log()
+        with trial.trouble(ContentionError, BusyError), trial.unless_gone(name):
+            await trial.collect(client, name)
 
 
-async def _fork_on(game: Game, client: Client) -> None:
+async def _fork_on(trial: ForkTrial, client: Client) -> None:
     number = 0
-    while not game.is_over and len(game.watch.logs) < LOGS_MAX:
-        await client.clock.sleep(game.dice.randrange(200_000))
+    while not trial.is_over and len(trial.watch.logs) < LOGS_MAX:
+        await client.clock.sleep(trial.dice.randrange(200_000))
         name, number = f"{client.name}_{number}", number + 1
-        with game.trouble(ContentionError, BusyError, PositionCollected, NoSuchLog, UsageError):
-            newest = game.watch.live()[-1:] if game.dice.random() < 0.5 else []
-            await game.fork(client, [*newest, game.any_log()][0], name)
+        with trial.trouble(ContentionError, BusyError, PositionCollected, NoSuchLog, UsageError):
+            newest = trial.watch.live()[-1:] if trial.dice.random() < 0.5 else []
+            await trial.fork(client, [*newest, trial.any_log()][0], name)
 
 
-async def _pin_on(game: Game, client: Client) -> None:
+async def _pin_on(trial: ForkTrial, client: Client) -> None:
     number = 0
-    while not game.is_over:
-        await client.clock.sleep(game.dice.randrange(200_000))
+    while not trial.is_over:
+        await client.clock.sleep(trial.dice.randrange(200_000))
         number += 1
-        name = game.any_log()
-        trouble = game.trouble(ContentionError, BusyError, PositionCollected, NoSuchPin, UsageError)
-        with trouble, game.unless_gone(name):
-            await game.pin(client, name, f"p{number}")
+        name = trial.any_log()
+        trouble = trial.trouble(
+            ContentionError, BusyError, PositionCollected, NoSuchPin, UsageError
+        )
+        with trouble, trial.unless_gone(name):
+            await trial.pin(client, name, f"p{number}")
 
 
-async def _read_on(game: Game, client: Client) -> None:
-    while not game.is_over:
-        await client.clock.sleep(game.dice.randrange(80_000))
-        name = game.any_log()
-        manifest = game.watch.logs[name].manifest
-        with game.trouble(), game.unless_gone(name):
-            place = game.dice.randrange(max(1, manifest.oldest - 1), manifest.next + 1)
-            await game.read(client, name, place)
+async def _read_on(trial: ForkTrial, client: Client) -> None:
+    while not trial.is_over:
+        await client.clock.sleep(trial.dice.randrange(80_000))
+        name = trial.any_log()
+        manifest = trial.watch.logs[name].manifest
+        with trial.trouble(), trial.unless_gone(name):
+            place = trial.dice.randrange(max(1, manifest.oldest - 1), manifest.next + 1)
+            await trial.read(client, name, place)
 
 
-async def _destroy_on(game: Game, client: Client) -> None:
-    while not game.is_over:
-        await client.clock.sleep(game.dice.randrange(400_000))
-        with game.trouble(ContentionError, BusyError):
-            await game.destroy(client, game.any_log())
+async def _destroy_on(trial: ForkTrial, client: Client) -> None:
+    while not trial.is_over:
+        await client.clock.sleep(trial.dice.randrange(400_000))
+        with trial.trouble(ContentionError, BusyError):
+            await trial.destroy(client, trial.any_log())
 
 
-async def finish(game: Game) -> None:
-    """See that all is well, then destroy everything, and look at what is left."""
-    client = game.world.client("last")
-    if isinstance(game.world.fates, Dice):
-        game.world.fates.calm = True
-    await _check(game, client)
-    await game.world.until_all_has_landed()
-    await _check(game, client)
-    await _lose_manifests(game, client)
-    for name in game.watch.live():
-        with suppress(LogSealed):  # Whoever was to destroy it died over it.
-            await game.append(client, name)
-    await _check(game, client)
-    # What one has no use for any more is collected, of half of them; then its source may go on.
-    names = game.watch.live()
-    for name in [*game.dice.sample(names, len(names) // 2), *names[:1]]:
-        await game.collect(client, name, is_all=True)
-    await _check(game, client)
-    await _fork_again(game, client)
-    await _destroy_all(game, client)
+async def finish(trial: ForkTrial) -> None:
+    """Check all logs, destroy them, and check the objects that remain."""
+    client = trial.world.client("last")
+    if isinstance(trial.world.schedule, Dice):
+        trial.world.schedule.calm = True
+    await _check(trial, client)
+    await trial.world.until_all_has_landed()
+    await _check(trial, client)
+    await _lose_manifests(trial, client)
+    for name in trial.watch.live():
+        with suppress(LogSealed):  # Its destroyer died after the seal.
+            await trial.append(client, name)
+    await _check(trial, client)
+    # Collect half of the logs completely; then their sources may collect shared objects.
+    names = trial.watch.live()
+    for name in [*trial.dice.sample(names, len(names) // 2), *names[:1]]:
+        await trial.collect(client, name, is_all=True)
+    await _check(trial, client)
+    await _fork_again(trial, client)
+    await _destroy_all(trial, client)
 
 
-async def _check(game: Game, client: Client) -> None:
-    """See that each log is whole, and reads as it should."""
-    for name in game.watch.live():
-        found = await game.log(client, name).scrub()
+async def _check(trial: ForkTrial, client: Client) -> None:
+    """Check that each log is intact, and reads correctly."""
+    for name in trial.watch.live():
+        found = await trial.log(client, name).scrub()
         demand(found.is_clean, f"{name} is not whole", problems=found.problems)
-        await game.read(client, name, game.watch.logs[name].manifest.oldest)
+        await trial.read(client, name, trial.watch.logs[name].manifest.oldest)
 
 
-async def _lose_manifests(game: Game, client: Client) -> None:
-    """Rebuild each log that begins by itself on a copy, with all that is pinned, shared or left."""
-    for name in game.watch.live():
-        manifest = game.watch.logs[name].manifest
+async def _lose_manifests(trial: ForkTrial, client: Client) -> None:
+    """Rebuild each log that is no fork on a copy, with its pinned, shared and left-over objects."""
+    for name in trial.watch.live():
+        manifest = trial.watch.logs[name].manifest
         if chain_of(manifest).origin is None:
-            await game.plot(name).lose_manifest(client, oldest=manifest.oldest)
+            await trial.scenario(name).lose_manifest(client, oldest=manifest.oldest)
 
 
-async def _fork_again(game: Game, client: Client) -> None:
-    """Make the forks that were begun by clients who died: their names can be used again."""
-    for name in list(game.watch.logs):
+async def _fork_again(trial: ForkTrial, client: Client) -> None:
+    """Make the forks that dead clients began: their names can be used again."""
+    for name in list(trial.watch.logs):
         within = ClientIn(client, name)
         pins = Pins(store=within.store, clock=within.clock, writer=client.name)
         for pin, held in (await pins.list()).items():
-            if held.holder and held.holder not in game.watch.logs:
+            if held.holder and held.holder not in trial.watch.logs:
                 await pins.release(pin)
-                if not game.watch.logs[name].is_live:
-                    continue  # Whoever destroyed the source was a little quicker.
-                await game.log(client, name).collect(keep=Keep(share_max=1), grace_us=0)
-                await game.shelf(client).fork(name, held.holder)
+                if not trial.watch.logs[name].is_live:
+                    continue  # The source's destroyer was faster.
+                await trial.log(client, name).collect(keep=Keep(share_max=1), grace_us=0)
+                await trial.shelf(client).fork(name, held.holder)
 
 
-async def _destroy_all(game: Game, client: Client) -> None:
-    """Forks first; and once more, since a destroyed fork may have been forked just before.
+async def _destroy_all(trial: ForkTrial, client: Client) -> None:
+    """Destroy forks before sources, twice: a destroyed fork may have been forked just before.
 
-    Then what forks left that were begun and never came to be: snapshots that nothing names.
+    Then delete the snapshots of forks that were begun and never made.
     """
     for _ in range(2):
-        for name in reversed(list(game.watch.logs)):
-            while await game.destroy(client, name) is None:
+        for name in reversed(list(trial.watch.logs)):
+            while await trial.destroy(client, name) is None:
                 demand(False, f"{name} has forks, and all were destroyed")
-    fences = {path for folder in game.watch.logs.values() for path in folder.fences()}
-    names = game.watch.logs
-    for begun in sorted({key.split("/")[1] for key in game.world.store.objects} - set(names)):
-        await game.shelf(client).drop(begun, grace_us=0)
+    fences = {path for folder in trial.watch.logs.values() for path in folder.fences()}
+    names = trial.watch.logs
+    for begun in sorted({key.split("/")[1] for key in trial.world.store.objects} - set(names)):
+        await trial.shelf(client).drop(begun, grace_us=0)
     tombs = {f"{log_folder(name)}/{key}" for name in names for key in (MANIFEST, GARBAGE)}
-    left = set(game.world.store.objects)
+    left = set(trial.world.store.objects)
     demand(not left - fences - tombs, "something is left", keys=sorted(left - fences - tombs))
     demand(not fences - left, "a fence is gone", keys=sorted(fences - left))

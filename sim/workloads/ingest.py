@@ -1,7 +1,7 @@
-"""The recipe under fire: ingesters of one source, two output shards, and readers beside them.
+"""Ingestion under faults: ingesters of one source, two output shards, and readers next to them.
 
-Whatever befalls them, the shards must hold what a replay in plain Python gives at every time, and
-no reader may ever have seen anything else.
+At every time, the shards must hold the result of a replay in plain Python, and no reader may ever
+see another result.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
-from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.files import Input, Shape, generate
 from sim.workloads.merging import Merges, merge_on
@@ -41,7 +41,7 @@ STORMS = (0.0, 0.01, 0.03, 0.08)
 
 @dataclass(slots=True)
 class Report:
-    """What a run did: for counting, and for the check that equal seeds give equal runs."""
+    """The counts of a run; equal seeds give equal reports."""
 
     trace: str
     ticks: int = 0
@@ -54,8 +54,8 @@ class Report:
 
 
 @dataclass(slots=True)
-class Plot:
-    """One run: the source, its input, and what is going on."""
+class Scenario:
+    """One run: the source, its input, and the state of the clients."""
 
     world: World
     dice: random.Random
@@ -75,7 +75,8 @@ def simulate_ingest(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"ingest {seed}")
     envelope = dice.choice(["upsert", "upsert", "none"])
@@ -96,83 +97,83 @@ def simulate_ingest(seed: int) -> Report:
     )
     given = generate(dice, shape)
     mortal = frozenset({"a", "b", "a1", "b1", "merger"})
-    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
-    world = World(seed, fates)
+    schedule = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
+    world = World(seed, schedule)
     watch = Watch(world.store)
     world.watchers.append(watch)
     is_sorted, grows = disorder == 0.0, dice.random() < 0.3
-    # What never grows may as well be bound by its version alone.
+    # A file that never grows can be bound by its version alone.
     retain_ms = dice.choice([None, None, 0, 5, 40])
     source = replace(source, is_versioned=not grows and seed % 2 == 0, retain_ms=retain_ms)
-    plot = Plot(world, dice, source, given, Report(""), is_sorted, grows)
+    scenario = Scenario(world, dice, source, given, Report(""), is_sorted, grows)
     with limited(limits_of(seed)):
-        run(lambda: _play(plot), seed)
-        _check(plot, watch)
-    plot.report.trace = world.trace()
-    plot.report.requests = world.requests_count
-    return plot.report
+        run(lambda: _play(scenario), seed)
+        _check(scenario, watch)
+    scenario.report.trace = world.trace()
+    scenario.report.requests = world.requests_count
+    return scenario.report
 
 
-async def _play(plot: Plot) -> None:
-    world, given = plot.world, plot.given
-    assert isinstance(world.fates, Dice)
+async def _play(scenario: Scenario) -> None:
+    world, given = scenario.world, scenario.given
+    assert isinstance(world.schedule, Dice)
     for path in sorted(given.files):
         data = given.bytes_of(path)
         await world.store.put(
-            path, data[: plot.dice.randrange(len(data) + 1)] if plot.grows else data
+            path, data[: scenario.dice.randrange(len(data) + 1)] if scenario.grows else data
         )
-    world.fates.calm = True
-    await plot.source.create(world.client("maker"))
-    world.fates.calm = False
+    world.schedule.calm = True
+    await scenario.source.create(world.client("maker"))
+    world.schedule.calm = False
     async with asyncio.TaskGroup() as group:
-        group.create_task(_ingest_on(plot, "a"), name="a")
-        group.create_task(_ingest_on(plot, "b"), name="b")
-        group.create_task(_read_on(plot), name="reader")
+        group.create_task(_ingest_on(scenario, "a"), name="a")
+        group.create_task(_ingest_on(scenario, "b"), name="b")
+        group.create_task(_read_on(scenario), name="reader")
         merger = world.client("merger")
-        own = plot.source.ingester(merger)
+        own = scenario.source.ingester(merger)
         merging = merge_on(
             merger,
             [*own.written, own.remap],
-            plot.dice,
-            is_over=lambda: plot.is_over,
-            done=plot.report.merged,
+            scenario.dice,
+            is_over=lambda: scenario.is_over,
+            done=scenario.report.merged,
         )
         group.create_task(merger.live(merging), name="merger")
-        if plot.grows:
-            group.create_task(_grow(plot), name="grow")
-    world.fates.calm = True
-    await _ingest(plot, world.client("last"), final=True)
-    await _read(plot, plot.world.client("last reader"))
+        if scenario.grows:
+            group.create_task(_grow(scenario), name="grow")
+    world.schedule.calm = True
+    await _ingest(scenario, world.client("last"), final=True)
+    await _read(scenario, scenario.world.client("last reader"))
 
 
-async def _grow(plot: Plot) -> None:
-    """Let the files grow, by any number of bytes at a time."""
-    store, given = plot.world.store, plot.given
+async def _grow(scenario: Scenario) -> None:
+    """Grow the files, by any number of bytes at a time."""
+    store, given = scenario.world.store, scenario.given
     for _ in range(200):
-        await asyncio.sleep(plot.dice.random())
-        path = plot.dice.choice(sorted(given.files))
+        await asyncio.sleep(scenario.dice.random())
+        path = scenario.dice.choice(sorted(given.files))
         there, whole = len(store.objects[path].data), given.bytes_of(path)
-        await store.put(path, whole[: there + plot.dice.randrange(60)])
-        if plot.is_over:
+        await store.put(path, whole[: there + scenario.dice.randrange(60)])
+        if scenario.is_over:
             break
     for path in sorted(given.files):
         await store.put(path, given.bytes_of(path))
 
 
-async def _ingest_on(plot: Plot, name: str) -> None:
-    """Ingest as ``name``, and after each death as somebody new."""
+async def _ingest_on(scenario: Scenario, name: str) -> None:
+    """Ingest as ``name``, and after each death as a new client."""
     for life in range(4):
-        client = plot.world.client(name if not life else f"{name}{life}")
-        await client.live(_ingest(plot, client))
+        client = scenario.world.client(name if not life else f"{name}{life}")
+        await client.live(_ingest(scenario, client))
         if not client.is_dead:
             break
-        plot.report.deaths += 1
-    plot.is_over = True
+        scenario.report.deaths += 1
+    scenario.is_over = True
 
 
-async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
-    """Ingest up to the head that is seen first, as ``ingest --once`` does, through all failures."""
-    ingester = plot.source.ingester(client)
+async def _ingest(scenario: Scenario, client: Client, *, final: bool = False) -> None:
+    """Ingest up to the head seen first, as ``ingest --once`` does, through all failures."""
+    ingester = scenario.source.ingester(client)
     head = None
     idle = 0
     for _ in range(TRIES_MAX):
@@ -182,60 +183,60 @@ async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
                 head = await ingester.source.head()
             tick = await ingester.tick(head)
         except LocationError:
-            plot.report.failures += 1
-            if plot.dice.random() < 0.3:
-                ingester, head = plot.source.ingester(client), None
-            await client.clock.sleep(plot.dice.randrange(100_000))
+            scenario.report.failures += 1
+            if scenario.dice.random() < 0.3:
+                ingester, head = scenario.source.ingester(client), None
+            await client.clock.sleep(scenario.dice.randrange(100_000))
             continue
         if tick is not None:
-            plot.report.ticks += 1
-            plot.report.winners[client.name] += tick.won
-            demand(plot.upper_seen <= tick.upper or not final, "the last tick went back")
-            plot.upper_seen = max(plot.upper_seen, tick.upper)
-        if tick is None or (not plot.source.timed and not tick.left_bytes):
+            scenario.report.ticks += 1
+            scenario.report.winners[client.name] += tick.won
+            demand(scenario.upper_seen <= tick.upper or not final, "the last tick went back")
+            scenario.upper_seen = max(scenario.upper_seen, tick.upper)
+        if tick is None or (not scenario.source.timed and not tick.left_bytes):
             idle += 1
-            if idle > 2 or plot.source.timed:
+            if idle > 2 or scenario.source.timed:
                 return
-        await client.clock.sleep(plot.dice.randrange(20_000))
-    # In a long storm one may give up; who comes last has no such excuse.
+        await client.clock.sleep(scenario.dice.randrange(20_000))
+    # An ingester may give up in a long storm, but not the last one.
     demand(not final, "there is no end to it", client=client.name)
 
 
-async def _read_on(plot: Plot) -> None:
-    """Read as of times that are complete, again and again, and remember what was there."""
-    client = plot.world.client("reader")
-    while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(1_000_000))
+async def _read_on(scenario: Scenario) -> None:
+    """Read as of complete times, repeatedly, and keep the results."""
+    client = scenario.world.client("reader")
+    while not scenario.is_over:
+        await client.clock.sleep(scenario.dice.randrange(1_000_000))
         try:
-            await _read(plot, client)
+            await _read(scenario, client)
         except (LocationError, ReadOvertaken):
-            plot.report.failures += 1
+            scenario.report.failures += 1
 
 
-async def _read(plot: Plot, client: Client) -> None:
-    collection = plot.source.collection(client)
+async def _read(scenario: Scenario, client: Client) -> None:
+    collection = scenario.source.collection(client)
     try:
         upper = (await collection.resolve_as_of(None)) + 1
     except AsOfNotComplete:
         return
-    as_of = max(0, upper - 1 - plot.dice.choice([0, 0, 1, 2, 10, 50]))
+    as_of = max(0, upper - 1 - scenario.dice.choice([0, 0, 1, 2, 10, 50]))
     try:
         found = contents_of(await collection.consolidated(as_of))
-        after = max(0, as_of - plot.dice.randrange(20))
+        after = max(0, as_of - scenario.dice.randrange(20))
         changes = updates_of(await collection.changes(after, as_of))
     except AsOfBeforeSince as error:
-        if plot.source.retain_ms is None:
+        if scenario.source.retain_ms is None:
             raise AssertionError("the history hold does not hold") from error
-        plot.gone.append(as_of)
+        scenario.gone.append(as_of)
         return
-    plot.snapshots.append((as_of, found))
-    plot.changes.append((after, as_of, changes))
-    plot.report.reads += 1
+    scenario.snapshots.append((as_of, found))
+    scenario.changes.append((after, as_of, changes))
+    scenario.report.reads += 1
 
 
-def _check(plot: Plot, watch: Watch) -> None:
-    source, given = plot.source, plot.given
-    shards = check_all(plot.world.store, watch)
+def _check(scenario: Scenario, watch: Watch) -> None:
+    source, given = scenario.source, scenario.given
+    shards = check_all(scenario.world.store, watch)
     outputs = [shards[name] for name in source.shards if name in shards]
     if not outputs:
         demand(not any(given.files.values()), "nothing was ingested")
@@ -250,13 +251,13 @@ def _check(plot: Plot, watch: Watch) -> None:
         _check_newest(source, given, updates, kept)
     check_placed(source, outputs)
     check_errors(shards["errors"], errors_expected(bindings, given))
-    if source.timed and plot.sorted_input and not plot.grows:
+    if source.timed and scenario.sorted_input and not scenario.grows:
         demand_same(updates, replay_alone(source, given), "times are not the rows' own")
-        _check_uppers(plot, [*outputs, shards["errors"]])
-    for as_of, found in plot.snapshots:
+        _check_uppers(scenario, [*outputs, shards["errors"]])
+    for as_of, found in scenario.snapshots:
         wanted = accumulate(expected, as_of)
         demand(found == wanted, "a reader saw what never was", as_of=as_of, saw=found, was=wanted)
-    for after, until, changes in plot.changes:
+    for after, until, changes in scenario.changes:
         demand(
             consolidate(changes) == consolidate(expected, after=after, until=until),
             "a reader saw changes that never were",
@@ -274,9 +275,9 @@ def _check(plot: Plot, watch: Watch) -> None:
 def _check_newest(
     source: SimSource, given: Input, updates: list[Update], kept: list[Update]
 ) -> None:
-    """Of each key the newest row is there, by the rows' own times, however ticks cut the files.
+    """Check that the output holds each key's newest row by event time, for any ticks.
 
-    Where that is a deletion it is kept, and no other is.
+    If that row is a deletion, the deletions shard keeps it; it keeps no other row.
     """
     last = max((update.time for update in (*updates, *kept)), default=0)
     there = {row[0]: row for row in accumulate(updates, last)}
@@ -287,8 +288,10 @@ def _check_newest(
         demand(not kept or (key in gone) == (row is None), "a deletion is not kept", key=key)
 
 
-def _check_uppers(plot: Plot, shards: list[Observed]) -> None:
-    greatest = max((line.at for line in plot.given.lines() if line.row is not None), default=None)
+def _check_uppers(scenario: Scenario, shards: list[Observed]) -> None:
+    greatest = max(
+        (line.at for line in scenario.given.lines() if line.row is not None), default=None
+    )
     if greatest is not None:
         uppers = {shard.upper for shard in shards}
         demand(min(u or 0 for u in uppers) >= greatest + 1, "upper is not past the last time")

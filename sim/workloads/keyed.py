@@ -1,8 +1,8 @@
-"""Keyed logs under fire: writers that contend, compactors, collectors, readers, forks, followers.
+"""Keyed logs under faults: writers that contend, compactors, collectors, readers and forks.
 
-The model is what is committed to the wal, as plain Python, and what the state was decided to be
-(`sim.checkers.keyed_truth`): each answer is held against it as it comes, by what the caller had
-been told before. What an append was told is held against it in the end, when nothing is in doubt.
+The model is plain Python: the records committed to the wal, and the changes decided for the state
+(`sim.checkers.keyed_truth`). Each answer is checked against it at once, by the facts that the
+caller knew. The answers of appends are checked in the end, once no outcome is unknown.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.watch_keyed import KeyedWatch
 from sim.kernel.clock import START_US
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import CALM, Worse, day_of
 from sim.kernel.small_keyed import keyed_limited, keyed_limits_of
-from sim.kernel.weather import CALM, Worse, day_of
 from sim.kernel.world import Client, World
-from sim.workloads.log import fates_of
-from sim.workloads.plot import LONG_S, STEPS_MAX
+from sim.workloads.log import schedule_of
+from sim.workloads.scenario import LONG_S, STEPS_MAX
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -43,7 +43,7 @@ KEYS = (b"", b"a", b"ab", b"b", b"b\x00", b"\xff")
 
 @dataclass(slots=True)
 class KeyedReport:
-    """What a run did; ``struck`` counts what befell it."""
+    """The counts of a run; ``struck`` counts the faults that took effect."""
 
     trace: str = ""
     acknowledged: int = 0
@@ -72,7 +72,7 @@ class KeyedReport:
 
 @dataclass(slots=True)
 class Keyed:
-    """One run. ``never`` are values that were told not to be there, and ``told`` those that are."""
+    """One run. ``never`` are values reported as not applied, and ``told`` the acknowledged ones."""
 
     world: World
     dice: random.Random
@@ -87,12 +87,12 @@ class Keyed:
 
     @property
     def worse(self) -> Worse:
-        fates = self.world.fates
-        return fates.worse if isinstance(fates, Dice) else CALM
+        schedule = self.world.schedule
+        return schedule.worse if isinstance(schedule, Dice) else CALM
 
     @property
     def is_over(self) -> bool:
-        """Say whether no writer is left but such as stand still for long."""
+        """Return True if every writer left is paused for long."""
         return all(client.stopped_for > LONG_S for client in self.writing)
 
     def logs(self, client: Client) -> KeyedLogs:
@@ -104,7 +104,7 @@ class Keyed:
         )
 
     async def open(self, client: Client, name: str, *, upkeep: bool = True) -> KeyedLog:
-        """Open a log to be written."""
+        """Open a log for writing."""
         batching = Batching(
             batch_bytes=self.dice.choice([1, 20, 1_000]),
             interval_us=self.dice.choice([0, 20_000]),
@@ -121,14 +121,14 @@ class Keyed:
         return self.watch.log(name)
 
     def is_failure(self, error: TidelogError) -> bool:
-        """Say whether it is the store's failure, seeing what befell the run; or others' haste."""
+        """Return True if the error has a cause in this run: a store's fault, or a lost race."""
         return isinstance(error, (LocationError, ContentionError, ReadOvertaken)) or (
             isinstance(error, CorruptionError) and self.world.struck["short"] > 0
         )
 
     @contextmanager
     def trouble(self, name: str, *others: type[TidelogError]) -> Iterator[None]:
-        """Pass over failures of the store, ``others``, and that a log is gone that is dropped."""
+        """Ignore failures of the store, ``others``, and NoSuchLog for a log being dropped."""
         self.watch.check()
         try:
             yield
@@ -143,7 +143,7 @@ class Keyed:
                 raise
 
     def bury(self, client: Client) -> None:
-        """End what a dead client left that asks for nothing, and so would not hear of its death."""
+        """Cancel a dead client's writer task, which waits for no request and so cannot notice."""
         for opened in self.opened.get(client.name, ()) if client.is_dead else ():
             if opened.wal._writer._task is not None:
                 opened.wal._writer._task.cancel()
@@ -157,12 +157,13 @@ def simulate_keyed(seed: int) -> KeyedReport:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
-    # They play what is here, and so come after it.
+    # That module imports this one, so it is imported late.
     from sim.workloads.keyed_play import finish, play
 
-    world = World(seed, fates_of(seed, "w0", "w1", "t0", "t1", "f0"))
+    world = World(seed, schedule_of(seed, "w0", "w1", "t0", "t1", "f0"))
     found = keyed_of(world, random.Random(f"keyed {seed}"))
     found.watch.clocks_jump = day_of(seed) in ("jumps", "all")
     with keyed_limited(keyed_limits_of(seed)):
@@ -176,7 +177,7 @@ def simulate_keyed(seed: int) -> KeyedReport:
 
 
 def keyed_of(world: World, dice: random.Random) -> Keyed:
-    """Return a run in a world, which is watched."""
+    """Return a run with a watch on its world."""
 
     def now_us() -> int:
         return START_US + round(asyncio.get_running_loop().time() * 1e6)
@@ -187,7 +188,7 @@ def keyed_of(world: World, dice: random.Random) -> Keyed:
 
 
 def report_of(found: Keyed) -> KeyedReport:
-    """Return what a run did."""
+    """Return the counts of a run."""
     report, world = found.report, found.world
     logs = found.watch.logs.values()
     report.trace = world.trace()

@@ -1,4 +1,4 @@
-"""Who follows a keyed log: each record once, in order, whatever befalls the follower."""
+"""Followers of a keyed log: each gets every record once and in order, whatever faults strike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_reads import Wants
 from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.liveness import Deadline
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, Keyed
 from sim.workloads.keyed_reading import rows_of
@@ -20,9 +20,9 @@ from tidelog.keyed.port import KeyedReads, KeyedScan
 
 @dataclass(slots=True)
 class Follower:
-    """One who follows, and goes on where it ended; ``rows`` are what it was given, in order."""
+    """A follower that resumes where it ended; ``rows`` are the rows it received, in order."""
 
-    plot: Keyed
+    scenario: Keyed
     client: Client
     truth: KeyedTruth
     log: KeyedReads
@@ -37,11 +37,11 @@ class Follower:
         return self.start if self.following is None else self.following.next_sequence
 
     async def follow(self) -> None:
-        """Follow until it is cancelled; where that ends by a failure, go on."""
+        """Follow until it is cancelled; resume after a failure."""
         while True:
             self.following = self.log.follow(**self.ask, start=self.start)
             try:
-                with self.plot.trouble(self.truth.name):
+                with self.scenario.trouble(self.truth.name):
                     async for table in self.following:
                         self._take(rows_of(table))
             except SequenceRetired:
@@ -52,7 +52,7 @@ class Follower:
             self.following = None
             if self.truth.is_dropped:
                 return
-            # What was given of where it goes on from is given again.
+            # Rows after the resume point arrive again.
             self.rows = [row for row in self.rows if row[1] < self.start]
             await self.client.clock.sleep(100_000)
 
@@ -69,19 +69,19 @@ class Follower:
             )
             last[key] = sequence
         self.rows += rows
-        self.plot.report.followed += len(rows)
+        self.scenario.report.followed += len(rows)
 
     def check(self, begin: int) -> None:
-        """Hold all that was given against all that there is, up to where it has come."""
+        """Check all received rows against the log, up to the point reached."""
         wanted = self.truth.rows(self.wants, begin, self.reached)
         given = set(self.rows)
         missing = [row for row in wanted if row not in given and row[1] >= self.truth.retired]
         demand(not missing, "a follower passed over records", missing=missing, at=self.reached)
 
 
-async def follow_on(plot: Keyed, client: Client) -> None:
-    """Follow a key, a prefix or all, from the beginning, until all is there."""
-    dice, truth = plot.dice, plot.truth("k")
+async def follow_on(scenario: Keyed, client: Client) -> None:
+    """Follow a key, a prefix or all keys from the beginning, until every record has arrived."""
+    dice, truth = scenario.dice, scenario.truth("k")
     key = dice.choice(KEYS)
     asks: list[tuple[dict[str, Any], Wants]] = [
         ({"key": key}, lambda one: one == key),
@@ -90,18 +90,19 @@ async def follow_on(plot: Keyed, client: Client) -> None:
     ]
     log: KeyedReads | None = None
     while log is None:
-        with plot.trouble("k"):
-            log = await plot.logs(client).reader("k", refresh_us=0)
+        with scenario.trouble("k"):
+            log = await scenario.logs(client).reader("k", refresh_us=0)
         await client.clock.sleep(10_000)
     followers = [
-        Follower(plot, client, truth, log, wants, ask) for ask, wants in dice.sample(asks, 2)
+        Follower(scenario, client, truth, log, wants, ask) for ask, wants in dice.sample(asks, 2)
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [client.start(group, one.follow()) for one in followers]
-        while not plot.is_over:
+        while not scenario.is_over:
             await client.clock.sleep(200_000)
-        if isinstance(plot.world.fates, Dice):
-            plot.world.fates.calm = True  # In a storm, a read of many may never come to its end.
+        if isinstance(scenario.world.schedule, Dice):
+            # In a storm, a read of many requests may never end.
+            scenario.world.schedule.calm = True
         async with Deadline(client, "a follower"):
             while any(one.reached < truth.next for one in followers):
                 await client.clock.sleep(200_000)

@@ -1,4 +1,4 @@
-"""A run of keyed logs from its beginning to its end, and what must hold when all is quiet."""
+"""A run of keyed logs from beginning to end, and the checks once all clients have stopped."""
 
 from __future__ import annotations
 
@@ -9,110 +9,111 @@ from contextlib import suppress
 from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.watch_keyed import RUNS
-from sim.kernel.fates import Dice
-from sim.kernel.weather import MINUTE_US
+from sim.kernel.faults import Dice
+from sim.kernel.rates import MINUTE_US
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, LOG, Keyed
 from sim.workloads.keyed_following import follow_on
 from sim.workloads.keyed_reading import Reading, read_on
 from sim.workloads.keyed_tending import SEALINGS, fork_on, read_checkpoint, tend_on
 from sim.workloads.keyed_writing import write_on
-from sim.workloads.plot import persist
+from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchLog, UsageError
 from tidelog.keyed.log import KeyedLog
 
 LIVES = 2
 
 
-async def play(plot: Keyed) -> None:
-    """Play a run until nobody writes any more."""
-    dice, world = plot.dice, plot.world
+async def play(scenario: Keyed) -> None:
+    """Run all clients until no writer is left."""
+    dice, world = scenario.dice, scenario.world
     maker = world.client("maker")
     sealing = dice.choice([None, *SEALINGS])
 
     async def make() -> None:
         with suppress(NameTaken):
-            await plot.logs(maker).create(LOG, sealing=sealing)
+            await scenario.logs(maker).create(LOG, sealing=sealing)
 
     await persist(maker, make)
     writers = [world.client(f"w{n}") for n in range(dice.choice([1, 2, 2]))]
-    plot.writing.update(writers)
+    scenario.writing.update(writers)
     async with asyncio.TaskGroup() as group:
         for client in writers:
-            client.start(group, _write_on(plot, client))
+            client.start(group, _write_on(scenario, client))
         for name in ("t0", "t1")[: dice.choice([1, 2])]:
             tender = world.client(name)
-            tender.start(group, _mortal(plot, tender, tend_on))
+            tender.start(group, _mortal(scenario, tender, tend_on))
         for name, work in (("r0", read_on), ("l0", follow_on)):
             if dice.random() < 0.7:
                 client = world.client(name)
-                client.start(group, client.live(work(plot, client)))
+                client.start(group, client.live(work(scenario, client)))
         if dice.random() < 0.6:
             forker = world.client("f0")
-            forker.start(group, _mortal(plot, forker, fork_on))
+            forker.start(group, _mortal(scenario, forker, fork_on))
 
 
-async def _write_on(plot: Keyed, client: Client) -> None:
-    """Write; whoever dies over it comes back as another process."""
+async def _write_on(scenario: Keyed, client: Client) -> None:
+    """Write; a writer that dies returns as another process."""
     living = client
     try:
-        await _mortal(plot, living, write_on)
+        await _mortal(scenario, living, write_on)
         for life in range(1, LIVES):
             if not living.is_dead:
                 return
-            living = plot.world.client(f"{client.name}.{life}")
-            await _mortal(plot, living, write_on)
+            living = scenario.world.client(f"{client.name}.{life}")
+            await _mortal(scenario, living, write_on)
     finally:
-        plot.writing.discard(client)
+        scenario.writing.discard(client)
 
 
 async def _mortal(
-    plot: Keyed, client: Client, work: Callable[[Keyed, Client], Awaitable[None]]
+    scenario: Keyed, client: Client, work: Callable[[Keyed, Client], Awaitable[None]]
 ) -> None:
     try:
-        await client.live(work(plot, client))  # type: ignore[arg-type]
+        await client.live(work(scenario, client))  # type: ignore[arg-type]
     finally:
-        plot.bury(client)
+        scenario.bury(client)
 
 
-async def finish(plot: Keyed) -> None:
-    """Read what is there when nothing is in doubt, and again once all has landed and is tidy."""
-    world = plot.world
-    plot.watch.check()
-    if isinstance(world.fates, Dice):
-        world.fates.calm = True
+async def finish(scenario: Keyed) -> None:
+    """Read everything once no outcome is unknown, and again after all has landed and is tidy."""
+    world = scenario.world
+    scenario.watch.check()
+    if isinstance(world.schedule, Dice):
+        world.schedule.calm = True
     await world.until_all_has_landed()
-    plot.watch.check()
+    scenario.watch.check()
     last = world.client("last")
-    for name in sorted(plot.dropping):
-        with suppress(NoSuchLog, UsageError):  # Whoever began to drop it may have died.
-            await plot.logs(last).drop(name)
-    for name in plot.watch.living():
-        await _read_all(plot, last, name)
-    _check_told(plot)
-    if plot.watch.clocks_jump:
-        await last.clock.sleep(2 * 60 * MINUTE_US)  # What vanished by a clock that ran ahead goes.
-    opened = [await _opened(plot, last, name) for name in plot.watch.living()]
+    for name in sorted(scenario.dropping):
+        with suppress(NoSuchLog, UsageError):  # The client that began to drop it may have died.
+            await scenario.logs(last).drop(name)
+    for name in scenario.watch.living():
+        await _read_all(scenario, last, name)
+    _check_told(scenario)
+    if scenario.watch.clocks_jump:
+        # Objects that vanished by a clock that ran ahead become due.
+        await last.clock.sleep(2 * 60 * MINUTE_US)
+    opened = [await _opened(scenario, last, name) for name in scenario.watch.living()]
     for log in opened:
         await log.compact(everything=True)
     for _ in range(4):
-        for log in opened:  # Sources can let go of something once forks have.
-            plot.report.collected += await log.collect(after_us=0)
+        for log in opened:  # A source can collect more once its forks have.
+            scenario.report.collected += await log.collect(after_us=0)
     for log in opened:
         found = await log.scrub()
         demand(found.is_clean, "a log is not whole", log=log.name, problems=found.problems)
         await log.close()
     again = world.client("again")
-    for name in plot.watch.living():
-        await look(plot, again, name)
-    plot.watch.check()
-    _check_told(plot)
-    _check_store(plot)
+    for name in scenario.watch.living():
+        await look(scenario, again, name)
+    scenario.watch.check()
+    _check_told(scenario)
+    _check_store(scenario)
 
 
-async def look(plot: Keyed, client: Client, name: str) -> None:
-    """Read all that there is of a log in all ways, at a time when nobody writes."""
-    reading, wanted = await _read_all(plot, client, name)
+async def look(scenario: Keyed, client: Client, name: str) -> None:
+    """Read a whole log in all ways, while no client writes."""
+    reading, wanted = await _read_all(scenario, client, name)
     truth, log = reading.truth, reading.log
     await reading.keys()
     await reading.look()
@@ -123,17 +124,17 @@ async def look(plot: Keyed, client: Client, name: str) -> None:
     await _check_segments(log, truth)
     for checkpoint in list(truth.checkpoints):
         if not truth.checkpoints[checkpoint].fork:
-            await read_checkpoint(plot, client, truth, checkpoint)
+            await read_checkpoint(scenario, client, truth, checkpoint)
     await log.close()
 
 
-async def _read_all(plot: Keyed, client: Client, name: str) -> tuple[Reading, list[Row]]:
-    """Read all that is left of a log; return how, and what there is."""
-    truth = plot.truth(name)
-    log = await persist(client, lambda: plot.logs(client).reader(name, refresh_us=0))
+async def _read_all(scenario: Keyed, client: Client, name: str) -> tuple[Reading, list[Row]]:
+    """Read the whole log; return the reading, and the expected rows."""
+    truth = scenario.truth(name)
+    log = await persist(client, lambda: scenario.logs(client).reader(name, refresh_us=0))
     following = await log.refresh()
     demand(following == truth.next, "the log ends elsewhere", log=name, at=following)
-    reading = Reading(plot, client, log, truth, lambda: truth.next)
+    reading = Reading(scenario, client, log, truth, lambda: truth.next)
     rows = await reading.scan_all()
     wanted = truth.rows(lambda _: True, truth.retired, truth.next)
     demand(rows is not None and sorted(rows) == sorted(wanted), "a log reads otherwise", log=name)
@@ -141,7 +142,7 @@ async def _read_all(plot: Keyed, client: Client, name: str) -> tuple[Reading, li
 
 
 async def _check_segments(log: object, truth: KeyedTruth) -> None:
-    """Hold segments, and the keys in each, against the log."""
+    """Check segments, and the keys in each, against the log."""
     segments = await log.segments()  # type: ignore[attr-defined]
     limits = [one.limit for one in segments if one.limit is not None]
     demand(limits == [limit for limit, _ in truth.seals], "segments end elsewhere", of=truth.name)
@@ -156,21 +157,21 @@ async def _check_segments(log: object, truth: KeyedTruth) -> None:
         demand(dict(listed) == there, "a segment has other keys", it=one, keys=listed, there=there)
 
 
-async def _opened(plot: Keyed, client: Client, name: str) -> KeyedLog:
-    return await persist(client, lambda: plot.logs(client).open(name, upkeep=False))
+async def _opened(scenario: Keyed, client: Client, name: str) -> KeyedLog:
+    return await persist(client, lambda: scenario.logs(client).open(name, upkeep=False))
 
 
-def _check_told(plot: Keyed) -> None:
-    """Hold what appends were told against what is there."""
-    for truth in plot.watch.logs.values():
+def _check_told(scenario: Keyed) -> None:
+    """Check the answers of appends against the log."""
+    for truth in scenario.watch.logs.values():
         for sequence, (_, value, _) in truth.records.items():
             is_own = sequence >= truth.wal.first
             demand(
-                not is_own or plot.never.get(value) != truth.name,
+                not is_own or scenario.never.get(value) != truth.name,
                 "what was told not to be there is there",
                 value=value,
             )
-            told = plot.told.get(value)
+            told = scenario.told.get(value)
             demand(
                 told is None or told[0] != truth.name or told[1] == sequence,
                 "a record is elsewhere, or twice",
@@ -180,9 +181,11 @@ def _check_told(plot: Keyed) -> None:
         demand(len(own) == len(set(own)), "a record is there twice", log=truth.name)
 
 
-def _check_store(plot: Keyed) -> None:
-    """Demand that all that is named is there, and that nothing else is left of runs."""
-    stored = {key for key in plot.world.store.objects if key.startswith(RUNS) and "/run/" in key}
-    named = {path for one in plot.watch.logs.values() for path in one.named()}
+def _check_store(scenario: Keyed) -> None:
+    """Demand that all named objects exist, and that no other object of runs is left."""
+    stored = {
+        key for key in scenario.world.store.objects if key.startswith(RUNS) and "/run/" in key
+    }
+    named = {path for one in scenario.watch.logs.values() for path in one.named()}
     demand(named <= stored, "what is named is missing", missing=sorted(named - stored)[:3])
     demand(stored <= named, "objects are left that nothing names", left=sorted(stored - named)[:3])

@@ -1,4 +1,4 @@
-"""Who reads a keyed log, in all ways that there are, and how the answers are checked."""
+"""Readers of a keyed log, in all ways, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 async def everything_of(scan: KeyedScan) -> list[Row]:
-    """Drain a scan."""
+    """Return all rows of a scan."""
     return [row async for table in scan for row in rows_of(table)]
 
 
 @dataclass(slots=True)
 class Reading:
-    """A handle that is read. ``known`` is where all before must be shown, when it is asked."""
+    """A handle that is read. ``known`` returns the sequence before which all must be shown."""
 
-    plot: Keyed
+    scenario: Keyed
     client: Client
     log: KeyedReads
     truth: KeyedTruth
@@ -42,17 +42,17 @@ class Reading:
     own: Mapping[bytes, bytes] = field(default_factory=dict)
 
     async def any_read(self) -> None:
-        """Read in one of the ways that there are."""
+        """Read in one of the possible ways."""
         ways = [self.scan, self.scan, self.count, self.keys, self.look, self.at_time]
-        await self.plot.dice.choice(ways)()
+        await self.scenario.dice.choice(ways)()
 
     async def scan_all(self) -> list[Row] | None:
-        """Read all that is left."""
+        """Read all records that are left."""
         return await self._scan("all", lambda _: True, lambda **o: self.log.scan_prefix(b"", **o))
 
     async def scan(self) -> None:
-        """Read one key, a prefix or a range; in pieces, now and then, each where one ended."""
-        dice, log = self.plot.dice, self.log
+        """Read one key, a prefix or a range, with random bounds and limits."""
+        dice, log = self.scenario.dice, self.log
         key = dice.choice(KEYS)
         kind = dice.choice(["key", "key", "prefix", "range"])
         wants: Wants = lambda one: one == key  # noqa: E731
@@ -76,12 +76,12 @@ class Reading:
         await self._scan(f"{kind} {key!r} {asked}", wants, begin, **asked)
 
     async def count(self) -> None:
-        """Count a key's records, exactly or about."""
-        dice, log, key = self.plot.dice, self.log, self.plot.dice.choice(KEYS)
+        """Count a key's records, exactly or approximately."""
+        dice, log, key = self.scenario.dice, self.log, self.scenario.dice.choice(KEYS)
         start = dice.choice([0, 0, dice.randrange(max(2, self.truth.next))])
         question = self._question(f"count of {key!r}", lambda one: one == key, start=start)
         try:
-            with self.plot.trouble(self.truth.name):
+            with self.scenario.trouble(self.truth.name):
                 async with Deadline(self.client, question.about):
                     if dice.random() < 0.3:
                         about = await log.count_approximate(key, start)
@@ -94,8 +94,8 @@ class Reading:
             self._demand_retired(start)
 
     async def keys(self) -> None:
-        """List keys, some pages at a time."""
-        dice = self.plot.dice
+        """List keys."""
+        dice = self.scenario.dice
         prefix = dice.choice([b"", b"", b"a", b"b"])
         after = dice.choice([None, None, b"a"])
         after = None if after is not None and not after.startswith(prefix) else after
@@ -103,7 +103,7 @@ class Reading:
             f"keys of {prefix!r} after {after!r}",
             lambda one: one.startswith(prefix) and (after is None or one > after),
         )
-        with self.plot.trouble(self.truth.name):
+        with self.scenario.trouble(self.truth.name):
             async with Deadline(self.client, question.about):
                 found = [
                     tuple(row.values())
@@ -113,9 +113,9 @@ class Reading:
             self._now(question).check_keys(found)
 
     async def look(self) -> None:
-        """Look at segments, checkpoints and numbers."""
+        """Check segments, checkpoints and the next sequence."""
         log, truth, known = self.log, self.truth, self.known()
-        with self.plot.trouble(truth.name):
+        with self.scenario.trouble(truth.name):
             async with Deadline(self.client, "a look"):
                 following = await log.next_sequence()
                 segments = await log.segments()
@@ -132,11 +132,11 @@ class Reading:
             demand(sorted(names) == names, "checkpoints are not in order")
 
     async def at_time(self) -> None:
-        """Ask for the first sequence of a time."""
+        """Look up the first sequence of a time."""
         times = [one[2] for one in self.truth.records.values()] or [1]
-        when = self.plot.dice.choice([1, *times[-8:], max(times) + 1])
+        when = self.scenario.dice.choice([1, *times[-8:], max(times) + 1])
         known, truth = self.known(), self.truth
-        with self.plot.trouble(truth.name):
+        with self.scenario.trouble(truth.name):
             async with Deadline(self.client, "a sequence of a time"):
                 found = await self.log.sequence_at(when)
             there = truth.records.get(found)
@@ -156,15 +156,15 @@ class Reading:
     ) -> list[Row] | None:
         question = self._question(about, wants, **asked)
         try:
-            with self.plot.trouble(self.truth.name, NoSuchCheckpoint, NoSuchSegment):
+            with self.scenario.trouble(self.truth.name, NoSuchCheckpoint, NoSuchSegment):
                 async with Deadline(self.client, about):
                     scan = begin(**asked)
                     rows = await everything_of(scan)
                 self._now(question).check_scan(rows, scan.next_sequence)
-                self.plot.report.reads += 1
+                self.scenario.report.reads += 1
                 return rows
         except SequenceRetired as error:
-            # A scan that records were retired under is refused where it would go on.
+            # A scan under which records retire is refused at the sequence where it would continue.
             begun = int(str(error.facts["start"]))
             demand(begun >= question.start, "another start was refused", begun=begun)
             self._demand_retired(begun)
@@ -184,7 +184,7 @@ class Reading:
         )
 
     def _now(self, question: Question) -> Question:
-        """Return a question as its answer is held: what is ordered meanwhile may be in it."""
+        """Return the question for the check of its answer, which may show newer records too."""
         fields = {name: getattr(question, name) for name in question.__dataclass_fields__}
         fields["reached"] = self.truth.next + len(self.own)
         return Question(**fields)
@@ -197,26 +197,26 @@ class Reading:
             start=start,
             retired=self.truth.retired,
         )
-        self.plot.report.refused += 1
+        self.scenario.report.refused += 1
 
 
-async def read_on(plot: Keyed, client: Client) -> None:
-    """Read by handles that write nothing, and refresh themselves, until nobody writes any more."""
+async def read_on(scenario: Keyed, client: Client) -> None:
+    """Read by read-only handles that refresh themselves, until no writer is left."""
     within_us = 100_000
-    while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(within_us))
+    while not scenario.is_over:
+        await client.clock.sleep(scenario.dice.randrange(within_us))
         within_us += within_us // 4
-        name = plot.dice.choice(plot.watch.living() or ["k"])
-        refresh_us = plot.dice.choice([0, 0, 200_000])
-        with plot.trouble(name):
-            log = await plot.logs(client).reader(name, refresh_us=refresh_us)
-            truth = plot.truth(name)
+        name = scenario.dice.choice(scenario.watch.living() or ["k"])
+        refresh_us = scenario.dice.choice([0, 0, 200_000])
+        with scenario.trouble(name):
+            log = await scenario.logs(client).reader(name, refresh_us=refresh_us)
+            truth = scenario.truth(name)
 
             def known(truth: KeyedTruth = truth, late_us: int = refresh_us) -> int:
-                return truth.known_at(plot.now() - late_us / 1e6)
+                return truth.known_at(scenario.now() - late_us / 1e6)
 
-            reading = Reading(plot, client, log, truth, known)
-            for _ in range(plot.dice.randrange(1, 5)):
+            reading = Reading(scenario, client, log, truth, known)
+            for _ in range(scenario.dice.randrange(1, 5)):
                 await reading.any_read()
-                await client.clock.sleep(plot.dice.choice([0, 30_000]))
+                await client.clock.sleep(scenario.dice.choice([0, 30_000]))
             await log.close()

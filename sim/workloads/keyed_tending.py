@@ -1,4 +1,4 @@
-"""Who tends keyed logs: compacts, seals, retires, collects, keeps checkpoints, forks and drops."""
+"""Maintenance of keyed logs: compacts, seals, retires, collects, checkpoints, forks and drops."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ RETENTIONS = (
 )
 
 
-async def tend_on(plot: Keyed, client: Client) -> None:
-    """Tend a log until nobody writes any more."""
+async def tend_on(scenario: Keyed, client: Client) -> None:
+    """Maintain a log until no writer is left."""
     within_us = 100_000
     log: KeyedLog | None = None
-    while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(within_us))
+    while not scenario.is_over:
+        await client.clock.sleep(scenario.dice.randrange(within_us))
         within_us += within_us // 4
-        name = plot.dice.choice([*plot.watch.living(), "k"])
-        with plot.trouble(name, HandleError):
-            if log is None or log.name != name or plot.dice.random() < 0.3:
-                log = await plot.open(client, name, upkeep=False)
-            await tend(plot, client, log)
+        name = scenario.dice.choice([*scenario.watch.living(), "k"])
+        with scenario.trouble(name, HandleError):
+            if log is None or log.name != name or scenario.dice.random() < 0.3:
+                log = await scenario.open(client, name, upkeep=False)
+            await tend(scenario, client, log)
 
 
-async def tend(plot: Keyed, client: Client, log: KeyedLog) -> None:
-    """Do one of the things that keep a log in order."""
-    dice, truth = plot.dice, plot.truth(log.name)
+async def tend(scenario: Keyed, client: Client, log: KeyedLog) -> None:
+    """Run one random maintenance operation."""
+    dice, truth = scenario.dice, scenario.truth(log.name)
     toss = dice.choice(WAYS)
     async with Deadline(client, f"{toss} of {log.name}"):
         if toss in ("compact", "all"):
@@ -72,20 +72,21 @@ async def tend(plot: Keyed, client: Client, log: KeyedLog) -> None:
         elif toss == "retire":
             await retire(truth, log, dice.choice([None, *RETENTIONS]))
         elif toss == "collect":
-            plot.report.collected += await log.collect(after_us=dice.choice([0, 0, 50_000]))
+            scenario.report.collected += await log.collect(after_us=dice.choice([0, 0, 50_000]))
         elif toss == "configure":
             retention = dice.choice([None, None, *RETENTIONS])
             with suppress(UsageError):  # A retention that can never act is refused.
                 await log.configure(sealing=dice.choice(SEALINGS), retention=retention)
         elif toss == "checkpoint":
-            await _checkpoint(plot, client, log, truth)
+            await _checkpoint(scenario, client, log, truth)
         else:
             names = [name for name, one in truth.checkpoints.items() if not one.fork]
             if names:
                 try:
                     await log.drop_checkpoint(dice.choice(names))
                 except NoSuchCheckpoint:
-                    plot.report.refused += 1  # Another was first; or it was dropped untold.
+                    # Another client was first, or an earlier drop landed without an answer.
+                    scenario.report.refused += 1
 
 
 async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
@@ -95,7 +96,7 @@ async def _seal(truth: KeyedTruth, log: KeyedLog) -> None:
 
 
 async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) -> None:
-    """Retire; what lets go is known as long as the call may take effect."""
+    """Retire; the model allows the retention as long as the call may take effect."""
     given = None if retention is None else replace(retention)
     if given is not None:
         truth.letting_go.append(given)
@@ -108,26 +109,26 @@ async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) 
     truth.letting_go = [one for one in truth.letting_go if one is not given]
 
 
-async def _checkpoint(plot: Keyed, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
-    """Make a checkpoint; it keeps all that was acknowledged before, and what it keeps is read."""
-    known, name = truth.known_at(plot.now()), f"c{plot.dice.randrange(3)}"
+async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
+    """Make a checkpoint, which must keep all acknowledged records, and read it."""
+    known, name = truth.known_at(scenario.now()), f"c{scenario.dice.randrange(3)}"
     try:
         info = await log.checkpoint(name)
     except NameTaken:
-        demand(name in truth.checkpoints or plot.report.checkpoints, "a name is not taken")
-        plot.report.refused += 1
+        demand(name in truth.checkpoints or scenario.report.checkpoints, "a name is not taken")
+        scenario.report.refused += 1
     else:
-        plot.report.checkpoints += 1
+        scenario.report.checkpoints += 1
         demand(info.next_sequence >= known, "a checkpoint lacks what was acknowledged", it=info)
     if name in truth.checkpoints:
-        await read_checkpoint(plot, client, truth, name)
+        await read_checkpoint(scenario, client, truth, name)
 
 
-async def read_checkpoint(plot: Keyed, client: Client, truth: KeyedTruth, name: str) -> None:
-    """Read all that a checkpoint keeps: as much as there was, whatever was let go of since."""
+async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, name: str) -> None:
+    """Read a checkpoint: it must keep all of its records, whatever was retired since."""
     point = truth.checkpoints[name]
     try:
-        found = await plot.logs(client).reader(truth.name, checkpoint=name)
+        found = await scenario.logs(client).reader(truth.name, checkpoint=name)
         rows = [row async for table in found.scan_prefix(b"") for row in rows_of(table)]
         counts = {key: await found.count(key) for key in {row[0] for row in rows}}
         keys = [row async for page in found.keys(b"") for row in page.to_pylist()]
@@ -143,45 +144,48 @@ async def read_checkpoint(plot: Keyed, client: Client, truth: KeyedTruth, name: 
     demand(sum(counts.values()) == len(wanted), "a checkpoint counts otherwise than it reads")
 
 
-async def fork_on(plot: Keyed, client: Client) -> None:
-    """Fork a log, write the fork, tend it, and drop it, or not."""
-    dice = plot.dice
+async def fork_on(scenario: Keyed, client: Client) -> None:
+    """Fork a log, write and maintain the fork, and perhaps drop it."""
+    dice = scenario.dice
     for number in range(dice.choice([1, 2])):
         await client.clock.sleep(dice.randrange(400_000))
-        source, name = dice.choice(plot.watch.living()), f"f{number}"
+        source, name = dice.choice(scenario.watch.living()), f"f{number}"
         made = False
-        with plot.trouble(source, NameTaken):
-            known, oldest = plot.truth(source).known_at(plot.now()), plot.truth(source).retired
+        with scenario.trouble(source, NameTaken):
+            known, oldest = (
+                scenario.truth(source).known_at(scenario.now()),
+                scenario.truth(source).retired,
+            )
             async with Deadline(client, "a fork"):
-                fork = await plot.logs(client).fork(source, name)
+                fork = await scenario.logs(client).fork(source, name)
             made = True
-            plot.report.forks += 1
-            truth = plot.truth(name)
+            scenario.report.forks += 1
+            truth = scenario.truth(name)
             demand(truth.wal.first >= known, "a fork lacks what was acknowledged", log=name)
             demand(truth.retired >= oldest, "a fork has what was let go of", log=name)
-            await _look_through(plot, client, fork, truth)
+            await _look_through(scenario, client, fork, truth)
             await fork.close()
         if not made:
             continue
-        await write_on(plot, client, name)
-        with plot.trouble(name, HandleError):
-            log = await plot.open(client, name, upkeep=False)
+        await write_on(scenario, client, name)
+        with scenario.trouble(name, HandleError):
+            log = await scenario.open(client, name, upkeep=False)
             for _ in range(3):
-                await tend(plot, client, log)
+                await tend(scenario, client, log)
         if dice.random() < 0.5:
-            await drop(plot, client, name)
+            await drop(scenario, client, name)
 
 
-async def _look_through(plot: Keyed, client: Client, fork: KeyedLog, truth: KeyedTruth) -> None:
-    """Read all that a fork began with."""
-    await Reading(plot, client, fork, truth, lambda: truth.wal.first).scan_all()
+async def _look_through(scenario: Keyed, client: Client, fork: KeyedLog, truth: KeyedTruth) -> None:
+    """Read all records that a fork began with."""
+    await Reading(scenario, client, fork, truth, lambda: truth.wal.first).scan_all()
 
 
-async def drop(plot: Keyed, client: Client, name: str) -> None:
-    """Drop a log, unless forks need it; then nobody reads it any more."""
-    plot.dropping.add(name)
-    with plot.trouble(name, UsageError):
+async def drop(scenario: Keyed, client: Client, name: str) -> None:
+    """Drop a log, unless forks need it; a dropped log is not readable."""
+    scenario.dropping.add(name)
+    with scenario.trouble(name, UsageError):
         async with Deadline(client, f"to drop {name}"):
-            await plot.logs(client).drop(name)
-        demand(plot.truth(name).is_dropped, "a log is there that was dropped", log=name)
-        plot.report.dropped += 1
+            await scenario.logs(client).drop(name)
+        demand(scenario.truth(name).is_dropped, "a log is there that was dropped", log=name)
+        scenario.report.dropped += 1

@@ -1,4 +1,4 @@
-"""Who writes a keyed log: appends in all ways, flushes, reads of what one wrote oneself."""
+"""Writers of a keyed log: appends in all ways, flushes, and reads of their own records."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ENDED: tuple[type[TidelogError], ...] = (HandleError, LogSealed)
 
 @dataclass(slots=True)
 class Writing:
-    """One handle, and what its owner knows of it; ``ordered`` waits for the next flush.
+    """One handle, and its owner's knowledge; ``ordered`` are values to check at the next flush.
 
-    ``is_well``: all that was appended here went as it should, so far.
+    ``is_well``: all appends of this handle succeeded so far.
     """
 
-    plot: Keyed
+    scenario: Keyed
     client: Client
     log: KeyedLog
     truth: KeyedTruth
@@ -42,9 +42,9 @@ class Writing:
     fences: int = -1
 
     def reading(self, known: int | None = None) -> Reading:
-        """Return how this handle is read, and what it must show."""
+        """Return a reading of this handle, with the records that it must show."""
         return Reading(
-            self.plot,
+            self.scenario,
             self.client,
             self.log,
             self.truth,
@@ -53,12 +53,14 @@ class Writing:
         )
 
     async def append(self) -> None:
-        """Append a few records in one of the ways that there are."""
-        dice, plot = self.plot.dice, self.plot
+        """Append a few records in one of the possible ways."""
+        dice, scenario = self.scenario.dice, self.scenario
         pairs = []
         for _ in range(dice.choice([1, 1, 2, 4])):
-            plot.numbers += 1
-            pairs.append((dice.choice(KEYS), b"%s %d" % (self.client.name.encode(), plot.numbers)))
+            scenario.numbers += 1
+            pairs.append(
+                (dice.choice(KEYS), b"%s %d" % (self.client.name.encode(), scenario.numbers))
+            )
         way = dice.choice(["append", "append", "append", "arrow", "try", "timeout"])
         durable = dice.random() < 0.5
         time_us = dice.choice([None, None, dice.randrange(1, 1_000)])
@@ -77,13 +79,13 @@ class Writing:
                 pairs, durable=durable, timestamp_us=time_us, timeout_us=wait_us
             )
 
-        # An append in several batches promises nothing of all of them.
+        # An append in several batches promises nothing about all of them.
         await self._note(pairs, durable, call, is_whole=way != "arrow")
 
     async def _note(
         self, pairs: Pairs, durable: bool, call: Callable[[], Awaitable[int]], *, is_whole: bool
     ) -> None:
-        plot, truth = self.plot, self.truth
+        scenario, truth = self.scenario, self.truth
         if self.fences < 0:
             self.fences = len(truth.wal.turns)
         try:
@@ -92,7 +94,7 @@ class Writing:
         except LogFull as error:
             demand(error.outcome is Outcome.NOT_APPLIED, "a full log took something")
             demand(not is_whole or list(error.records) == list(pairs), "other records came back")
-            plot.report.full += 1
+            scenario.report.full += 1
             if is_whole:
                 self._never(pairs)
             return
@@ -101,13 +103,13 @@ class Writing:
             if is_whole and error.outcome is Outcome.NOT_APPLIED:
                 self._never(pairs)
             else:
-                plot.report.unsure += 1
+                scenario.report.unsure += 1
             return
         if not durable:
-            plot.report.ordered += 1
+            scenario.report.ordered += 1
             self.ordered += [value for _, value in pairs]
             return
-        plot.report.acknowledged += 1
+        scenario.report.acknowledged += 1
         if is_whole:
             found = [truth.records.get(position + n, (None, None))[:2] for n in range(len(pairs))]
             demand(found == list(pairs), "what was acknowledged is not there", found=found)
@@ -116,16 +118,16 @@ class Writing:
             position = truth.next - len(pairs) if position > truth.next else position
         self._reached(position + (len(pairs) if is_whole else 1))
         for n, (_, value) in enumerate(pairs if is_whole else ()):
-            plot.told[value] = truth.name, position + n
+            scenario.told[value] = truth.name, position + n
 
     async def flush(self) -> None:
-        """Flush, and see that all that was ordered is there, or that it is told."""
+        """Flush, and check that every accepted record is in the log, or that the flush raises."""
         waiting, self.ordered, hidden, self.hidden = self.ordered, [], self.hidden, []
         try:
             async with Deadline(self.client, "a flush"):
                 durable = await self.log.flush()
         except TidelogError as error:
-            self.plot.report.lost += 1
+            self.scenario.report.lost += 1
             self._failed(error)
             return
         self._demand_there(waiting, "what was flushed")
@@ -142,11 +144,11 @@ class Writing:
         self._reached(min(durable, self.truth.next))
 
     def hear(self, durable: int) -> None:
-        """Take a notification of how far all is durable."""
+        """Check a notification of the durable sequence."""
         demand(durable <= self.truth.next, "a notification came too early", durable=durable)
 
     async def read_own(self) -> None:
-        """Read what one wrote oneself, which in memory is there at once."""
+        """Read the writer's own records, which memory visibility shows at once."""
         log, truth = self.log, self.truth
         told = list(self.ordered)
         before = self.is_well and len(truth.wal.turns) <= self.fences + 1
@@ -162,7 +164,7 @@ class Writing:
             if value not in seen
             and not any(at < truth.retired for at, one in truth.records.items() if one[1] == value)
         ]
-        # What is lost by now is told by the next flush.
+        # Only the next flush reports records that are lost by now.
         self.hidden += gone
 
     async def close(self) -> None:
@@ -180,37 +182,37 @@ class Writing:
 
     def _reached(self, sequence: int) -> None:
         self.acknowledged = max(self.acknowledged, sequence)
-        self.truth.acknowledged.append((self.plot.now(), sequence))
+        self.truth.acknowledged.append((self.scenario.now(), sequence))
 
     def _never(self, pairs: Pairs) -> None:
-        self.plot.never.update({value: self.truth.name for _, value in pairs})
+        self.scenario.never.update({value: self.truth.name for _, value in pairs})
 
     def _failed(self, error: TidelogError) -> None:
-        """Take a failure: the handle may be over, and its owner goes on with another."""
+        """Note a failure: the handle may be closed, and its owner opens another."""
         self.is_well = False
         if isinstance(error, NoSuchLog):
-            demand(self.truth.name in self.plot.dropping, "a log is gone that nobody dropped")
+            demand(self.truth.name in self.scenario.dropping, "a log is gone that nobody dropped")
             self.is_over = True
         elif isinstance(error, ENDED):
-            self.plot.report.fenced += 1
+            self.scenario.report.fenced += 1
             self.is_over = True
-        elif not self.plot.is_failure(error):
+        elif not self.scenario.is_failure(error):
             raise error
 
 
-async def write_on(plot: Keyed, client: Client, name: str = "") -> None:
-    """Write a log for a while; whoever is fenced takes it back, now and then."""
+async def write_on(scenario: Keyed, client: Client, name: str = "") -> None:
+    """Write a log for a while; a fenced writer sometimes takes the log back."""
     name = name or "k"
     writing: Writing | None = None
-    for _ in range(plot.dice.randrange(3, 7)):
-        await client.clock.sleep(plot.dice.randrange(60_000))
+    for _ in range(scenario.dice.randrange(3, 7)):
+        await client.clock.sleep(scenario.dice.randrange(60_000))
         if writing is None or writing.is_over:
-            writing = await _opened(plot, client, name)
+            writing = await _opened(scenario, client, name)
             if writing is None:
                 continue
-        for _ in range(plot.dice.choice([1, 2, 4])):
+        for _ in range(scenario.dice.choice([1, 2, 4])):
             await writing.append()
-        toss = plot.dice.random()
+        toss = scenario.dice.random()
         if toss < 0.4:
             await writing.read_own()
         if toss > 0.5 or writing.is_over:
@@ -223,11 +225,11 @@ async def write_on(plot: Keyed, client: Client, name: str = "") -> None:
         await writing.close()
 
 
-async def _opened(plot: Keyed, client: Client, name: str) -> Writing | None:
+async def _opened(scenario: Keyed, client: Client, name: str) -> Writing | None:
     writing: Writing | None = None
-    with plot.trouble(name):
+    with scenario.trouble(name):
         async with Deadline(client, f"to open {name}"):
-            log = await plot.open(client, name)
-        writing = Writing(plot, client, log, plot.truth(name))
+            log = await scenario.open(client, name)
+        writing = Writing(scenario, client, log, scenario.truth(name))
         log.on_durable(writing.hear)
     return writing

@@ -1,7 +1,8 @@
-"""Keys of the records that a run appends to a slot log, and whether they came to be where they go.
+"""Keys of the records that a run appends to a slot log, and a check that they arrive.
 
-A record's key is chosen when its body is first appended, and noted with that: bodies all differ. So
-in the end each record has the key that it was given, and a read of one key has just these records.
+A record's key is chosen when its body is first appended, and is stored by that body; all bodies
+differ. In the end, each record must have its key, and a read of one key must return exactly its
+records.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from sim.checkers.demands import demand
 from tidelog.wal.read.stream_selection import Selection
 from tidelog.wal.slot_protocol.reader import SlotReader
 
-# The longest is in no list of keys, so that links have filters, too.
+# The longest key is never listed in a link, so that links also have filters.
 KEYS: Final = (None, None, b"", b"a", b"b", b"\xff", b"long " * 250)
 
 
 @dataclass(slots=True)
 class KeysGiven:
-    """The keys of one run; ``is_used`` says whether it has any."""
+    """The keys of one run; ``is_used`` is True if it has any."""
 
     dice: random.Random
     is_used: bool
     by_body: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def give(self, bodies: Sequence[bytes]) -> pa.BinaryArray | None:
-        """Return a key for each body, or none; the same one whenever it is appended again."""
+        """Return a key for each body, or None; a body always gets the same key."""
         if not self.is_used:
             return None
         for body in bodies:
@@ -40,11 +41,11 @@ class KeysGiven:
         return keys
 
     def places(self) -> bool:
-        """Say whether the next append is to be ordered first; never in a run without keys."""
+        """Return True if the next append must use `SlotWriter.place`; never without keys."""
         return self.is_used and self.dice.random() < 0.5
 
     async def check(self, reader: SlotReader) -> None:
-        """Hold all records against the keys that were given them, and reads of each key."""
+        """Check the key of every record, and reads of each key."""
         everything = await _rows(reader, Selection())
         for row in everything:
             given = self.by_body.get(row["body"])

@@ -1,7 +1,7 @@
-"""Who reads under a lease, beside others that merge, and delete at once what that made vanish.
+"""Readers under leases, next to clients that merge and delete vanished parts at once.
 
-While a lease stands, each part that was planned under it is there. Who dies leaves a lease that
-others end; who stands still for longer than his, loses it.
+While a lease is valid, each part planned under it must exist. A dead reader leaves a lease that
+other clients end. A reader that pauses for longer than its lease loses it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.testing.models import Row, contents_of
 
 @dataclass(slots=True)
 class Leases:
-    """What was read under leases in a run, and how many of them were over too early."""
+    """The reads under leases in a run, and the number of leases that ended too early."""
 
     seen: list[tuple[int, Counter[Row]]] = field(default_factory=list)
     over: int = 0
@@ -42,7 +42,7 @@ async def lease_on(
     is_over: Callable[[], bool],
     done: Leases,
 ) -> None:
-    """Take a lease, plan, read what was planned a while later, and let go or not."""
+    """Take a lease, plan, read the planned parts after a delay, and release the lease or not."""
     while not is_over():
         await client.clock.sleep(dice.randrange(300_000))
         try:

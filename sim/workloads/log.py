@@ -1,4 +1,4 @@
-"""Logs under fire: writers that contend, die and come back, and readers beside them."""
+"""Logs under faults: writers that contend, die and return, and readers next to them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from dataclasses import dataclass
 
 from sim.checkers.linear_log import check_log
 from sim.crash.points import VICTIM
-from sim.kernel.fates import Dice, Script
+from sim.kernel.faults import Dice, Script
 from sim.kernel.loop import run
-from sim.kernel.weather import rates_of, worse_of
+from sim.kernel.rates import rates_of, worse_of
 from sim.kernel.world import Client, World
-from sim.workloads.plot import STEPS_MAX, Plot, Report, finish, persist, report_of
+from sim.workloads.scenario import STEPS_MAX, Report, Scenario, finish, persist, report_of
 
 
-def simulate_log(seed: int, plot_of: type[Plot] = Plot) -> Report:
+def simulate_log(seed: int, scenario_of: type[Scenario] = Scenario) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        NotLinearLog, Violated: something does not hold. Anything else: a client failed as it never
-        should.
+        NotLinearLog, Violated: a check failed. Any other error: a client failed with an error
+            that it
+        must not raise.
     """
     dice = random.Random(f"log {seed}")
-    plot = plot_of(World(seed, fates_of(seed, "w0", "w1")), dice)
-    run(lambda: _play(plot), seed, steps_max=STEPS_MAX)
-    check_log(plot.history, plot.final)
-    return report_of(plot)
+    scenario = scenario_of(World(seed, schedule_of(seed, "w0", "w1")), dice)
+    run(lambda: _play(scenario), seed, steps_max=STEPS_MAX)
+    check_log(scenario.history, scenario.final)
+    return report_of(scenario)
 
 
-def fates_of(seed: int, *mortal: str) -> Dice:
-    """Return the fates of a seed, and what is worse on its day."""
+def schedule_of(seed: int, *mortal: str) -> Dice:
+    """Return the fault schedule of a seed, with the rarer faults of its day."""
     return Dice(
         random.Random(f"dice {seed}"),
         rates_of(seed),
@@ -40,92 +41,93 @@ def fates_of(seed: int, *mortal: str) -> Dice:
     )
 
 
-async def _play(plot: Plot) -> None:
-    writers = [plot.world.client(f"w{n}") for n in range(plot.dice.choice([1, 2, 3]))]
-    maker = plot.world.client("maker")
-    await persist(maker, lambda: plot.make(maker))
-    plot.writing.update(writers)
+async def _play(scenario: Scenario) -> None:
+    writers = [scenario.world.client(f"w{n}") for n in range(scenario.dice.choice([1, 2, 3]))]
+    maker = scenario.world.client("maker")
+    await persist(maker, lambda: scenario.make(maker))
+    scenario.writing.update(writers)
     async with asyncio.TaskGroup() as group:
         for client in writers:
-            client.start(group, _write_on(plot, client))
+            client.start(group, _write_on(scenario, client))
         for name in ("r0", "r1"):
-            reader = plot.world.client(name)
-            reader.start(group, _read_on(plot, reader))
-        plot.others(group)
-    await finish(plot, plot.world.client("last"))
+            reader = scenario.world.client(name)
+            reader.start(group, _read_on(scenario, reader))
+        scenario.others(group)
+    await finish(scenario, scenario.world.client("last"))
 
 
-async def _write_on(plot: Plot, client: Client) -> None:
+async def _write_on(scenario: Scenario, client: Client) -> None:
     try:
-        await client.live(_write(plot, client))
+        await client.live(_write(scenario, client))
     finally:
-        plot.writing.discard(client)
-        plot.bury(client)
+        scenario.writing.discard(client)
+        scenario.bury(client)
 
 
-async def _write(plot: Plot, client: Client) -> None:
+async def _write(scenario: Scenario, client: Client) -> None:
     number = 0
-    for _ in range(plot.dice.choice([1, 2])):
-        writer = plot.writer(client)
-        rounds = plot.dice.randrange(2, 6)
+    for _ in range(scenario.dice.choice([1, 2])):
+        writer = scenario.writer(client)
+        rounds = scenario.dice.randrange(2, 6)
         for left in reversed(range(rounds)):
-            await client.clock.sleep(plot.dice.randrange(40_000))
+            await client.clock.sleep(scenario.dice.randrange(40_000))
             calls = []
-            for _ in range(plot.dice.choice([1, 3, 6])):
-                sizes = range(plot.dice.choice([1, 1, 2, 3]))
+            for _ in range(scenario.dice.choice([1, 3, 6])):
+                sizes = range(scenario.dice.choice([1, 1, 2, 3]))
                 bodies = [f"{client.name} {number} {n}".encode() for n in sizes]
-                appending = plot.append(client, writer, bodies)
-                calls.append(plot.is_cancelled("append", appending))
+                appending = scenario.append(client, writer, bodies)
+                calls.append(scenario.is_cancelled("append", appending))
                 number += 1
-            if plot.worse.cancels and not left:
-                break  # Closed while it appends.
+            if scenario.worse.cancels and not left:
+                break  # The writer closes while appends are under way.
             await asyncio.gather(*calls)
             calls.clear()
-        await asyncio.gather(*calls, plot.close(client, writer))
+        await asyncio.gather(*calls, scenario.close(client, writer))
 
 
-async def _read_on(plot: Plot, client: Client) -> None:
+async def _read_on(scenario: Scenario, client: Client) -> None:
     within_us = 100_000
-    while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(within_us))
-        within_us += within_us // 8  # On a day that goes on for minutes, most of it is waiting.
-        # Where the store fails at every third request, a read of many may never come to its end.
-        with plot.trouble():
-            await plot.read(client, plot.dice.choice([1, 1, 2, 7]))
+    while not scenario.is_over:
+        await client.clock.sleep(scenario.dice.randrange(within_us))
+        # A run with long pauses lasts minutes, most of which are waiting.
+        within_us += within_us // 8
+        # If every third request fails, a read of many requests may never end.
+        with scenario.trouble():
+            await scenario.read(client, scenario.dice.choice([1, 1, 2, 7]))
 
 
 @dataclass(slots=True)
 class LogStory:
-    """Opens, appends and rollovers, another writer beside; an heir goes on."""
+    """Opens, appends and rollovers next to another writer; an heir continues."""
 
     name: str = "log"
-    plot_of: type[Plot] = Plot
+    scenario_of: type[Scenario] = Scenario
 
-    def tell(self, fates: Script, *, seed: int) -> int:
-        """See `sim.crash.points.Story`."""
-        plot = self.plot_of(World(seed, fates), random.Random(f"log story {seed}"))
-        run(lambda: self._play(plot), seed)
-        check_log(plot.history, plot.final)
-        victim = plot.world.clients[VICTIM]
+    def tell(self, schedule: Script, *, seed: int) -> int:
+        """Run the story; see `sim.crash.points.Story`."""
+        scenario = self.scenario_of(World(seed, schedule), random.Random(f"log story {seed}"))
+        run(lambda: self._play(scenario), seed)
+        check_log(scenario.history, scenario.final)
+        victim = scenario.world.clients[VICTIM]
         return len(victim.store.records)
 
-    async def _play(self, plot: Plot) -> None:
-        victim, other = plot.world.client(VICTIM), plot.world.client("other")
+    async def _play(self, scenario: Scenario) -> None:
+        victim, other = scenario.world.client(VICTIM), scenario.world.client("other")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._live(plot, other, 4), name="other")
-            await victim.live(self._live(plot, victim, 6))
-            plot.bury(victim)
-            heir = plot.world.client("heir")
-            await self._live(plot, heir, 2)
-        await finish(plot, plot.world.client("last"))
+            group.create_task(self._live(scenario, other, 4), name="other")
+            await victim.live(self._live(scenario, victim, 6))
+            scenario.bury(victim)
+            heir = scenario.world.client("heir")
+            await self._live(scenario, heir, 2)
+        await finish(scenario, scenario.world.client("last"))
 
     @staticmethod
-    async def _live(plot: Plot, client: Client, appends: int) -> None:
-        await persist(client, lambda: plot.make(client))
-        writer = plot.writer(client)
+    async def _live(scenario: Scenario, client: Client, appends: int) -> None:
+        await persist(client, lambda: scenario.make(client))
+        writer = scenario.writer(client)
         for number in range(appends):
             bodies = [f"{client.name} {number} {n}".encode() for n in range(2)]
-            await plot.append(client, writer, bodies)
-        await plot.close(client, writer)
-        with plot.trouble():
-            await plot.read(client, 1)
+            await scenario.append(client, writer, bodies)
+        await scenario.close(client, writer)
+        with scenario.trouble():
+            await scenario.read(client, 1)

@@ -1,4 +1,4 @@
-"""Who merges beside others: what is due, or all; and deletes what vanished, or was never named."""
+"""Merges next to other clients, due or full, with deletion of vanished and unnamed objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.persist.upkeep.sweeper import sweep
 
 @dataclass(slots=True)
 class Merges:
-    """What was merged and swept in a run."""
+    """The counts of merges and sweeps in a run."""
 
     merges: int = 0
     swept: int = 0
@@ -29,7 +29,7 @@ async def merge_on(
     is_over: Callable[[], bool],
     done: Merges,
 ) -> None:
-    """Merge shards, due or not, and delete at once or later, until the others are through."""
+    """Merge shards, due or not, and delete at once or later, until the other clients finish."""
     while not is_over():
         await client.clock.sleep(dice.randrange(400_000))
         shard = dice.choice(shards)

@@ -1,7 +1,7 @@
-"""Collectors and cursors on a small log, with nothing going wrong but the order of things.
+"""Collectors and cursors on a small log, under no fault but the order of requests.
 
-Each request takes any time, so that all orders of a few clients' requests come up soon: what needs
-one collector to sleep while another takes its plan away, and a cursor to be made just then.
+Each request takes a random time, so all orders of a few clients' requests occur soon. One example:
+a collector pauses while another discards its plan and a client makes a cursor.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import ClassVar
 
 from sim.checkers.demands import demand
 from sim.checkers.watch_log import LogWatch
-from sim.kernel.fates import Dice, Request, Script
+from sim.kernel.faults import Dice, Request, Script
 from sim.kernel.hashed import HashedStore
 from sim.kernel.loop import run
-from sim.kernel.weather import Rates
+from sim.kernel.rates import Rates
 from sim.kernel.world import Client, World
-from sim.workloads.game import cursors_of
-from sim.workloads.plot import Plot
-from sim.workloads.slot import SlotPlot
+from sim.workloads.scenario import Scenario
+from sim.workloads.slot import SlotScenario
+from sim.workloads.trial import cursors_of
 from tidelog.errors import ContentionError, CursorMoved, PositionCollected
 from tidelog.wal.format.cursor import INTRINSIC
 from tidelog.wal.format.gc_plan import GARBAGE
@@ -37,7 +37,7 @@ FRAGMENTS = 6
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     held: int = 0
@@ -49,7 +49,7 @@ class Report:
 
 @dataclass(slots=True)
 class Sleepy(Dice):
-    """Nothing fails; but what goes to the manifest, or to the plan, is often long on its way."""
+    """No request fails; but requests for the manifest or the plan are often slow."""
 
     def delay_us(self, request: Request) -> int:
         if request.key in (MANIFEST, GARBAGE) and self.random.random() < 0.25:
@@ -58,10 +58,10 @@ class Sleepy(Dice):
 
 
 def simulate_race(seed: int) -> Report:
-    """Run one seed, and check that whatever was said to be held is there.
+    """Run one seed, and check that everything promised as held exists.
 
     Raises:
-        Violated: it is not, or something else does not hold.
+        Violated: a check failed.
     """
     return _simulate(seed, has_pins=False)
 
@@ -77,14 +77,14 @@ def _simulate(seed: int, *, has_pins: bool) -> Report:
     rates = Rates(
         delay_us=dice.choice([1_000, 50_000]), slow_us=dice.choice([200_000, 500_000, 3_000_000])
     )
-    fates = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
-    world = World(seed, fates, store=HashedStore())
+    schedule = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
+    world = World(seed, schedule, store=HashedStore())
     report, begun = Report(), _begun(has_pins)
     world.store.objects, world.store.puts_count = dict(begun.store.objects), begun.store.puts_count
     watch = begun.copy_for(world.store)
     world.watchers.append(watch)
-    plot = race_of.plot_of(world, dice)
-    race = race_of(plot, watch, report, pause_us=dice.choice([300_000, 2_000_000]))
+    scenario = race_of.scenario_of(world, dice)
+    race = race_of(scenario, watch, report, pause_us=dice.choice([300_000, 2_000_000]))
     run(race.play, seed)
     demand(not watch.violations, "; ".join(watch.violations[:3]))
     report.trace, report.requests = world.trace(), world.requests_count
@@ -98,23 +98,23 @@ def _begun(has_pins: bool) -> LogWatch:
     world = World("race", Script(), store=HashedStore())
     watch = LogWatch(world.store, grace_us=0)
     world.watchers.append(watch)
-    race = race_of(race_of.plot_of(world, random.Random(0)), watch, Report())
+    race = race_of(race_of.scenario_of(world, random.Random(0)), watch, Report())
     run(race.make, 0)
     return watch
 
 
 @dataclass(slots=True, eq=False)
 class _Race:
-    plot_of: ClassVar[type[Plot]] = Plot
+    scenario_of: ClassVar[type[Scenario]] = Scenario
 
-    plot: Plot
+    scenario: Scenario
     watch: LogWatch
     report: Report
     pause_us: int = 2_000_000
     replaced: set[str] = field(default_factory=set)
 
     async def play(self) -> None:
-        world, dice = self.plot.world, self.plot.dice
+        world, dice = self.scenario.world, self.scenario.dice
         async with asyncio.TaskGroup() as group:
             for number, records in enumerate(dice.sample([0, 0, 3, 9, 9], dice.choice([2, 3]))):
                 group.create_task(self.collect(world.client(f"g{number}"), records))
@@ -127,13 +127,13 @@ class _Race:
                     group.create_task(self.move(world.client(name)))
 
     async def make(self) -> None:
-        maker = self.plot.world.client("maker")
+        maker = self.scenario.world.client("maker")
         await self.append(maker, FRAGMENTS)
         await cursors_of(maker).create(INTRINSIC, FRAGMENTS + 1)
 
     async def append(self, client: Client, count: int) -> None:
-        await self.plot.make(client)
-        writer = self.plot.writer(client)
+        await self.scenario.make(client)
+        writer = self.scenario.writer(client)
         for number in range(count):
             await writer.append([f"{client.name} {number}".encode()])
         await writer.close()
@@ -154,8 +154,8 @@ class _Race:
             self.report.discarded += found.discarded
 
     async def create(self, client: Client) -> None:
-        """Make a cursor, or set one back; it stays."""
-        cursors, dice = cursors_of(client), self.plot.dice
+        """Make a cursor, or set one back, and keep it."""
+        cursors, dice = cursors_of(client), self.scenario.dice
         for name in (f"{client.name}_{number}" for number in range(3)):
             await self.pause(client)
             position = dice.randrange(1, FRAGMENTS + 1)
@@ -174,7 +174,7 @@ class _Race:
                 return
 
     async def move(self, client: Client) -> None:
-        """Write a cursor that another writes too: no version of it is replaced twice."""
+        """Write a cursor that another client also writes: no version of it is replaced twice."""
         cursors = cursors_of(client)
         for _ in range(3):
             witness = await cursors.load(INTRINSIC)
@@ -185,17 +185,17 @@ class _Race:
                 self.replaced.add(witness.e_tag)
 
     async def pause(self, client: Client) -> None:
-        await client.clock.sleep(self.plot.dice.randrange(self.pause_us))
+        await client.clock.sleep(self.scenario.dice.randrange(self.pause_us))
 
 
 @dataclass(slots=True, eq=False)
 class _PinRace(_Race):
-    """Collectors, and those who make pins, read by them, and let go of them."""
+    """Collectors, and clients that make, read and release pins."""
 
-    plot_of: ClassVar[type[Plot]] = SlotPlot
+    scenario_of: ClassVar[type[Scenario]] = SlotScenario
 
     async def play(self) -> None:
-        world, dice = self.plot.world, self.plot.dice
+        world, dice = self.scenario.world, self.scenario.dice
         async with asyncio.TaskGroup() as group:
             for number, records in enumerate(dice.sample([0, 0, 2, 3, 4], dice.choice([1, 2, 3]))):
                 group.create_task(self.collect(world.client(f"g{number}"), records))
@@ -208,10 +208,10 @@ class _PinRace(_Race):
             await self.read(client, name)
 
     async def create(self, client: Client) -> None:
-        """Make a pin that stays, or is let go of after a while."""
+        """Make a pin that stays, or is released after a while."""
         pins, dice = (
             Pins(store=client.store, clock=client.clock, writer=client.name),
-            self.plot.dice,
+            self.scenario.dice,
         )
         for name in (f"{client.name}_{number}" for number in range(3)):
             await self.pause(client)

@@ -1,10 +1,9 @@
-"""Shards under fire: writers that contend, readers, listeners, holds, and merges that come between.
+"""Shards under faults: writers that contend, readers, listeners, holds and concurrent merges.
 
-Writers have tokens of all kinds. Who merges deletes what that made vanish, at once or later, but
-for what a lease holds. The model is the list of updates that each token carried, in the order in
-which they were committed. What a call said of itself is held against that: told committed is there
-once, told mismatch is not there, told unknown may be either. What readers saw is held against it
-too.
+Writers have tokens of all kinds. Mergers delete vanished parts, at once or later, except those that
+a lease holds. The model is the list of updates that each token carried, in the order of commits.
+The answers of calls are checked against it: a COMMITTED write is there once, a MISMATCH is not
+there, and an unknown outcome may be either. Readers' results are checked against it too.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import pyarrow as pa
 from sim.checkers.demands import Violated, demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
-from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.leasing import Leases, lease_on
 from sim.workloads.merging import Merges, merge_on
@@ -73,7 +72,7 @@ def shard_of(client: Client, name: str, *, cache_bytes: int = 0) -> Shard:
 
 @dataclass(slots=True)
 class Write:
-    """What one token carried, and all that its calls said of it."""
+    """The updates of one token, and all answers of its calls."""
 
     token: Token
     lower: int
@@ -84,7 +83,7 @@ class Write:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     writes: int = 0
@@ -99,7 +98,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class Plot:
+class Scenario:
     """One run."""
 
     world: World
@@ -120,7 +119,8 @@ def simulate_shard(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"shard {seed}")
     mortal = frozenset(["w0", "w1", "p", "q", "holder", "m0", "l0"])
@@ -128,149 +128,151 @@ def simulate_shard(seed: int) -> Report:
     world = World(seed, dice_of_store, attempts=dice.choice([1, 2, 20]))
     watch = Watch(world.store)
     world.watchers.append(watch)
-    plot = Plot(world, dice)
+    scenario = Scenario(world, dice)
     with limited(limits_of(seed)):
-        run(lambda: _play(plot), seed)
-        _check(plot, check_all(world.store, watch))
-    plot.report.trace = world.trace()
-    plot.report.requests = world.requests_count
-    plot.report.deaths = sum(client.is_dead for client in world.clients.values())
-    return plot.report
+        run(lambda: _play(scenario), seed)
+        _check(scenario, check_all(world.store, watch))
+    scenario.report.trace = world.trace()
+    scenario.report.requests = world.requests_count
+    scenario.report.deaths = sum(client.is_dead for client in world.clients.values())
+    return scenario.report
 
 
-async def _play(plot: Plot) -> None:
-    world = plot.world
-    writers = [world.client(f"w{number}") for number in range(plot.dice.choice([1, 2, 3]))]
+async def _play(scenario: Scenario) -> None:
+    world = scenario.world
+    writers = [world.client(f"w{number}") for number in range(scenario.dice.choice([1, 2, 3]))]
     sharers = [world.client(name) for name in ("p", "q")]
-    plot.writers_left = len(writers)
+    scenario.writers_left = len(writers)
     async with asyncio.TaskGroup() as group:
         for client in writers:
-            group.create_task(_race(plot, client), name=client.name)
+            group.create_task(_race(scenario, client), name=client.name)
         for client in sharers:
-            group.create_task(client.live(_share(plot, client)), name=client.name)
+            group.create_task(client.live(_share(scenario, client)), name=client.name)
         for name in ("r0", "r1"):
-            group.create_task(_read_on(plot, world.client(name)), name=name)
+            group.create_task(_read_on(scenario, world.client(name)), name=name)
         holder = world.client("holder")
-        group.create_task(holder.live(_hold_on(plot, holder)), name="holder")
+        group.create_task(holder.live(_hold_on(scenario, holder)), name="holder")
         for name in ("m0", "m1"):
             merger = world.client(name)
-            shards = [plot.shard(merger, RACED), plot.shard(merger, SHARED)]
+            shards = [scenario.shard(merger, RACED), scenario.shard(merger, SHARED)]
             merging = merge_on(
                 merger,
                 shards,
-                plot.dice,
-                is_over=lambda: not plot.writers_left,
-                done=plot.report.merged,
+                scenario.dice,
+                is_over=lambda: not scenario.writers_left,
+                done=scenario.report.merged,
             )
             group.create_task(merger.live(merging), name=name)
         for name in ("l0", "l1"):
             lessee = world.client(name)
             leasing = lease_on(
                 lessee,
-                plot.shard(lessee, RACED),
+                scenario.shard(lessee, RACED),
                 random.Random(f"{name} {world.seed}"),
-                is_over=lambda: not plot.writers_left,
-                done=plot.report.leased,
+                is_over=lambda: not scenario.writers_left,
+                done=scenario.report.leased,
             )
             group.create_task(lessee.live(leasing), name=name)
         for name in (RACED, SHARED):
             ear = world.client(f"listener of {name}")
-            group.create_task(_listen_on(plot, ear, name), name=ear.name)
-        group.create_task(_finish(plot, world.client("last")), name="last")
+            group.create_task(_listen_on(scenario, ear, name), name=ear.name)
+        group.create_task(_finish(scenario, world.client("last")), name="last")
 
 
-async def _race(plot: Plot, client: Client) -> None:
+async def _race(scenario: Scenario, client: Client) -> None:
     try:
-        await client.live(_write_on(plot, client))
+        await client.live(_write_on(scenario, client))
     finally:
-        plot.writers_left -= 1
+        scenario.writers_left -= 1
 
 
-async def _write_on(plot: Plot, client: Client) -> None:
-    """Write with tokens of all kinds, each until its fate is known or provably unknowable."""
-    shard = plot.shard(client, RACED)
-    named = plot.dice.random() < 0.4
-    for number in range(plot.dice.randrange(2, 9)):
-        await client.clock.sleep(plot.dice.randrange(30_000))
-        # A handle that knows little proposes what is long past.
+async def _write_on(scenario: Scenario, client: Client) -> None:
+    """Write with tokens of all kinds; retry each write until its outcome is known or cannot be."""
+    shard = scenario.shard(client, RACED)
+    named = scenario.dice.random() < 0.4
+    for number in range(scenario.dice.randrange(2, 9)):
+        await client.clock.sleep(scenario.dice.randrange(30_000))
+        # A handle with an old state proposes an interval that is long past.
         known = shard.state.upper
         assert known is not None
-        lower = max(0, known - plot.dice.choice([0, 0, 0, 1, 3]))
-        upper = lower + plot.dice.choice([0, 1, 1, 2, 5])
-        rows = plot.dice.choice([0, 1, 1, 3]) if upper > lower else 0
-        updates = [_update(plot.dice, lower, upper) for _ in range(rows)]
+        lower = max(0, known - scenario.dice.choice([0, 0, 0, 1, 3]))
+        upper = lower + scenario.dice.choice([0, 1, 1, 2, 5])
+        rows = scenario.dice.choice([0, 1, 1, 3]) if upper > lower else 0
+        updates = [_update(scenario.dice, lower, upper) for _ in range(rows)]
         write = Write((f"{client.name}", number), lower, upper, updates)
-        plot.writes.append(write)
-        plot.report.writes += 1
-        await _write(plot, client, shard, write, named=named)
+        scenario.writes.append(write)
+        scenario.report.writes += 1
+        await _write(scenario, client, shard, write, named=named)
 
 
-async def _write(plot: Plot, client: Client, shard: Shard, write: Write, *, named: bool) -> None:
+async def _write(
+    scenario: Scenario, client: Client, shard: Shard, write: Write, *, named: bool
+) -> None:
     table = table_of(write.updates)
-    holds = plot.dice.choice([{}, {}, {f"hold of {client.name}": Frontier.at(write.lower)}])
-    for _ in range(plot.dice.choice([1, 60])):
-        write.said.append("nothing")  # As it stays where the writer dies over it.
+    holds = scenario.dice.choice([{}, {}, {f"hold of {client.name}": Frontier.at(write.lower)}])
+    for _ in range(scenario.dice.choice([1, 60])):
+        write.said.append("nothing")  # This answer stays if the writer dies during the call.
         try:
             done = await shard.try_compare_and_append(
                 table, write.lower, write.upper, token=write.token, named=named, holds=holds
             )
         except OutcomeUnknown:
             write.said[-1] = "unknown"
-            plot.report.unknown += 1
+            scenario.report.unknown += 1
             return
         except (LocationError, PartsSwept) as error:
             write.said[-1] = error.outcome.value
-            await client.clock.sleep(plot.dice.randrange(200_000))
-            if plot.dice.random() < 0.2:
-                shard = plot.shard(client, RACED)
+            await client.clock.sleep(scenario.dice.randrange(200_000))
+            if scenario.dice.random() < 0.2:
+                shard = scenario.shard(client, RACED)
             continue
         write.said[-1] = done.verdict.value
-        plot.report.committed += done.verdict is Verdict.COMMITTED
-        plot.report.already += done.verdict is Verdict.ALREADY
+        scenario.report.committed += done.verdict is Verdict.COMMITTED
+        scenario.report.already += done.verdict is Verdict.ALREADY
         return
 
 
-async def _share(plot: Plot, client: Client) -> None:
-    """Append what the shared shard must hold, cut at times of one's own."""
-    shard = plot.shard(client, SHARED)
+async def _share(scenario: Scenario, client: Client) -> None:
+    """Append the updates that the shared shard must hold, cut at random times."""
+    shard = scenario.shard(client, SHARED)
     lower = 0
     while lower < END:
-        upper = min(END, lower + plot.dice.randrange(1, 12))
-        updates = [u for u in shared_updates(plot.world.seed) if lower <= u.time < upper]
+        upper = min(END, lower + scenario.dice.randrange(1, 12))
+        updates = [u for u in shared_updates(scenario.world.seed) if lower <= u.time < upper]
         try:
             await shard.append(table_of(updates), lower, upper)
         except LocationError:
-            await client.clock.sleep(plot.dice.randrange(200_000))
+            await client.clock.sleep(scenario.dice.randrange(200_000))
             continue
         except UpperMismatch as error:
             raise Violated("the shared shard has a hole") from error
         lower = upper
 
 
-async def _read_on(plot: Plot, client: Client) -> None:
-    for _ in range(plot.dice.randrange(2, 8)):
-        await client.clock.sleep(plot.dice.randrange(300_000))
-        name = plot.dice.choice([RACED, SHARED])
-        shard = plot.shard(client, name)
+async def _read_on(scenario: Scenario, client: Client) -> None:
+    for _ in range(scenario.dice.randrange(2, 8)):
+        await client.clock.sleep(scenario.dice.randrange(300_000))
+        name = scenario.dice.choice([RACED, SHARED])
+        shard = scenario.shard(client, name)
         try:
             state = await shard.refresh()
             newest = END + 5 if state.upper is None else state.upper
-            as_of = max(0, newest - plot.dice.choice([-3, 1, 1, 2, 5, 30]))
+            as_of = max(0, newest - scenario.dice.choice([-3, 1, 1, 2, 5, 30]))
             snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
-            plot.snapshots.append(
+            scenario.snapshots.append(
                 (name, as_of, contents_of(await snapshot.to_arrow(consolidated=True)))
             )
-            plot.report.reads += 1
+            scenario.report.reads += 1
         except AsOfBeforeSince:
-            plot.gone.append((name, as_of))
+            scenario.gone.append((name, as_of))
         except (DeadlineExceeded, ReadOvertaken, LocationError):
             continue
 
 
-async def _listen_on(plot: Plot, client: Client, name: ShardId) -> None:
-    """Listen from some time on until the shard is finished, starting again where it broke off."""
-    start = reached = plot.dice.choice([0, 0, 1, 4])
-    shard = plot.shard(client, name)
+async def _listen_on(scenario: Scenario, client: Client, name: ShardId) -> None:
+    """Listen from some time until the shard is finished; resume after each failure."""
+    start = reached = scenario.dice.choice([0, 0, 1, 4])
+    shard = scenario.shard(client, name)
     found: list[Update] = []
     while True:
         try:
@@ -278,31 +280,31 @@ async def _listen_on(plot: Plot, client: Client, name: ShardId) -> None:
                 demand(progress.lower == Frontier.at(reached + 1), "a listener jumped")
                 found.extend(updates_of(progress.updates))
                 if progress.upper.is_empty:
-                    plot.heard.append((name, start, None, found))
+                    scenario.heard.append((name, start, None, found))
                     return
                 reached = progress.upper.time - 1
         except AsOfBeforeSince:
-            plot.gone.append((name, reached))
-            plot.heard.append((name, start, reached, found))
+            scenario.gone.append((name, reached))
+            scenario.heard.append((name, start, reached, found))
             return
         except LocationError:
-            if plot.dice.random() < 0.3:
-                shard = plot.shard(client, name)
+            if scenario.dice.random() < 0.3:
+                shard = scenario.shard(client, name)
             await client.clock.sleep(50_000)
 
 
-async def _hold_on(plot: Plot, client: Client) -> None:
-    """Hold the raced shard at some time, read there, and move up."""
-    shard = plot.shard(client, RACED)
-    while plot.writers_left:
-        await client.clock.sleep(plot.dice.randrange(400_000))
+async def _hold_on(scenario: Scenario, client: Client) -> None:
+    """Hold the raced shard at some time, read there, and move the hold."""
+    shard = scenario.shard(client, RACED)
+    while scenario.writers_left:
+        await client.clock.sleep(scenario.dice.randrange(400_000))
         try:
             at = await shard.hold("held")
             if at.is_empty:
                 return
             if shard.state.upper_frontier.passed(at.time):
                 snapshot = await shard.snapshot(at.time)
-                plot.snapshots.append(
+                scenario.snapshots.append(
                     (RACED, at.time, contents_of(await snapshot.to_arrow(consolidated=True)))
                 )
             state = await shard.refresh()
@@ -313,20 +315,20 @@ async def _hold_on(plot: Plot, client: Client) -> None:
             continue
 
 
-async def _finish(plot: Plot, client: Client) -> None:
-    """When the writers are through, bring the shared shard to its end, and finish both."""
-    while plot.writers_left:
+async def _finish(scenario: Scenario, client: Client) -> None:
+    """After all writers have finished, complete the shared shard, and finish both."""
+    while scenario.writers_left:
         await client.clock.sleep(500_000)
-    await _share(plot, client)
+    await _share(scenario, client)
     for name in (RACED, SHARED):
-        shard = plot.shard(client, name)
+        shard = scenario.shard(client, name)
         number = 0
         while (await _through(client, shard)) is not None:
             upper = shard.state.upper
             assert upper is not None
             write = Write((f"last of {name}", number), upper, None, [])
             if name == RACED:
-                plot.writes.append(write)
+                scenario.writes.append(write)
             await _write_whole(client, shard, write)
             number += 1
 
@@ -365,7 +367,7 @@ def _update(dice: random.Random, lower: int, upper: int) -> Update:
 
 
 def shared_updates(seed: int | str) -> list[Update]:
-    """Return what the shared shard of a seed holds in the end."""
+    """Return the final updates of a seed's shared shard."""
     dice = random.Random(f"shared {seed}")
     return [
         _update(dice, time, time + 1)
@@ -375,23 +377,23 @@ def shared_updates(seed: int | str) -> list[Update]:
 
 
 def table_of(updates: list[Update]) -> pa.Table:
-    """Return updates as a table that a shard takes."""
+    """Return updates as a table that a shard accepts."""
     rows = [
         {**dict(zip(SCHEMA.names, u.row, strict=True)), TIME: u.time, DIFF: u.diff} for u in updates
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA.updates)
 
 
-def _check(plot: Plot, shards: dict[str, Observed]) -> None:
+def _check(scenario: Scenario, shards: dict[str, Observed]) -> None:
     models = {
-        RACED: _check_raced(plot, shards[RACED]),
-        SHARED: _check_shared(plot, shards[SHARED]),
+        RACED: _check_raced(scenario, shards[RACED]),
+        SHARED: _check_shared(scenario, shards[SHARED]),
     }
-    plot.snapshots += [(RACED, as_of, found) for as_of, found in plot.report.leased.seen]
-    for name, as_of, found in plot.snapshots:
+    scenario.snapshots += [(RACED, as_of, found) for as_of, found in scenario.report.leased.seen]
+    for name, as_of, found in scenario.snapshots:
         was = models[name].contents(as_of)
         demand(found == was, "a reader saw what never was", as_of=as_of, saw=found, was=was)
-    for name, start, reached, heard in plot.heard:
+    for name, start, reached, heard in scenario.heard:
         was_heard = models[name].changes(start, reached)
         demand(
             consolidate(heard) == was_heard,
@@ -401,14 +403,14 @@ def _check(plot: Plot, shards: dict[str, Observed]) -> None:
             heard=consolidate(heard),
             were=was_heard,
         )
-    for name, as_of in plot.gone:
+    for name, as_of in scenario.gone:
         since = shards[name].state.since
         demand(since is None or as_of < since, "a time was refused that is kept", as_of=as_of)
 
 
-def _check_raced(plot: Plot, raced: Observed) -> ShardModel:
-    """Hold what the calls said against what was decided, and return the model of that."""
-    by_token = {write.token: write for write in plot.writes}
+def _check_raced(scenario: Scenario, raced: Observed) -> ShardModel:
+    """Check the calls' answers against the decisions, and return their model."""
+    by_token = {write.token: write for write in scenario.writes}
     model = ShardModel()
     committed: set[Token] = set()
     for lower, upper, writer, number in raced.intervals:
@@ -420,7 +422,7 @@ def _check_raced(plot: Plot, raced: Observed) -> ShardModel:
             "a commit did not begin at upper",
             write=write,
         )
-    for write in plot.writes:
+    for write in scenario.writes:
         said = set(write.said)
         there = write.token in committed
         empty = write.lower == write.upper
@@ -436,8 +438,8 @@ def _check_raced(plot: Plot, raced: Observed) -> ShardModel:
     return model
 
 
-def _check_shared(plot: Plot, shared: Observed) -> ShardModel:
-    model = ShardModel(None, sorted(shared_updates(plot.world.seed), key=lambda u: u.time))
+def _check_shared(scenario: Scenario, shared: Observed) -> ShardModel:
+    model = ShardModel(None, sorted(shared_updates(scenario.world.seed), key=lambda u: u.time))
     demand(
         consolidate(shared.updates) == model.changes(-1),
         "two writers of one thing did not make it once",

@@ -1,9 +1,9 @@
-"""Logs of slot commits under fire: takeovers, several puts under way, roll-ups, a sealer.
+"""Logs of slot commits under faults: takeovers, several puts under way, roll-ups, a sealer.
 
-The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`), and a watch
-on the slots, which knows what is committed and who was fenced. In some runs writers open streams,
-append to those that any of them opened, and close them; their control records are appends to the
-checker, as all others are. In some, records have keys.
+Clients, history and checker are those of logs in wal3's form (`sim.workloads.log`). In addition, a
+watch on the slots knows the committed records and the fenced writers. In some runs writers open
+streams, append to streams of any writer, and close them. To the checker, control records are
+appends like all others. In some runs, records have keys.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sim.checkers.liveness import Deadline
 from sim.checkers.rebuilt import check_rebuilt
 from sim.checkers.watch_slots import SlotWatch
 from sim.crash.points import VICTIM
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.world import Client
 from sim.workloads.keys import KeysGiven
 from sim.workloads.log import LogStory, simulate_log
-from sim.workloads.plot import LogReader, LogWriter, Party, Plot, Report, finish, persist
+from sim.workloads.scenario import LogReader, LogWriter, Party, Report, Scenario, finish, persist
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -54,25 +54,25 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 def simulate_slots(seed: int) -> Report:
     """Run one seed, and check everything; see `simulate_log`."""
-    return simulate_log(seed, SlotPlot)
+    return simulate_log(seed, SlotScenario)
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """A reader to whom control records are as all others."""
+    """A reader that returns control records too."""
 
     reader: SlotReader
 
     def scan(self, start: int = 0) -> AsyncIterator[pa.Table]:
-        """See `SlotReader.scan`."""
+        """Scan all records; see `SlotReader.scan`."""
         return self.reader.scan(start, selection=Selection(control=True))
 
 
 @dataclass(slots=True)
 class Stubborn:
-    """A writer that opens the log again whenever another has taken it over, or its own is over."""
+    """A writer that opens the log again after another writer took it over, or its handle ended."""
 
-    plot: SlotPlot
+    scenario: SlotScenario
     client: Party
     writer: SlotWriter
     is_closed: bool = False
@@ -85,7 +85,7 @@ class Stubborn:
         keys: pa.BinaryArray | None = None,
     ) -> int:
         bodies = array_of(records)
-        if stream is None and self.plot.keys.places():
+        if stream is None and self.scenario.keys.places():
             return await self._call(lambda it: _placed(it, bodies, keys))
         return await self._call(lambda it: it.append_arrow(bodies, stream=stream, key=keys))
 
@@ -98,22 +98,22 @@ class Stubborn:
             return await call(writer)
         except (HandleError, ContentionError, CorruptionError) as error:
             if self.writer is writer and not self.is_closed:
-                self.writer = self.plot.slot_writer(self.client)
+                self.writer = self.scenario.slot_writer(self.client)
                 if isinstance(error, Fenced):
-                    await self.plot.demand_fenced(self.client, writer)
-                await self.plot.close(self.client, writer)
+                    await self.scenario.demand_fenced(self.client, writer)
+                await self.scenario.close(self.client, writer)
             raise
 
     async def close(self) -> None:
-        self.is_closed = True  # Or nobody would close what is opened from now on.
+        self.is_closed = True  # Without this, a writer opened later would never be closed.
         await self.writer.close()
 
 
 @dataclass(slots=True)
-class SlotPlot(Plot):
-    """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
+class SlotScenario(Scenario):
+    """One run of a log of slot commits; ``streams`` are those that a client tried to open.
 
-    Their dice, and those of keys, are others than those of the run: one without is what it was.
+    Streams and keys have random numbers of their own, so a run without them stays the same.
     """
 
     stream_dice: random.Random = field(init=False)
@@ -125,21 +125,22 @@ class SlotPlot(Plot):
     truth: SlotWatch = field(default_factory=SlotWatch)
 
     def __post_init__(self) -> None:
-        Plot.__post_init__(self)
+        Scenario.__post_init__(self)
         self.stream_dice = random.Random(f"streams {self.world.seed}")
-        is_story = not isinstance(self.world.fates, Dice)
+        is_story = not isinstance(self.world.schedule, Dice)
         self.has_streams = not is_story and self.stream_dice.random() < 0.25
         key_dice = random.Random(f"keys {self.world.seed}")
         self.keys = KeysGiven(key_dice, not is_story and key_dice.random() < 0.3)
-        if not self.truth.folder:  # The watch of a place of many logs tells each of its own.
+        # The watch on a place of many logs forwards changes to each of its own.
+        if not self.truth.folder:
             self.world.watchers.append(self.truth)
 
     def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
-        """What is durable stands below the fence that decides, with all slots before it."""
+        """Check that acknowledged records are below the first fence, with all slots before them."""
         self.truth.acknowledged(bodies, position)
 
     async def demand_fenced(self, client: Party, writer: SlotWriter) -> None:
-        """See that a writer that was fenced is over, and takes nothing more."""
+        """Demand that a fenced writer has ended, and accepts nothing more."""
         late = [f"{client.name} after a fence {self.named}".encode()]
         self.named += 1
         await self.note(client, late, lambda: writer.append(late))
@@ -147,21 +148,21 @@ class SlotPlot(Plot):
         demand(told.position is None, "a writer took a record after it was fenced", body=late)
 
     async def check_truth(self, client: Party) -> None:
-        """Hold the log against its slots, and against one that is rebuilt from them."""
+        """Check the log against its slots, and against a log rebuilt from them."""
         self.truth.check()
         demand(self.final == tuple(self.truth.bodies()), "the log reads otherwise than its slots")
         await self.lose_manifest(client, oldest=1)
 
     async def lose_manifest(self, client: Party, *, oldest: int) -> None:
-        """Rebuild a copy of the log, as it is now, of which the manifest is lost."""
-        if not isinstance(self.world.fates, Dice):
-            return  # Stories, told once for each request that they make, are long enough without.
+        """Rebuild a copy of the log, as it is now, without its manifest."""
+        if not isinstance(self.world.schedule, Dice):
+            return  # Stories run once for each of their requests, and take long enough without it.
         copy, dice = self.world.copy(), self.cancel_dice
         is_made = await check_rebuilt(copy, self.truth, client.clock, oldest=oldest, dice=dice)
         self.rebuilt[is_made] += 1
 
     async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
-        """Append, to a stream or none; now and then, open, describe or close one first."""
+        """Append to a stream or to none; sometimes open, describe or close a stream first."""
         if not isinstance(writer, Stubborn):
             await self.note(client, bodies, lambda: writer.append(bodies))
             return
@@ -179,7 +180,7 @@ class SlotPlot(Plot):
         await self.note(client, bodies, call, UsageError)
 
     def _control(self) -> Control:
-        """Return a control record like no other, so that the checker can tell them apart."""
+        """Return a unique control record, so that the checker can distinguish them."""
         dice = self.stream_dice
         self.named += 1
         roll = dice.random() if self.streams else 0.0
@@ -189,7 +190,7 @@ class SlotPlot(Plot):
             return Control(op=OPEN, stream=self.streams[-1], meta=unique)
         stream = dice.choice(self.streams)
         if roll < 0.75:
-            # Opened by somebody already, or not: either may be.
+            # The stream may be open already; both records are possible.
             return Control(op=dice.choice([OPEN, META]), stream=stream, meta=unique)
         self.streams.remove(stream)
         return Control(op=CLOSE, stream=stream)
@@ -199,7 +200,7 @@ class SlotPlot(Plot):
         return Stubborn(self, client, self.slot_writer(client))
 
     def slot_writer(self, client: Party) -> SlotWriter:
-        """Return a writer that is over when another takes the log over, with a name of its own."""
+        """Return a writer with a name of its own, which ends when another takes over the log."""
         dice = self.dice
         opened = self.opened.setdefault(client.name, [])
         writer = SlotWriter(
@@ -218,7 +219,7 @@ class SlotPlot(Plot):
                 interval_us=dice.choice([0, 20_000]),
                 pending_bytes=60,
             ),
-            # Patience that ends now and then, so that writers take over from themselves.
+            # Few attempts, so that writers sometimes take over from themselves.
             resend=Resend(attempts=dice.choice([1, 1, 2, 16])),
         )
         opened.append(writer)
@@ -227,22 +228,22 @@ class SlotPlot(Plot):
         return writer
 
     def reader(self, client: Party, store: Store | None = None) -> LogReader:
-        """Return a reader of the log, on another store than the client's if it is given."""
+        """Return a reader of the log, on ``store`` if given, else on the client's store."""
         return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
 
     async def make(self, client: Party) -> None:
-        """Make the log, unless it is there."""
+        """Make the log, unless it exists."""
         await make_log(client.store, clock=client.clock, writer=client.name)
 
     async def settle(self, client: Party, store: Store) -> None:
-        """Open the log on a store that is well: from then on, nothing of before is in doubt."""
+        """Open the log on a store without faults, which settles every earlier doubt."""
         opener = Fencer(store=store, clock=client.clock, writer=client.name)
         with suppress(LogSealed):
             ended = await opener.open(lanes=1, alpha=2)
             self.takeovers = ended.tail.epoch.number
 
     async def scrub(self, client: Party) -> Scrubbed:
-        """Check all that is stored, the streams that records are in, and their keys."""
+        """Check all stored objects, the streams of records, and their keys."""
         reader = SlotReader(store=self.world.store, clock=client.clock)
         await self.keys.check(reader)
         chain = (await reader.manifest()).chain
@@ -256,7 +257,7 @@ class SlotPlot(Plot):
         return await scrub_slots(reader)
 
     def others(self, group: asyncio.TaskGroup) -> None:
-        """Have the log sealed in one run of five, at any moment."""
+        """Seal the log in one run of five, at any moment."""
         if self.dice.random() < 0.2:
             client = self.world.client("sealer")
             client.start(group, self._seal(client, self.dice.randrange(300_000)))
@@ -270,12 +271,12 @@ class SlotPlot(Plot):
 
 
 async def _placed(writer: SlotWriter, bodies: pa.BinaryArray, keys: pa.BinaryArray | None) -> int:
-    """Append what need not be durable at once, and wait until it is all the same."""
+    """Append without waiting for durability, and then wait for it."""
     return await (await writer.place(bodies, key=keys)).durable
 
 
 def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
-    """Note what a record does to the streams that are open, which must allow it."""
+    """Apply a record to the open streams, which must allow it."""
     if stream != b"":
         demand(stream is None or stream in is_open, "a record is in a stream that was not open")
         return
@@ -290,29 +291,29 @@ def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes
 
 @dataclass(slots=True)
 class SealStory(LogStory):
-    """A writer who seals the log, while another writes; an heir seals it, if it was not."""
+    """A writer seals the log while another writes; an heir seals it if needed."""
 
     name: str = "seal"
-    plot_of: type[Plot] = SlotPlot
+    scenario_of: type[Scenario] = SlotScenario
 
-    async def _play(self, plot: Plot) -> None:
-        world = plot.world
+    async def _play(self, scenario: Scenario) -> None:
+        world = scenario.world
         victim, other = world.client(VICTIM), world.client("other")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._live(plot, other, 4), name="other")
-            await victim.live(self._append_and_seal(plot, victim))
-            plot.bury(victim)
+            group.create_task(self._live(scenario, other, 4), name="other")
+            await victim.live(self._append_and_seal(scenario, victim))
+            scenario.bury(victim)
         heir = world.client("heir")
-        await self._append_and_seal(plot, heir)
-        refused = plot.history.appends[-1]
+        await self._append_and_seal(scenario, heir)
+        refused = scenario.history.appends[-1]
         demand(refused.is_never, "a sealed log took a record")
-        await finish(plot, world.client("last"))
+        await finish(scenario, world.client("last"))
         bounds = await SlotReader(store=world.store, clock=heir.clock).bounds()
         demand(bounds.seal is not None, "the log is not sealed")
         demand(bounds.seal is None or bounds.seal.successor == "next", "its successor is another")
 
-    async def _append_and_seal(self, plot: Plot, client: Client) -> None:
-        await self._live(plot, client, 2)
+    async def _append_and_seal(self, scenario: Scenario, client: Client) -> None:
+        await self._live(scenario, client, 2)
 
         async def seal() -> None:
             opener = Fencer(store=client.store, clock=client.clock, writer=client.name)
@@ -320,6 +321,6 @@ class SealStory(LogStory):
                 await opener.seal(successor="next")
 
         await persist(client, seal)
-        writer = plot.writer(client)
-        await plot.append(client, writer, [f"{client.name} too late".encode()])
-        await plot.close(client, writer)
+        writer = scenario.writer(client)
+        await scenario.append(client, writer, [f"{client.name} too late".encode()])
+        await scenario.close(client, writer)

@@ -1,4 +1,4 @@
-"""A simulated source: its catalog entry, ingesters of it, and what must come of it."""
+"""A simulated source: its catalog entry, its ingesters, and its expected output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SimSource:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Return the columns that may not be null."""
+        """Return the columns that must not be null."""
         key = KEY if self.envelope == "upsert" else ()
         return (*key, "at") if self.timed else key
 
@@ -110,7 +110,7 @@ class SimSource:
         return Controller(store=client.store, consensus=client.consensus, clock=client.clock)
 
     def files(self, client: Client) -> FilesSource:
-        # Blocks of a line or less, and pieces of a few, so that files are cut in all their parts.
+        # Blocks of at most a line, and pieces of a few lines, so that cuts fall everywhere.
         return FilesSource(
             store=client.store,
             clock=client.clock,
@@ -151,7 +151,7 @@ def _schema_of(source: SimSource) -> ShardSchema:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A binding as the remap shard has it: times ``[lower, upper)``, and the ranges in it."""
+    """A recorded binding: the times ``[lower, upper)``, and the file ranges in it."""
 
     lower: int
     upper: int
@@ -159,9 +159,9 @@ class Bound:
 
 
 def bindings_of(remap: Observed) -> list[Bound]:
-    """Return the bindings that were ever recorded, out of the remap shard's bare updates.
+    """Return all bindings ever recorded, from the updates of the remap shard.
 
-    A binding is known by the time of its rows; intervals that brought no row are parts of the next.
+    The time of its rows identifies a binding; an interval without rows is part of the next.
     """
     by_time: dict[int, list[FileRange]] = {}
     for (row, time), diff in consolidate(remap.updates).items():
@@ -180,7 +180,7 @@ def bindings_of(remap: Observed) -> list[Bound]:
 
 
 def check_bindings(bindings: list[Bound], given: Input) -> None:
-    """Each file is taken whole, range after range, each line once."""
+    """Check that each file is bound completely, range after range, without overlap."""
     reached = dict.fromkeys(given.files, 0)
     for bound in bindings:
         for taken in bound.ranges:
@@ -192,7 +192,7 @@ def check_bindings(bindings: list[Bound], given: Input) -> None:
 
 
 def replay(source: SimSource, bindings: Iterable[Bound], given: Input) -> list[Update]:
-    """Return what the bindings make of the files, in plain Python."""
+    """Return the result of the bindings, computed in plain Python."""
     messages: list[tuple[int, int, int, int, Line]] = []
     for bound in bindings:
         for rank, taken in enumerate(bound.ranges):
@@ -204,21 +204,21 @@ def replay(source: SimSource, bindings: Iterable[Bound], given: Input) -> list[U
                     time = min(max(line.at, bound.lower), bound.upper - 1)
                 own = line.at if source.timed else 0
                 messages.append((time, own, rank, offset, line))
-    # Bindings are disjoint in time, so that sorting by time never mixes the ranks of two.
+    # Bindings are disjoint in time, so sorting by time never mixes the ranks of two.
     ordered = sorted(messages, key=lambda m: m[:4])
     return _replayed(source, [(time, line) for time, _, _, _, line in ordered])
 
 
 def replay_alone(source: SimSource, given: Input) -> list[Update]:
-    """Return what the files make by the times of their own rows, whatever the bindings were."""
+    """Return the result of the rows' own times, whatever the bindings were."""
     ordered = sorted((line for line in given.lines() if line.row is not None), key=lambda x: x.at)
     return _replayed(source, [(line.at, line) for line in ordered])
 
 
 def newest_alone(source: SimSource, given: Input) -> dict[str, object]:
-    """Return the row of each key that its times make the newest, None if that deletes it.
+    """Return each key's newest row by its time, or None if that row deletes the key.
 
-    Keys of which two files have one at the same time are left out: which came first says who wins.
+    Keys with equal newest times in two files are left out: arrival order decides there.
     """
     found: dict[str, tuple[int, set[str], object]] = {}
     for path in sorted(given.files):
@@ -257,7 +257,7 @@ def errors_expected(bindings: Iterable[Bound], given: Input) -> list[tuple[str, 
 
 
 def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) -> None:
-    """The errors shard has each bad line once, and nothing else."""
+    """Check that the errors shard has each bad line once, and nothing else."""
     found = sorted(
         (str(file), int(str(offset)), u.time, str(reason))
         for u in errors.updates
@@ -276,7 +276,7 @@ def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) ->
 
 
 def check_placed(source: SimSource, outputs: list[Observed]) -> None:
-    """Each row lies in the shard that its key hashes to."""
+    """Check that each row is in the shard that its key hashes to."""
     for index, shard in enumerate(outputs):
         rows = sorted({u.row for u in shard.updates}, key=repr)
         if not rows:

@@ -1,10 +1,10 @@
-"""Transactions under fire: committers that contend and die, readers, sweeps, merges, and outsiders.
+"""Transactions under faults: committers that contend and die, readers, sweeps and merges.
 
-Each transaction writes one row of its own to each of some shards, so that a row says to whom it
-belongs. One shard is registered and forgotten again and again, and somebody writes it who knows
-nothing of transactions. The model is what was decided in the transaction shard, as its records say:
-each shard holds exactly that, and what outsiders were let to write. What a call said of itself is
-held against it, and what readers saw, at the time that they asked for and by the clock on the wall.
+Each transaction writes one unique row to each of its shards, so a row identifies its transaction.
+One shard is forgotten and registered again throughout, and a client without knowledge of
+transactions writes to it. The model is the decisions in the transaction shard's records. Each shard
+must hold exactly these, plus the accepted writes of outsiders. The answers of calls and the results
+of reads are checked against the model, as of their times and in real time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sim.checkers.demands import Violated, demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.transactions import Decided, History, decided_in
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice
+from sim.kernel.faults import Dice
 from sim.kernel.loop import run
+from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
-from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.merging import Merges, merge_on
 from sim.workloads.shard import shard_of, table_of
@@ -54,7 +54,7 @@ UNSURE: Final = (LocationError, ContentionError, OutcomeUnknown)
 
 @dataclass(slots=True)
 class Call:
-    """What one token carried, and all that was said of it."""
+    """The updates of one token, and all answers of its calls."""
 
     token: Token
     lower: int
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(slots=True)
 class TransactionReport:
-    """What a run did."""
+    """The counts of a run."""
 
     trace: str = ""
     commits: int = 0
@@ -79,7 +79,7 @@ class TransactionReport:
 
 
 @dataclass(slots=True)
-class TransactionPlot:
+class TransactionScenario:
     """One run."""
 
     world: World
@@ -104,7 +104,8 @@ def simulate_transactions(seed: int) -> TransactionReport:
     """Run one seed, and check everything.
 
     Raises:
-        Violated: something does not hold. Anything else: a client failed as it never should.
+        Violated: a check failed. Any other error: a client failed with an error that it must
+            not raise.
     """
     dice = random.Random(f"transactions {seed}")
     mortal = frozenset(["c0", "c1", "m0", "registrar", "outsider"])
@@ -112,43 +113,43 @@ def simulate_transactions(seed: int) -> TransactionReport:
     world = World(seed, dice_of_store, attempts=dice.choice([1, 2, 20]))
     watch = Watch(world.store)
     world.watchers.append(watch)
-    plot = TransactionPlot(world, dice)
+    scenario = TransactionScenario(world, dice)
     with limited(limits_of(seed)):
-        run(lambda: _play(plot), seed)
-        check_transactions(plot, watch, check_all(world.store, watch))
-    plot.report.trace = world.trace()
-    plot.report.requests = world.requests_count
-    plot.report.deaths = sum(client.is_dead for client in world.clients.values())
-    return plot.report
+        run(lambda: _play(scenario), seed)
+        check_transactions(scenario, watch, check_all(world.store, watch))
+    scenario.report.trace = world.trace()
+    scenario.report.requests = world.requests_count
+    scenario.report.deaths = sum(client.is_dead for client in world.clients.values())
+    return scenario.report
 
 
-async def _play(plot: TransactionPlot) -> None:
-    world = plot.world
+async def _play(scenario: TransactionScenario) -> None:
+    world = scenario.world
     maker = world.client("maker")
     for name in (*FAST, LOOSE):
-        await persist(maker, registration(plot, maker, name))
-    committers = [world.client(f"c{number}") for number in range(plot.dice.choice([1, 2, 3]))]
-    plot.committers_left = len(committers)
+        await persist(maker, registration(scenario, maker, name))
+    committers = [world.client(f"c{number}") for number in range(scenario.dice.choice([1, 2, 3]))]
+    scenario.committers_left = len(committers)
     async with asyncio.TaskGroup() as group:
         for client in committers:
-            group.create_task(_race(plot, client), name=client.name)
+            group.create_task(_race(scenario, client), name=client.name)
         for name in ("r0", "r1"):
-            group.create_task(_read_on(plot, world.client(name)), name=name)
+            group.create_task(_read_on(scenario, world.client(name)), name=name)
         for name in ("m0", "m1"):
-            group.create_task(upkeep(plot, world.client(name)), name=name)
+            group.create_task(upkeep(scenario, world.client(name)), name=name)
         for name, work in (("registrar", register_on), ("outsider", _write_outside)):
             client = world.client(name)
-            group.create_task(client.live(work(plot, client)), name=name)
+            group.create_task(client.live(work(scenario, client)), name=name)
     await asyncio.sleep(3_600)  # By then each late request of a dead client has landed.
     last = world.client("last")
-    await persist(last, plot.transactions(last).tidy)
-    await _read_all(plot, last)
+    await persist(last, scenario.transactions(last).tidy)
+    await _read_all(scenario, last)
 
 
 def registration(
-    plot: TransactionPlot, client: Client, name: str
+    scenario: TransactionScenario, client: Client, name: str
 ) -> Callable[[], Awaitable[object]]:
-    return lambda: plot.transactions(client).register(plot.shard(client, name))
+    return lambda: scenario.transactions(client).register(scenario.shard(client, name))
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[object]]) -> None:
@@ -162,37 +163,39 @@ async def persist(client: Client, call: Callable[[], Awaitable[object]]) -> None
     raise Violated("what was committed cannot be applied, for ever")
 
 
-async def _race(plot: TransactionPlot, client: Client) -> None:
+async def _race(scenario: TransactionScenario, client: Client) -> None:
     try:
-        await client.live(_commit_on(plot, client))
+        await client.live(_commit_on(scenario, client))
     finally:
-        plot.committers_left -= 1
+        scenario.committers_left -= 1
 
 
-async def _commit_on(plot: TransactionPlot, client: Client) -> None:
-    found = plot.transactions(client)
-    for number in range(plot.dice.randrange(3, 10)):
-        await client.clock.sleep(plot.dice.randrange(60_000))
-        if plot.dice.random() < 0.3:
-            found = plot.transactions(client)
-        lower = max(0, found.state.upper - plot.dice.choice([0, 0, 0, 0, 1]))
-        upper = lower + plot.dice.choice([1, 1, 2, 5])
-        names = plot.dice.sample([*FAST, LOOSE], plot.dice.choice([0, 1, 2, 2, 3, 3]))
+async def _commit_on(scenario: TransactionScenario, client: Client) -> None:
+    found = scenario.transactions(client)
+    for number in range(scenario.dice.randrange(3, 10)):
+        await client.clock.sleep(scenario.dice.randrange(60_000))
+        if scenario.dice.random() < 0.3:
+            found = scenario.transactions(client)
+        lower = max(0, found.state.upper - scenario.dice.choice([0, 0, 0, 0, 1]))
+        upper = lower + scenario.dice.choice([1, 1, 2, 5])
+        names = scenario.dice.sample([*FAST, LOOSE], scenario.dice.choice([0, 1, 2, 2, 3, 3]))
         updates = {
             name: [Update((f"{client.name}.{number}", len(names), None), upper - 1, 1)]
             for name in names
         }
         call = Call((client.name, number), lower, upper, updates)
-        plot.calls.append(call)
-        await _commit(plot, client, found, call)
+        scenario.calls.append(call)
+        await _commit(scenario, client, found, call)
 
 
-async def _commit(plot: TransactionPlot, client: Client, found: Transactions, call: Call) -> None:
+async def _commit(
+    scenario: TransactionScenario, client: Client, found: Transactions, call: Call
+) -> None:
     tables = {name: table_of(updates) for name, updates in call.updates.items()}
     begin = asyncio.get_running_loop().time()
-    plot.history.begun.append((begin, call.token))
-    for _ in range(plot.dice.choice([1, 60])):
-        call.said.append("nothing")  # As it stays where the committer dies over it.
+    scenario.history.begun.append((begin, call.token))
+    for _ in range(scenario.dice.choice([1, 60])):
+        call.said.append("nothing")  # This answer stays if the committer dies during the call.
         try:
             span = call.lower, call.upper
             done = await found.try_compare_and_append(tables, *span, token=call.token)
@@ -205,127 +208,129 @@ async def _commit(plot: TransactionPlot, client: Client, found: Transactions, ca
             return
         except (LocationError, ContentionError) as error:
             call.said[-1] = error.outcome.value
-            await client.clock.sleep(plot.dice.randrange(200_000))
-            if plot.dice.random() < 0.2:
-                found = plot.transactions(client)
+            await client.clock.sleep(scenario.dice.randrange(200_000))
+            if scenario.dice.random() < 0.2:
+                found = scenario.transactions(client)
             continue
         call.said[-1] = done.verdict.value
         if done.verdict is not Verdict.MISMATCH:
-            plot.history.told.append((asyncio.get_running_loop().time(), call.token))
+            scenario.history.told.append((asyncio.get_running_loop().time(), call.token))
         return
 
 
-async def _read_on(plot: TransactionPlot, client: Client) -> None:
-    for _ in range(plot.dice.randrange(2, 7)):
-        await client.clock.sleep(plot.dice.randrange(300_000))
-        await _read_all(plot, client)
+async def _read_on(scenario: TransactionScenario, client: Client) -> None:
+    for _ in range(scenario.dice.randrange(2, 7)):
+        await client.clock.sleep(scenario.dice.randrange(300_000))
+        await _read_all(scenario, client)
 
 
-async def _read_all(plot: TransactionPlot, client: Client) -> None:
+async def _read_all(scenario: TransactionScenario, client: Client) -> None:
     """Read all shards as of one time."""
-    found = plot.transactions(client)
+    found = scenario.transactions(client)
     begin = asyncio.get_running_loop().time()
     try:
         upper = (await found.upper()).time
     except LocationError:
         return
-    plot.history.reads.append((begin, asyncio.get_running_loop().time(), upper))
-    as_of = upper - plot.dice.choice([1, 1, 2, 4])
+    scenario.history.reads.append((begin, asyncio.get_running_loop().time(), upper))
+    as_of = upper - scenario.dice.choice([1, 1, 2, 4])
     if as_of < 0:
         return
     for name in (*FAST, LOOSE):
-        # Whoever knows the shard alone reads the same.
-        through: Transactions | None = found if plot.dice.random() < 0.7 else None
+        # A client that knows only the shard must read the same.
+        through: Transactions | None = found if scenario.dice.random() < 0.7 else None
         try:
             if through is not None:
                 snapshot = await through.snapshot(name, as_of, timeout_us=2_000_000)
             else:
-                shard = plot.shard(client, name)
+                shard = scenario.shard(client, name)
                 snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
-            plot.snapshots.append(
+            scenario.snapshots.append(
                 (name, as_of, contents_of(await snapshot.to_arrow(consolidated=True)))
             )
-            plot.report.reads += 1
+            scenario.report.reads += 1
         except (DeadlineExceeded, NotRegistered):
             demand(name == LOOSE, "a time is not complete that was", shard=name, as_of=as_of)
         except (AsOfBeforeSince, ReadOvertaken, *UNSURE):
             continue
 
 
-async def upkeep(plot: TransactionPlot, client: Client) -> None:
-    """Merge, delete, sweep; move since; tidy."""
-    shards = [plot.shard(client, name) for name in (*FAST, LOOSE)]
+async def upkeep(scenario: TransactionScenario, client: Client) -> None:
+    """Merge, delete and sweep; advance since; tidy."""
+    shards = [scenario.shard(client, name) for name in (*FAST, LOOSE)]
     merging = merge_on(
         client,
         shards,
-        plot.dice,
-        is_over=lambda: not plot.committers_left,
-        done=plot.report.merged,
+        scenario.dice,
+        is_over=lambda: not scenario.committers_left,
+        done=scenario.report.merged,
     )
     async with asyncio.TaskGroup() as group:
         group.create_task(client.live(merging), name=client.name)
-        group.create_task(client.live(_tidy_on(plot, client)), name=client.name)
+        group.create_task(client.live(_tidy_on(scenario, client)), name=client.name)
 
 
-async def _tidy_on(plot: TransactionPlot, client: Client) -> None:
-    while plot.committers_left:
-        await client.clock.sleep(plot.dice.randrange(600_000))
+async def _tidy_on(scenario: TransactionScenario, client: Client) -> None:
+    while scenario.committers_left:
+        await client.clock.sleep(scenario.dice.randrange(600_000))
         try:
-            if plot.dice.random() < 0.5:
-                await plot.transactions(client).tidy()
-            shard = plot.shard(client, plot.dice.choice(FAST))
+            if scenario.dice.random() < 0.5:
+                await scenario.transactions(client).tidy()
+            shard = scenario.shard(client, scenario.dice.choice(FAST))
             upper = (await shard.refresh()).upper or 0
             await shard.hold("h")
-            await shard.downgrade_since("h", max(0, upper - plot.dice.choice([1, 3, 6])))
+            await shard.downgrade_since("h", max(0, upper - scenario.dice.choice([1, 3, 6])))
         except (UsageError, *UNSURE):
             continue
 
 
-async def register_on(plot: TransactionPlot, client: Client) -> None:
+async def register_on(scenario: TransactionScenario, client: Client) -> None:
     """Forget the loose shard, and register it again."""
-    while plot.committers_left:
-        await client.clock.sleep(plot.dice.randrange(700_000))
-        found = plot.transactions(client)
+    while scenario.committers_left:
+        await client.clock.sleep(scenario.dice.randrange(700_000))
+        found = scenario.transactions(client)
         try:
-            if plot.dice.random() < 0.5:
+            if scenario.dice.random() < 0.5:
                 await found.forget(LOOSE)
-                plot.report.forgotten += 1
+                scenario.report.forgotten += 1
             else:
-                await found.register(plot.shard(client, LOOSE))
+                await found.register(scenario.shard(client, LOOSE))
         except UNSURE:
             continue
 
 
-async def _write_outside(plot: TransactionPlot, client: Client) -> None:
-    """Write shards as who knows nothing of transactions."""
+async def _write_outside(scenario: TransactionScenario, client: Client) -> None:
+    """Write to shards without knowledge of transactions."""
     number = 0
-    while plot.committers_left:
-        await client.clock.sleep(plot.dice.randrange(300_000))
-        name = plot.dice.choice([LOOSE, LOOSE, "a"])
-        shard = plot.shard(client, name)
+    while scenario.committers_left:
+        await client.clock.sleep(scenario.dice.randrange(300_000))
+        name = scenario.dice.choice([LOOSE, LOOSE, "a"])
+        shard = scenario.shard(client, name)
         number += 1
         token = ("outsider", number)
         said: list[str] = ["nothing"]
         try:
             lower = (await shard.refresh()).upper or 0
-            upper = lower + plot.dice.choice([1, 1, 9])  # Past all transactions, or not.
+            upper = lower + scenario.dice.choice([1, 1, 9])  # Past all transactions, or not.
             update = Update((f"outsider.{number}", 0, None), lower, 1)
-            plot.outside[token] = update, said
+            scenario.outside[token] = update, said
             done = await shard.try_compare_and_append(table_of([update]), lower, upper, token=token)
             said.append(done.verdict.value)
             demand(name == LOOSE, "an outsider wrote a registered shard", shard=name)
         except ShardRegistered:
             said.append("refused")
-            plot.report.refused += 1
+            scenario.report.refused += 1
         except UNSURE:
             said.append("unsure")
 
 
-def check_transactions(plot: TransactionPlot, watch: Watch, shards: dict[str, Observed]) -> None:
-    """Hold everything against what was decided."""
+def check_transactions(
+    scenario: TransactionScenario, watch: Watch, shards: dict[str, Observed]
+) -> None:
+    """Check everything against the decisions."""
     decided = decided_in(watch, NAME)
-    calls = {call.token: call for call in plot.calls}
-    outside = _check_outside(plot, shards)
+    calls = {call.token: call for call in scenario.calls}
+    outside = _check_outside(scenario, shards)
     models: dict[str, list[Update]] = {name: list(outside[name]) for name in shards}
     for one in decided:
         call = calls[one.token]
@@ -342,20 +347,20 @@ def check_transactions(plot: TransactionPlot, watch: Watch, shards: dict[str, Ob
             found=consolidate(observed.updates),
             wanted=consolidate(models[name]),
         )
-    _check_said(plot, decided)
-    plot.history.check(decided)
-    for name, as_of, found in plot.snapshots:
+    _check_said(scenario, decided)
+    scenario.history.check(decided)
+    for name, as_of, found in scenario.snapshots:
         was = accumulate(models[name], as_of)
         demand(
             found == was, "a reader saw what never was", shard=name, as_of=as_of, saw=found, was=was
         )
-    plot.report.commits = len(decided)
+    scenario.report.commits = len(decided)
 
 
-def _check_said(plot: TransactionPlot, decided: list[Decided]) -> None:
+def _check_said(scenario: TransactionScenario, decided: list[Decided]) -> None:
     there = {one.token for one in decided}
     demand(len(there) == len(decided), "a token was committed twice")
-    for call in plot.calls:
+    for call in scenario.calls:
         said = set(call.said)
         if said & {"committed", "already"}:
             demand(call.token in there, "an acknowledged transaction is not there", call=call)
@@ -363,19 +368,21 @@ def _check_said(plot: TransactionPlot, decided: list[Decided]) -> None:
             demand(call.token not in there, "a refused transaction is there", call=call)
 
 
-def _check_outside(plot: TransactionPlot, shards: dict[str, Observed]) -> dict[str, list[Update]]:
-    """Return what outsiders wrote, by shard: nothing but what they were told."""
+def _check_outside(
+    scenario: TransactionScenario, shards: dict[str, Observed]
+) -> dict[str, list[Update]]:
+    """Return the outsiders' writes by shard; each must match its answer."""
     found: dict[str, list[Update]] = {name: [] for name in shards}
     for name, observed in shards.items():
         for _, _, writer, number in observed.intervals:
             if writer == "outsider":
                 demand(name == LOOSE, "an outsider wrote a registered shard", shard=name)
-                update, said = plot.outside[writer, number]
+                update, said = scenario.outside[writer, number]
                 demand(said[-1] != "refused", "a refused write is there", update=update)
                 found[name].append(update)
-                plot.report.outside += 1
+                scenario.report.outside += 1
     there = {u.row for updates in found.values() for u in updates}
-    for update, said in plot.outside.values():
+    for update, said in scenario.outside.values():
         if said[-1] == "committed":
             demand(update.row in there, "an acknowledged write is not there", update=update)
     return found

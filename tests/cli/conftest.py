@@ -16,7 +16,7 @@ from tidelog.cli.main import main
 
 @dataclass(frozen=True)
 class Said:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     out: str
@@ -34,7 +34,7 @@ class Said:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """Return what of standard error is JSON lines."""
+        """Return the JSON lines of standard error."""
         return [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
 
     @property
@@ -56,7 +56,7 @@ class Cli:
         self._capsys = capsys
 
     def run(self, *arguments: str | Path, given: bytes | None = None) -> Said:
-        """Run a command as it is written; with some standard input, if that is said."""
+        """Run a command, with standard input if ``given``."""
         self._capsys.readouterr()
         words = [str(argument) for argument in arguments]
         if given is None:
@@ -74,7 +74,7 @@ class Cli:
         return self.run("--location", self.location, *arguments)
 
     def done(self, *arguments: str | Path, given: bytes | None = None) -> Said:
-        """Run a command on the location, which must succeed."""
+        """Run a command on the location; it must succeed."""
         said = self.run("--location", self.location, *arguments, given=given)
         assert said.status == 0, said.err
         return said
@@ -83,7 +83,7 @@ class Cli:
         return self.done("ingest", name, "--engine", "local", *arguments)
 
     def write_lines(self, name: str, *objects: dict[str, Any] | str) -> Path:
-        """Write a file of JSON lines below the folder; text is a line as it is."""
+        """Write a file of JSON lines below the folder; a string is written unchanged."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [line if isinstance(line, str) else json.dumps(line) for line in objects]
@@ -91,7 +91,7 @@ class Cli:
         return path
 
     def contents(self) -> dict[str, bytes]:
-        """Return every file of the location and its bytes, but for hints and locks."""
+        """Return every file of the location with its bytes, except hints and locks."""
         root = self.folder / "lake"
         return {
             str(path.relative_to(root)): path.read_bytes()
@@ -118,7 +118,7 @@ EVENTS = (
 
 @pytest.fixture
 def events(cli: Cli) -> Cli:
-    """The command line, with a source ``events`` that was created and not ingested yet."""
+    """The command line, with a source ``events`` that is created but not ingested yet."""
     cli.write_lines("events/1.jsonl", *EVENTS)
     said = cli("source", "create", "events", "--files", cli.folder / "events" / "*.jsonl", *UPSERT)
     assert said.status == 0, said.err

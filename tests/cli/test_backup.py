@@ -1,4 +1,4 @@
-"""A copied location is whole, and independent of its original (docs/guides/backup.md)."""
+"""A copied location is complete, and independent of its original (docs/guides/backup.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cli.conftest import Cli
 
 @pytest.mark.parametrize("kind", ["store", "sqlite"])
 def test_a_copy_is_whole_and_goes_its_own_way(cli: Cli, kind: str) -> None:
-    """Collections and shards, with whatever decides between writers copied beside them."""
+    """Collections, shards and consensus are copied; changes to one copy do not affect the other."""
     own, copied = cli.folder / "own.db", cli.folder / "copied.db"
     where = ["--consensus", f"sqlite:{own}"] if kind == "sqlite" else []
     there = ["--consensus", f"sqlite:{copied}"] if kind == "sqlite" else []

@@ -1,4 +1,4 @@
-"""Every mistake that can be foreseen: a sentence, the right exit status, nothing half done."""
+"""Foreseeable mistakes: each gives a sentence and the right exit status, and changes nothing."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def unchanged(events: Cli) -> Iterator[None]:
 
 @pytest.mark.parametrize("url", ["ftp://host/lake", "hdfs://host/lake", "s3:/bucket", "s3://"])
 def test_an_unknown_scheme(cli: Cli, url: str) -> None:
-    """Before any request is made."""
+    """An unknown URL scheme or an incomplete URL is a usage error."""
     refused(cli.run("--location", url, "read", "events"), MISUSED)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_text_of_wide_characters_is_told_as_such(cli: Cli, encoding: str, format: str) -> None:
-    """As a spreadsheet or a Windows shell writes it: else it is told of fields that nobody sees."""
+    """Spreadsheets and Windows shells write UTF-16; the error must name it, not odd fields."""
     text = "id,name\n1,one\n2,two\n" if format == "csv" else '{"id": 1}\n{"id": 2}\n'
     (cli.folder / "raw").mkdir()
     (cli.folder / "raw" / f"a.{format}").write_bytes(text.encode(encoding))
@@ -67,12 +67,12 @@ def test_text_of_wide_characters_is_told_as_such(cli: Cli, encoding: str, format
 
 
 def test_no_location_at_all(cli: Cli) -> None:
-    """There is no default: nobody wants data in whatever directory they stand."""
+    """There is no default location, so that no data lands in the current directory."""
     refused(cli.run("read", "events"), MISUSED, "--location", "TIDELOG_LOCATION")
 
 
 def test_a_location_that_ends_with_the_command(cli: Cli) -> None:
-    """What is created in memory would be gone before it is ingested."""
+    """A collection in memory would be lost before its ingestion."""
     refused(cli.run("--location", "memory://", "source", "list"), MISUSED, "memory://")
 
 
@@ -86,7 +86,7 @@ def test_an_unreachable_store(cli: Cli) -> None:
 
 
 def test_wrong_credentials(cli: Cli, seaweed: SeaweedServer) -> None:
-    """The sentence says which of them to look at, and never shows them."""
+    """The error names the key to check, and never shows it."""
     unknown = seaweed.url("lake", access_key_id="nobody")
     wrong = seaweed.url("lake", secret_access_key="not-the-secret")
 
@@ -97,7 +97,7 @@ def test_wrong_credentials(cli: Cli, seaweed: SeaweedServer) -> None:
 
 
 def test_a_bucket_that_does_not_exist(cli: Cli, seaweed: SeaweedServer) -> None:
-    """Nobody makes buckets on the way: they have owners and policies."""
+    """A missing bucket is an error, since a bucket has an owner and policies."""
     said = cli.run("--location", seaweed.url("lake", bucket="nowhere"), "source", "list")
 
     assert said.status in (MISUSED, STORE_FAILED), said.err
@@ -119,14 +119,14 @@ READING: list[tuple[str, ...]] = [
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_a_location_that_does_not_exist(cli: Cli, command: tuple[str, ...]) -> None:
-    """Only creating a source makes one: a typing mistake must not."""
+    """Only the creation of a source makes a location: a typing mistake must not."""
     refused(cli(*command), MISUSED, "no location", "source create")
     assert list(cli.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [*READING, ("source", "create", "x", "--files", ".")])
 def test_a_location_of_a_newer_format(events: Cli, command: tuple[str, ...]) -> None:
-    """It is left untouched: what this version would write there, the newer one could not read."""
+    """An older version must not write to a newer format, which the newer one could not read."""
     mark = events.folder / "lake" / "tidelog.json"
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"format": 99}))
     before = events.contents()
@@ -170,7 +170,7 @@ def test_a_bad_name(cli: Cli, name: str) -> None:
 def test_a_source_that_cannot_be(
     cli: Cli, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    """All is checked before anything is made, the location included."""
+    """Every option is checked before anything is made, even the location."""
     files = cli.write_lines("events/1.jsonl", *EVENTS)
 
     refused(cli("source", "create", "events", "--files", files, *options), MISUSED, *words)
@@ -190,7 +190,7 @@ def test_a_parquet_file_with_a_name_twice(cli: Cli, names: list[str]) -> None:
 
 @pytest.mark.parametrize("file", [b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"PAR1\0\0\0\0PAR1"])
 def test_a_parquet_file_that_is_torn(cli: Cli, file: bytes) -> None:
-    """Whatever its end says, it is the file that is wrong, not the store."""
+    """The error blames the file, not the store, whatever its last bytes are."""
     (cli.folder / "a.parquet").write_bytes(file)
 
     said = cli("source", "create", "x", "--files", cli.folder / "*.parquet", "--format=parquet")
@@ -200,7 +200,7 @@ def test_a_parquet_file_that_is_torn(cli: Cli, file: bytes) -> None:
 
 @pytest.mark.parametrize("files", ["nowhere/*.jsonl", "nowhere", "empty"])
 def test_files_that_match_nothing(cli: Cli, files: str) -> None:
-    """Without a schema there is nothing to infer one from."""
+    """Without files, a schema must be given, since none can be inferred."""
     (cli.folder / "empty").mkdir()
 
     said = cli("source", "create", "events", "--files", cli.folder / files)
@@ -209,9 +209,9 @@ def test_files_that_match_nothing(cli: Cli, files: str) -> None:
 
 
 def test_a_name_twice(events: Cli, unchanged: None) -> None:
-    """Also a name that would hide another collection's errors."""
+    """An existing name is refused, and so is a name of another collection's errors."""
     files = events.folder / "events" / "*.jsonl"
-    told = {"events": "'events' already exists", "events_errors": "conflicts with 'events'"}
+    told = {"events": "'events' exists", "events_errors": "conflicts with 'events'"}
     for name, why in told.items():
         refused(events("source", "create", name, "--files", files), MISUSED, why)
 
@@ -222,28 +222,28 @@ def test_a_name_twice(events: Cli, unchanged: None) -> None:
     ids=" ".join,
 )
 def test_a_name_that_is_none(events: Cli, command: tuple[str, ...]) -> None:
-    """The sentence says which there are."""
+    """The error lists the existing names."""
     renamed = [word.replace("events", "evnts") for word in command]
 
     refused(events(*renamed), MISUSED, "'evnts", "events")
 
 
 def test_nothing_is_complete_yet(events: Cli) -> None:
-    """A collection that was never ingested has no contents, not even none."""
+    """A collection without any ingestion has no contents, not empty contents."""
     refused(events("read", "events"), MISUSED, "tidelog ingest")
     refused(events("changes", "events", "--since", "0"), MISUSED, "tidelog ingest")
 
 
 @pytest.mark.parametrize("as_of", ["5001", "1970-01-01T00:00:06Z", "2999-01-01"])
 def test_as_of_past_upper(ingested: Cli, as_of: str) -> None:
-    """It is not known yet what there will be; the sentence says up to when it is."""
+    """A time that is not complete is refused with the newest complete time."""
     refused(ingested("read", "events", "--as-of", as_of), MISUSED, "1970-01-01T00:00:05Z")
     said = ingested("changes", "events", "--since", "0", "--until", as_of)
     refused(said, MISUSED, "1970-01-01T00:00:05Z")
 
 
 def test_as_of_below_since(ingested: Cli) -> None:
-    """What was let go cannot be told from what came later; the sentence says what is kept."""
+    """A time before since is refused with the earliest readable time."""
     asyncio.run(_let_go(ingested.location, 3_000))
 
     refused(ingested("read", "events", "--as-of", "2999"), MISUSED, "1970-01-01T00:00:03Z")
@@ -260,13 +260,13 @@ async def _let_go(url: str, time: int) -> None:
 
 @pytest.mark.parametrize("as_of", ["tomorrow", "2013-13-01", "-5", "1.5", "", "9" * 19, "nan"])
 def test_as_of_is_not_a_time(ingested: Cli, as_of: str) -> None:
-    """The sentence shows how one is written."""
+    """A text that is no time is refused."""
     refused(ingested("read", "events", f"--as-of={as_of}"), MISUSED)
     refused(ingested("changes", "events", f"--since={as_of}"), MISUSED)
 
 
 def test_changes_that_end_before_they_begin(ingested: Cli) -> None:
-    """Most often the two were swapped."""
+    """Swapped bounds are refused, with both options in the error."""
     said = ingested("changes", "events", "--since", "4000", "--until", "3000")
 
     refused(said, MISUSED, "--until", "--since")
@@ -277,7 +277,7 @@ def test_changes_that_end_before_they_begin(ingested: Cli) -> None:
     ["name =", "nome = 'one'", "name", "id > 'x'", "count(*) > 1", "(select 1) = 1", "", "id; --"],
 )
 def test_wrong_sql(ingested: Cli, where: str) -> None:
-    """It is checked before a row is read, and cannot become another statement."""
+    """A bad condition is refused before any output, and cannot become another statement."""
     said = ingested("read", "events", f"--where={where}")
 
     refused(said, MISUSED, "--where")
@@ -285,7 +285,7 @@ def test_wrong_sql(ingested: Cli, where: str) -> None:
 
 
 def test_a_file_that_was_rewritten(ingested: Cli) -> None:
-    """It stops nothing: it is taken as another file, and the run and the status report it."""
+    """A rewritten file is ingested as another file; the run and the status report it."""
     (ingested.folder / "events/1.jsonl").write_text('{"at": 1000, "id": 77}\n' * 40)
     said = ingested.done("ingest", "events", "--engine", "local", "--json")
 
@@ -303,7 +303,7 @@ def test_one_run_ingests_one_source(ingested: Cli) -> None:
 
 
 def test_a_null_key_is_set_aside(events: Cli) -> None:
-    """A row without a key is no row of an upsert; the others go on."""
+    """A row with a null key becomes a bad row; the others are ingested."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": None, "event": "start", "name": "x"})
     said = events.ingest("events", "--json")
 
@@ -325,7 +325,7 @@ def test_a_null_key_is_set_aside(events: Cli) -> None:
 def test_strict_stops_before_the_rows_are_taken(
     events: Cli, line: dict[str, Any] | str, word: str
 ) -> None:
-    """Nothing of them is recorded, so the file may be corrected and ingested as if nothing was."""
+    """A strict run records nothing, so the file can be corrected and ingested again."""
     path = events.write_lines("events/2.jsonl", line)
     before = events.contents()
     said = events("ingest", "events", "--engine", "local", "--strict", "--json")
@@ -341,7 +341,7 @@ def test_strict_stops_before_the_rows_are_taken(
 
 
 def test_a_schema_that_does_not_fit(cli: Cli) -> None:
-    """Each row that the schema cannot hold is a bad one, and says which column it is."""
+    """Each row that does not fit the schema is a bad row, whose reason names the column."""
     files = cli.write_lines("events/1.jsonl", *EVENTS)
     spec = ("--files", files, "--schema", "at bigint, id bigint, name int")
     cli.done("source", "create", "events", *spec)
@@ -355,7 +355,7 @@ def test_a_schema_that_does_not_fit(cli: Cli) -> None:
 def test_a_source_dropped_while_it_is_ingested(
     events: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ingester notices at its next tick, and says so; what was dropped stays dropped."""
+    """The ingester stops at its next tick with an error; the source stays dropped."""
     compute = LocalEngine.compute
     ticks = 0
 
@@ -396,7 +396,7 @@ def test_a_source_dropped_while_it_is_ingested(
 def test_ingest_options_that_are_wrong(
     events: Cli, unchanged: None, options: tuple[str, ...], word: str
 ) -> None:
-    """Before Spark is started."""
+    """Bad options are refused, and the location is unchanged."""
     refused(events("ingest", "events", *options), MISUSED, word)
 
 
@@ -417,12 +417,12 @@ def test_ingest_options_that_are_wrong(
 def test_commands_that_are_wrong(
     cli: Cli, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    """One sentence and where to read on, not a page of usage."""
+    """A wrong command gives one sentence and a pointer to the help, not a page of usage."""
     refused(cli(*arguments), MISUSED, *words)
 
 
 def test_a_location_that_is_a_file(cli: Cli) -> None:
-    """It is the name that is wrong, not the disk."""
+    """The error blames the name, not the disk."""
     files = cli.write_lines("events/1.jsonl", *EVENTS)
     (cli.folder / "lake").write_text("a file in the way")
 
@@ -431,7 +431,7 @@ def test_a_location_that_is_a_file(cli: Cli) -> None:
 
 
 def test_a_location_that_is_something_else(cli: Cli) -> None:
-    """Some other program's tidelog.json is not ours to guess at."""
+    """A tidelog.json of another program is an error, not a location."""
     (cli.folder / "lake").mkdir()
     (cli.folder / "lake" / "tidelog.json").write_text("hello")
 
@@ -441,7 +441,7 @@ def test_a_location_that_is_something_else(cli: Cli) -> None:
 def test_a_working_directory_that_is_gone(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that asks for it ends the process."""
+    """Without this check, a library that asks for the directory ends the process."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -451,11 +451,11 @@ def test_a_working_directory_that_is_gone(
 
 
 def test_a_system_that_starts_no_more_threads(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a limit of memory: it is no mistake of tidelog's, and can be put right."""
+    """A lack of threads has a remedy, so it is not reported as a fault of tidelog."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
 
-    refused(events("read", "events"), FAILED, "limit of memory or threads", "ulimit")
+    refused(events("read", "events"), FAILED, "no more memory, and no more threads", "ulimit")

@@ -1,4 +1,4 @@
-"""``--consensus``: a location whose writers are told apart by a database, from its making on."""
+"""``--consensus``: a location whose consensus is a database since its creation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.consensus.port import ENVIRONMENT
 def test_a_location_knows_where_its_consensus_is(
     cli: Cli, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told once, when it is made; not its password; and none of its own is left in the store."""
+    """The location stores the kind of its consensus, without a password or records."""
     place = f"sqlite:{cli.folder / 'c.db'}"
     if kind == "postgres":
         place = request.getfixturevalue("postgres").url().replace("tidelog@", "tidelog:secret@")
@@ -29,7 +29,7 @@ def test_a_location_knows_where_its_consensus_is(
     assert "secret" not in mark
     assert not (cli.folder / "lake" / "consensus").exists()
 
-    # The environment may say it, with the password; another place is refused.
+    # The environment may give the place with the password; another place is refused.
     monkeypatch.setenv(ENVIRONMENT, place)
     assert len(cli.done("read", "s", "--format", "json").objects) == 10
     monkeypatch.setenv(ENVIRONMENT, "store")
@@ -39,7 +39,7 @@ def test_a_location_knows_where_its_consensus_is(
 
 
 def test_a_database_that_is_not_there_makes_no_location(cli: Cli) -> None:
-    """Or each command after would fail; the message says where it was looked for."""
+    """Without this check, each later command would fail."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     made = ("source", "create", "s", "--files", str(cli.folder / "raw"))
     for place in (
@@ -55,14 +55,14 @@ def test_a_database_that_is_not_there_makes_no_location(cli: Cli) -> None:
 
 
 def test_consensus_is_moved_while_the_location_stays(cli: Cli) -> None:
-    """There and back; what is read is the same; a second time there is nothing to do."""
+    """A move there and back keeps the contents; a repeated move has nothing to do."""
     cli.write_lines("raw/a.jsonl", *({"n": n} for n in range(10)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
     place = f"sqlite:{cli.folder / 'c.db'}"
     told = cli.done("consensus", "move", "--to", place, "--json").object
     assert told["consensus"] == place
-    assert told["keys"] == 4  # The catalog, rows, bad rows, and what was taken of the source.
+    assert told["keys"] == 4  # The catalog, rows, bad rows, and progress of the source.
     assert json.loads((cli.folder / "lake" / "tidelog.json").read_text())["consensus"] == "sqlite"
     cli.write_lines("raw/b.jsonl", {"n": 10})
     cli.ingest("s")
@@ -89,7 +89,7 @@ def test_consensus_is_moved_while_the_location_stays(cli: Cli) -> None:
 def test_a_place_that_cannot_be_is_told_before_anything_moves(
     cli: Cli, place: str, status: int, told: str
 ) -> None:
-    """One sentence, no password, and every file as it was."""
+    """A bad target gives one sentence without a password, and changes no file."""
     cli.done("shard", "create", "s", "--schema", "n int")
     before = cli.contents()
     said = cli("consensus", "move", "--to", place)
@@ -104,7 +104,7 @@ def test_a_place_that_cannot_be_is_told_before_anything_moves(
 def test_a_database_that_knows_nothing_of_the_location_is_refused(
     cli: Cli, kind: str, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """It would look as if nothing was there; a move from it would leave all behind, for good."""
+    """A wrong database would look like an empty location, and a move from it would lose data."""
     kept, away = cli.folder / "kept", cli.folder / "away"
     kept.mkdir()
     place = f"sqlite:{kept / 'c.db'}"
@@ -128,11 +128,11 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
         ("consensus", "move", "--to", "store"),
     ):
         said = cli(*asked)
-        assert (said.status, said.out, "restore it" in said.complaint) == (1, "", True)
+        assert (said.status, said.out, "put " in said.complaint) == (1, "", True)
     if kind == "sqlite":
         assert not kept.exists()
         kept.mkdir()
-        # One that was made there for another location is no better.
+        # A database made there for another location is no better.
         other = ("--location", str(cli.folder / "other"), "--consensus", place)
         assert cli.run(*other, "shard", "create", "t", "--schema", "n int").status == 0
         said = cli("shard", "snapshot", "s")
@@ -148,7 +148,7 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
 
 
 def rename_location(server: str, cli: Cli, name: str, *, was: str = "{}") -> None:
-    """Have what PostgreSQL has of a location be another's."""
+    """Give PostgreSQL's records of a location to another location."""
     import psycopg
 
     own = json.loads((cli.folder / "lake" / "tidelog.json").read_text())["id"]

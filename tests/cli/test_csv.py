@@ -1,4 +1,4 @@
-"""Csv as people have it: guessed, shown, corrected by options, and never lost in silence."""
+"""Csv files of users: options are guessed, shown and corrected; no row is lost silently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cli.conftest import Cli
 
 
 def made(cli: Cli, text: str, *options: str) -> dict[str, object]:
-    """Write a file, and make a source of it."""
+    """Write a file, and create a source of it."""
     folder = cli.folder / "raw"
     folder.mkdir(exist_ok=True)
     (folder / "1.csv").write_text(text)
@@ -23,7 +23,7 @@ def read(cli: Cli) -> list[dict[str, object]]:
 
 
 def test_what_is_guessed_is_shown_and_obeyed(cli: Cli) -> None:
-    """By the same options that would have said it."""
+    """Guessed options are printed, and used by the ingestion."""
     created = made(cli, "id;day;note\n1;13.01.2024;'a\n2;NA;b\n")
     cli.ingest("s")
 
@@ -43,7 +43,7 @@ def test_what_is_guessed_is_shown_and_obeyed(cli: Cli) -> None:
 
 
 def test_options_say_what_is_not_guessed(cli: Cli) -> None:
-    """Each of them, and --schema beside."""
+    """Each option overrides the guess, together with --schema."""
     created = made(
         cli,
         "1:'x:y':02/01/2024:02/01/2024 03.04:nil\n",
@@ -69,7 +69,7 @@ def test_options_say_what_is_not_guessed(cli: Cli) -> None:
 
 
 def test_a_torn_last_record_waits_unless_it_is_said_to_be_whole(cli: Cli) -> None:
-    """A file may be met while it is written: half a record is none."""
+    """A record without a line end waits, since its file may still be growing; --final takes it."""
     made(cli, "n,m\n1,2\n3,4", "--schema", "n int, m int")
     first = cli.ingest("s", "--json").object
     torn = read(cli)
@@ -85,7 +85,7 @@ def test_a_torn_last_record_waits_unless_it_is_said_to_be_whole(cli: Cli) -> Non
 
 
 def test_half_a_json_object_waits_and_is_a_bad_row_if_it_is_all_there_is(cli: Cli) -> None:
-    """It is told that something is left; and nothing is lost in silence."""
+    """Half an object is reported as left; --final makes it a bad row."""
     folder = cli.folder / "raw"
     folder.mkdir()
     (folder / "1.json").write_text('{"n": 1}\n{"n": ')
@@ -98,7 +98,7 @@ def test_half_a_json_object_waits_and_is_a_bad_row_if_it_is_all_there_is(cli: Cl
 
 
 def test_a_file_whose_header_lacks_most_columns_waits_and_is_named(cli: Cli) -> None:
-    """Its rows would be nulls, and nobody would know; the files behind it are taken."""
+    """A file with another header waits and is named; later files are ingested."""
     made(cli, "a,b,c\n1,2,3\n")
     other, third = cli.folder / "raw" / "2.csv", cli.folder / "raw" / "3.csv"
     other.write_text("A,B,C\n4,5,6\n")
@@ -121,7 +121,7 @@ def test_a_file_whose_header_lacks_most_columns_waits_and_is_named(cli: Cli) -> 
 
 
 def test_an_inch_mark_costs_no_line(cli: Cli) -> None:
-    """It swallowed all up to the next one."""
+    """A quote inside a field does not swallow the following lines."""
     made(cli, 'what,n\n5" pipe,1\nplain,2\n6" pipe,3\n')
     cli.ingest("s")
 
@@ -142,7 +142,7 @@ def test_an_inch_mark_costs_no_line(cli: Cli) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[str, ...]) -> None:
-    """Before anything is read or made."""
+    """Bad options, and options of another format, are refused."""
     said = cli("source", "create", "s", "--files", cli.folder / "none", *options)
 
     assert said.status == 2
@@ -150,7 +150,7 @@ def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[st
 
 
 def test_names_that_sql_does_not_tell_apart_are_refused(cli: Cli) -> None:
-    """Names are kept as they stand, and two that differ by case alone cannot both be asked for."""
+    """Names keep their case, so two that differ by case alone are refused."""
     folder = cli.folder / "raw"
     folder.mkdir()
     (folder / "1.csv").write_text("id,ID\n1,2\n")
@@ -169,7 +169,7 @@ def test_names_that_sql_does_not_tell_apart_are_refused(cli: Cli) -> None:
 
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_a_column_name_is_no_sql(cli: Cli, format: str) -> None:
-    """Names are data."""
+    """A column name with SQL in it stays data."""
     name = "x\" INT); SELECT error('ran'); --"
     folder = cli.folder / "raw"
     folder.mkdir()
@@ -185,12 +185,12 @@ def test_a_column_name_is_no_sql(cli: Cli, format: str) -> None:
 
 
 def test_a_first_file_that_is_no_csv_does_not_keep_others_from_telling(cli: Cli) -> None:
-    """It waits, as it would if it came later; where all are such, it is said of the first."""
+    """A file that is no csv waits if another file gives the schema; alone, it is refused."""
     (cli.folder / "in").mkdir()
     (cli.folder / "in" / "0.csv").write_bytes(b"\xff\xfd\x00garbage\n")
     said = cli("source", "create", "c", "--files", cli.folder / "in", "--format", "csv")
     assert said.status == 2
-    assert "'0.csv' cannot be read as csv: in its first line, some bytes are not UTF-8" in said.err
+    assert "'0.csv' cannot be read as csv: in its first line something is not UTF-8" in said.err
 
     (cli.folder / "in" / "1.csv").write_text("a,b\n1,x\n")
     cli.done("source", "create", "c", "--files", cli.folder / "in", "--format", "csv")

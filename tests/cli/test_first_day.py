@@ -1,4 +1,4 @@
-"""What a newcomer meets on the first day: what is shown of times, of costs, and of mistakes."""
+"""First use by a new user: shown times, costs and mistakes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DAY = ({"k": 1, "at": "2025-03-01T00:00:00Z"}, {"k": 2, "at": "2025-03-01T05:00:
 
 @pytest.fixture
 def days(cli: Cli) -> Iterator[Cli]:
-    """A source of days, whose rows may come two hours late; filled."""
+    """An ingested source of days, whose rows may arrive two hours late."""
     cli.write_lines("days/1.jsonl", *DAY)
     made = ("source", "create", "days", "--files", cli.folder / "days")
     cli.done(*made, "--time-column", "at", "--lateness", "120m")
     cli.ingest("days")
-    # What people read is printed as on a terminal.
+    # Text for people is printed as on a terminal.
     with patch("tidelog.cli.source.choose_format", return_value="table"):
         yield cli
 
 
 def test_times_are_told_as_they_were_asked_for(days: Cli) -> None:
-    """A moment has no unit, durations are written as options take them, defaults are in sight."""
+    """Durations are shown as options take them, timestamps without a unit, with defaults."""
     made = ("source", "create", "ms", "--files", days.folder / "days", "--schema", "k int, at int")
     days.done(*made, "--time-column", "at", "--max-ahead", "any")
 
@@ -38,15 +38,15 @@ def test_times_are_told_as_they_were_asked_for(days: Cli) -> None:
 
 
 def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
-    """They were taken, so nothing is left; and they are not in the collection."""
+    """Rows within the lateness are read but not visible; the status says so."""
     said = " ".join(days.done("source", "status", "days").out.split())
 
-    assert "lag none" in said
+    assert "nothing is left" in said
     assert "waiting none dropped fields none noted none" in said
-    assert "held back rows newer than 'complete to'" in said
-    assert "2h newer arrive, or: tidelog ingest days --final" in said
+    assert "held back what is newer than 'complete to'" in said
+    assert "2h newer, or by: tidelog ingest days --final" in said
     size = (days.folder / "days" / "1.jsonl").stat().st_size
-    assert f"in {size} bytes of input" in said
+    assert f"in {size} bytes of what was read" in said
     with patch("tidelog.cli.source.choose_format", return_value="json"):
         found = days.done("source", "status", "days").object
         assert (found["lateness_ms"], found["held_bytes"]) == (7_200_000, size)
@@ -55,7 +55,7 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
 
 
 def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
-    """DuckDB writes UUIDs and INTERVALs, and the columns are bytes."""
+    """UUIDs and INTERVALs become bytes, which the command reports."""
     columns = "uuid() AS id, INTERVAL '1 day' AS span, 1 AS n"
     with duckdb.connect() as connection:
         connection.execute(f"COPY (SELECT {columns}) TO '{cli.folder / 'a.parquet'}'")
@@ -71,7 +71,7 @@ def test_source_create_names_the_types_that_it_does_not_keep(cli: Cli) -> None:
 
 
 def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
-    """What watches a source has an exit status to go by, and all that is told besides."""
+    """With --check, the exit status shows a monitor whether the source needs attention."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")
@@ -89,14 +89,14 @@ def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
 
 
 def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
-    """No run is free, and a sum of floats has no more digits than its prices have."""
+    """A small cost is shown, and with no more digits than the prices have."""
     from tidelog.cli.progress import end_line
     from tidelog.collection.ingest.summary import Summary
     from tidelog.store.wrappers.metered import Usage
 
     used = Usage(get_count=5, put_count=4, list_count=1)
 
-    assert "$0.000027; 0 bytes stored: $0 a month" in end_line("s", "local", Summary(store=used))
+    assert "$0.000027; 0 bytes to keep: $0 a month" in end_line("s", "local", Summary(store=used))
     assert str(used.to_dict()["dollars"]) == "2.7e-05"
 
 
@@ -104,8 +104,8 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ("arguments", "told"),
     [
         (("changes", "days", "--since", "2030-01-01"), "no time after --since is complete yet"),
-        (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
-        (("source", "create", "g", "--generator", "dice"), "must be one of counter, key-value"),
+        (("read", "days", "--where", 'k > "noon"'), "write a text in single quotes: 'noon'"),
+        (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
         (("read", "days", "--limit", "-1"), "'--limit': '-1' is less than 0; see"),
         (
@@ -116,14 +116,14 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ],
 )
 def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:
-    """With what was written, and not with an option or a name that was not."""
+    """The error names the word that the user wrote, and a remedy."""
     said = days(*arguments)
 
     assert (said.status, told in said.err) == (2, True), said.err
 
 
 def test_a_text_is_no_list_of_columns(days: Cli) -> None:
-    """Its letters are not looked for one by one, even if each is a column."""
+    """A string for columns is refused, even if each of its letters is a column."""
     told = r"columns must be a list of names.*\['k'\]"
 
     with tidelog.connect(days.location) as lake, pytest.raises(UsageError, match=told):
@@ -131,7 +131,7 @@ def test_a_text_is_no_list_of_columns(days: Cli) -> None:
 
 
 def test_dropping_a_source_wants_a_word(events: Cli) -> None:
-    """It is for good; whoever typed the wrong name, or a script, says so."""
+    """A drop is permanent, so a script needs --yes."""
     said = events("source", "drop", "events")
 
     assert said.status == 2
@@ -140,7 +140,7 @@ def test_dropping_a_source_wants_a_word(events: Cli) -> None:
 
 
 def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
-    """From cron nobody sees what the run itself says."""
+    """The status keeps the dropped fields, since a cron job's output is rarely read."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
     events.ingest("events")
 
@@ -149,11 +149,11 @@ def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
 
 @pytest.mark.parametrize("name", ["rows.xlsx", "rows.csv.gz"])
 def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> None:
-    """Json lines under it would be found out by whoever opens it, somewhere else."""
+    """Json lines in a file with another format's name would fail later, in another program."""
     said = events("read", "events", "-o", events.folder / name)
 
     assert said.status == 2
-    assert "pass --format" in said.err
+    assert "give --format" in said.err
     assert not (events.folder / name).exists()
 
 
@@ -162,7 +162,7 @@ def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> N
 def test_where_nothing_is_yet_no_columns_are_made_up(
     cli: Cli, format: str, text: str | None
 ) -> None:
-    """A schema is for good: one of empty files, or of a folder mistyped, would be of no use."""
+    """An empty or missing folder gives no schema: a mistyped path would be permanent."""
     folder = cli.folder / "inbx"
     if text is not None:
         folder.mkdir()
@@ -175,25 +175,25 @@ def test_where_nothing_is_yet_no_columns_are_made_up(
 
 
 def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
-    """The files of the others hide that one was mistyped."""
+    """One mistyped path among several is named, though the others have files."""
     cli.write_lines("in/1.jsonl", {"n": 1})
     cli.write_lines("done/2.jsonl", {"n": 2})
     there, gone = cli.folder / "in", cli.folder / "dnoe" / "*.jsonl"
 
     said = cli.done("source", "create", "s", "--files", there, "--files", gone)
-    assert f"No files at {gone} yet" in said.err
-    assert f"No files at {there}" not in said.err
+    assert f"There is nothing at {gone} yet" in said.err
+    assert f"nothing at {there}" not in said.err
     said = cli.done("source", "create", "t", "--files", there, "--files", cli.folder / "done")
     assert "nothing at" not in said.err
 
 
 def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
-    """Elsewhere the name decides; here it is pointed at, and json is not taken for csv."""
+    """The format is not guessed from a name, but the error points to it."""
     path = cli.folder / "a.csv"
     path.write_text("a,b\n1,2\n")
 
     said = cli("source", "create", "s", "--files", path)
-    assert (said.status, said.complaint.endswith("suggests csv: add --format csv")) == (2, True)
+    assert (said.status, said.complaint.endswith("says csv: add --format csv")) == (2, True)
     cli.done("source", "create", "s", "--files", path, "--format", "csv")
     lines = cli.write_lines("b.jsonl", {"n": 1, "m": 2})
     said = cli("source", "create", "t", "--files", lines, "--format", "csv")

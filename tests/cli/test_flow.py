@@ -1,4 +1,4 @@
-"""What users do, from a directory of files to rows at a time, by commands alone."""
+"""The whole flow by commands alone: from a directory of files to rows at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
 
 @pytest.mark.parametrize("format", WRITERS)
 def test_files_of_each_format_are_ingested_and_read_back_equal(cli: Cli, format: str) -> None:
-    """The whole flow, in each format: what went in comes out, and no verb needs another tool."""
+    """Files of each format are read back equal, and every verb of the flow works."""
     folder = cli.folder / "raw"
     folder.mkdir()
     WRITERS[format](ROWS.slice(0, 3), folder / f"1.{format}")
@@ -74,7 +74,7 @@ def test_files_of_each_format_are_ingested_and_read_back_equal(cli: Cli, format:
 
 
 def test_rows_are_read_as_of_any_time(events: Cli) -> None:
-    """The main promise: the newest row of each key as of a time, whenever that is asked."""
+    """The main promise: a read returns the newest row of each key as of any time."""
     events.ingest("events")
 
     def names(as_of: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_rows_are_read_as_of_any_time(events: Cli) -> None:
 
 
 def test_changes_lead_from_one_time_to_another(events: Cli) -> None:
-    """Between two reads lie the changes: after since, up to until, each with its time and diff."""
+    """Changes cover the times after since, up to until, each with its time and diff."""
     events.ingest("events")
 
     found = events.done("changes", "events", "--since", "2000", "--until", "4000", "--json").objects
@@ -103,7 +103,7 @@ def test_changes_lead_from_one_time_to_another(events: Cli) -> None:
 
 
 def test_upper_is_one_past_the_greatest_time(events: Cli) -> None:
-    """So that as-of the greatest time can be read, and nothing later."""
+    """The greatest time is complete, so it can be read, and no later time can."""
     said = events.ingest("events", "--once", "--json")
 
     assert said.object["upper"] == 5_001
@@ -112,7 +112,7 @@ def test_upper_is_one_past_the_greatest_time(events: Cli) -> None:
 
 
 def test_each_tick_is_a_line_and_the_sum_an_object(events: Cli) -> None:
-    """A harness counts lines to know when to kill, and reads the object to know what it cost."""
+    """Each tick prints a JSON line, and the end prints an object with the totals."""
     said = events.ingest("events", "--json", "--max-bytes-per-tick", "60")
 
     assert [line["tick"] for line in said.reports] == list(range(1, len(said.reports) + 1))
@@ -127,7 +127,7 @@ def test_each_tick_is_a_line_and_the_sum_an_object(events: Cli) -> None:
 
 
 def test_ingesting_again_takes_what_is_new_and_nothing_twice(events: Cli) -> None:
-    """Files that grow, and new ones, are found by the next run; the shards say where to go on."""
+    """The next run takes appended lines and new files, and nothing twice."""
     events.ingest("events")
     with (events.folder / "events/1.jsonl").open("a") as file:
         file.write('{"at": 6000, "id": 4, "event": "start", "name": "four"}\n')
@@ -139,7 +139,7 @@ def test_ingesting_again_takes_what_is_new_and_nothing_twice(events: Cli) -> Non
 
 
 def test_times_from_the_clock_move_on_though_nothing_comes(cli: Cli) -> None:
-    """Without a time column an idle run still says up to when nothing was missed."""
+    """Without a time column, an idle run still advances the complete time."""
     files = cli.write_lines("one.jsonl", {"x": 1})
     cli.done("source", "create", "plain", "--files", files)
     first = cli.ingest("plain", "--json").object
@@ -151,7 +151,7 @@ def test_times_from_the_clock_move_on_though_nothing_comes(cli: Cli) -> None:
 
 
 def test_times_may_be_relative(events: Cli) -> None:
-    """Users type these first; now is never past the newest complete time, as -1h can be."""
+    """Relative times work, and ``now`` is at most the newest complete time."""
     events.ingest("events")
 
     newest = events.done("read", "events").out
@@ -168,7 +168,7 @@ def test_times_may_be_relative(events: Cli) -> None:
 
 
 def test_a_row_comes_as_often_as_it_is_there(cli: Cli) -> None:
-    """Without a key, equal rows are so many rows; and a limit counts each of them."""
+    """Without a key, equal rows are repeated, and a limit counts each of them."""
     cli.write_lines("raw/1.jsonl", *[{"x": 1}] * 3, {"x": 0})
     cli.done("source", "create", "plain", "--files", cli.folder / "raw")
     cli.ingest("plain")
@@ -179,7 +179,7 @@ def test_a_row_comes_as_often_as_it_is_there(cli: Cli) -> None:
 
 
 def test_rows_come_in_the_order_of_their_key(cli: Cli) -> None:
-    """Two reads of one time give the same bytes, and a limit the same rows."""
+    """Two reads of one time give the same bytes, and a limit gives the same rows."""
     lines = [{"k": (i * 37) % 100, "v": i} for i in range(100)]
     files = cli.write_lines("rows.jsonl", *lines)
     cli.done("source", "create", "rows", "--files", files, "--envelope", "upsert", "--key", "k")
@@ -190,7 +190,7 @@ def test_rows_come_in_the_order_of_their_key(cli: Cli) -> None:
 
 
 def test_several_shards_are_one_collection(cli: Cli) -> None:
-    """How many shards there are is seen in describe, and in no row."""
+    """The number of shards shows in describe, and in no row."""
     lines = [{"k": i, "v": i} for i in range(50)]
     files = cli.write_lines("rows.jsonl", *lines)
     spec = ("--files", files, "--envelope", "upsert", "--key", "k", "--shards", "3")
@@ -207,7 +207,7 @@ def test_several_shards_are_one_collection(cli: Cli) -> None:
 
 
 def test_csv_output_is_read_by_others(events: Cli) -> None:
-    """Csv goes to tools that know nothing of us."""
+    """Csv output can be read by any csv reader."""
     events.ingest("events")
 
     said = events.done("read", "events", "--format", "csv")
@@ -218,7 +218,7 @@ def test_csv_output_is_read_by_others(events: Cli) -> None:
 
 
 def test_a_table_is_for_people(events: Cli) -> None:
-    """Numbers to the right, times readable, and on standard error what was read."""
+    """A table right-aligns numbers and formats times; standard error names the times read."""
     events.ingest("events")
 
     since = ("--since", "1970-01-01T00:00:04Z")
@@ -237,7 +237,7 @@ def test_a_table_is_for_people(events: Cli) -> None:
 def test_relative_files_are_absolute_from_creation_on(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever ingests later stands in another directory."""
+    """A relative path is resolved at creation, since a later ingest may run elsewhere."""
     cli.write_lines("here/events/1.jsonl", {"x": 1})
     monkeypatch.chdir(cli.folder / "here")
     cli.done("source", "create", "plain", "--files", "./events/*.jsonl")
@@ -249,14 +249,14 @@ def test_relative_files_are_absolute_from_creation_on(
 def test_the_environment_stands_in_for_the_location(
     events: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who works in one location all day says so once."""
+    """The environment variable replaces --location."""
     monkeypatch.setenv("TIDELOG_LOCATION", str(events.folder / "lake"))
 
     assert events.run("source", "list").object["name"] == "events"
 
 
 def test_bad_rows_are_counted_and_can_be_read(events: Cli) -> None:
-    """What does not fit is set aside with where it stood, and stops nobody."""
+    """Bad rows are set aside with their place, and do not stop the ingestion."""
     events.write_lines("events/2.jsonl", "nonsense", {"at": 9_000, "id": "x", "event": "start"})
     said = events.ingest("events", "--json")
 
@@ -269,14 +269,14 @@ def test_bad_rows_are_counted_and_can_be_read(events: Cli) -> None:
 
 
 def test_fields_that_the_schema_lacks_are_dropped_and_counted(events: Cli) -> None:
-    """Producers add fields; that must neither stop an ingester nor go unnoticed."""
+    """New fields of a producer are counted, and do not stop the ingestion."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
 
     assert events.ingest("events", "--json").object["dropped"] == {"new": 1}
 
 
 def test_a_given_schema_is_obeyed(cli: Cli) -> None:
-    """With --schema there need be no files yet."""
+    """With --schema, no files need to exist yet."""
     spec = ("--files", cli.folder / "later", "--schema", "day date, n decimal(6, 2)")
     created = cli.done("source", "create", "plain", *spec, "--json").object
     cli.write_lines("later/1.jsonl", {"day": "2013-01-15", "n": 2.5})
@@ -288,20 +288,20 @@ def test_a_given_schema_is_obeyed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("option", ["--files", "--log"])
 def test_a_source_with_a_secret_in_its_url_is_refused(cli: Cli, option: str) -> None:
-    """What is stored is read by everybody who may read the location; nothing was made by it."""
+    """A source's URL is stored where others can read it, so credentials in it are refused."""
     place = "s3://bucket/raw?endpoint=http://127.0.0.1:1&region=us-east-1"
     secrets = "&access_key_id=KEYID&secret_access_key=S3CR3T"
     said = cli("source", "create", "far", option, place + secrets, "--schema", "x int")
 
     assert said.status == 2
-    assert "must not have credentials: remove access_key_id and secret_access_key" in said.err
+    assert "must hold no credentials: leave out access_key_id and secret_access_key" in said.err
     assert "?profile=NAME" in said.err
     assert not {"S3CR3T", "KEYID"} & set(said.err.replace("=", "&").split("&"))
     assert cli.contents() == {}
 
 
 def test_a_profile_in_the_files_url_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no secret, and says by whose rights the source is read."""
+    """A profile name is no secret, and shows which rights a source uses."""
     keys = cli.folder / "credentials"
     keys.write_text("[raw]\naws_access_key_id=KEYID\naws_secret_access_key=S3CR3T\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
@@ -314,7 +314,7 @@ def test_a_profile_in_the_files_url_is_shown(cli: Cli, monkeypatch: pytest.Monke
 
 
 def test_status_tells_of_the_last_run(events: Cli) -> None:
-    """Health outlives the process that it tells of."""
+    """The status of the last run is readable after its process has ended."""
     before = events.done("source", "status", "events").object
     events.ingest("events")
     after = events.done("source", "status", "events").object
@@ -330,7 +330,7 @@ def test_status_tells_of_the_last_run(events: Cli) -> None:
 
 
 def test_columns_may_be_called_as_they_are(cli: Cli) -> None:
-    """Exports of Kafka have an ``_offset``; what tidelog calls its own is another matter."""
+    """A column may have an underscore name as in Kafka's exports, but not tidelog's prefix."""
     row = {"k": 1, "_offset": 2, "_rank": 3, "_delete": True, "_own": 4}
     cli.write_lines("in/1.jsonl", row)
     spec = ("--files", cli.folder / "in", "--envelope", "upsert", "--key", "k")
@@ -346,7 +346,7 @@ def test_columns_may_be_called_as_they_are(cli: Cli) -> None:
 
 
 def test_files_that_are_not_finished_wait_and_stop_no_other(cli: Cli) -> None:
-    """They are told, and taken once they are whole."""
+    """An unfinished file is reported, and ingested once it is complete."""
     whole = pa.BufferOutputStream()
     pq.write_table(pa.table({"k": [1]}), whole)
     data = whole.getvalue().to_pybytes()
@@ -368,7 +368,7 @@ def test_files_that_are_not_finished_wait_and_stop_no_other(cli: Cli) -> None:
 
 
 def test_a_location_among_its_own_files_is_refused(cli: Cli) -> None:
-    """It would take its own health as rows, and each run would make more of them."""
+    """A source must not ingest the location's own files, which each run would add to."""
     cli.write_lines("1.jsonl", {"k": 1})
     said = cli("source", "create", "loop", "--files", cli.folder)
     assert said.status == 2
@@ -382,7 +382,7 @@ FAR = 253_370_764_800_000  # In the year 9999.
 
 
 def test_a_mad_time_moves_nothing(events: Cli) -> None:
-    """Else all rows that come until then would be late: it is a bad row, and its reason says so."""
+    """A time far in the future is a bad row, or all later rows would be late."""
     mad = {"at": FAR, "id": 8, "event": "start", "name": "mad"}
     events.write_lines("events/2.jsonl", mad, {**mad, "at": 6_000, "id": 9, "name": "sane"})
     said = events.ingest("events", "--json").object
@@ -396,7 +396,7 @@ def test_a_mad_time_moves_nothing(events: Cli) -> None:
 
 
 def test_a_time_far_ahead_is_taken_by_who_asks_for_it(cli: Cli) -> None:
-    """Plans and forecasts have such."""
+    """Plans and forecasts have times far ahead; --max-ahead any accepts them."""
     cli.write_lines("in/1.jsonl", {"at": FAR})
     spec = ("--files", cli.folder / "in", "--time-column", "at")
     cli.done("source", "create", "any", *spec, "--max-ahead", "any")
@@ -408,7 +408,7 @@ def test_a_time_far_ahead_is_taken_by_who_asks_for_it(cli: Cli) -> None:
 
 
 def test_a_row_that_is_older_than_its_key_changes_nothing(events: Cli) -> None:
-    """It came too late to count, in whatever file: what its key has is newer, or is gone since."""
+    """A row older than its key's newest row, or than its deletion, changes nothing."""
     events.ingest("events")
     before = events.done("read", "events").objects
     gone = {"at": 100, "event": "start", "name": "old"}
@@ -420,7 +420,7 @@ def test_a_row_that_is_older_than_its_key_changes_nothing(events: Cli) -> None:
 
 
 def test_late_rows_are_counted(events: Cli) -> None:
-    """A row earlier than what is complete is moved up, not lost and not hidden."""
+    """A row before the complete time counts as late, and gets the next time."""
     events.ingest("events")
     events.write_lines("events/2.jsonl", {"at": 1_500, "id": 8, "event": "start", "name": "late"})
     said = events.ingest("events", "--json").object

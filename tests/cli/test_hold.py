@@ -1,4 +1,4 @@
-"""``tidelog hold``: what keeps times readable is placed, moved, taken over and released by name."""
+"""``tidelog hold``: holds are placed, moved, taken over and released by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.conftest import Cli
 
 @pytest.fixture
 def lake(cli: Cli) -> Cli:
-    """A location with a collection ``c`` that is complete up to 9 s, and a shard ``s`` up to 9."""
+    """A location with a collection ``c`` complete up to 9.5 s, and a shard ``s`` up to 9."""
     cli.write_lines("in/1.jsonl", *({"k": n % 3, "at": 1_000 * n} for n in range(10)))
     place = str(cli.folder / "in")
     cli.done(
@@ -33,9 +33,9 @@ def holds(cli: Cli, name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_hold_of_a_shard_is_placed_moved_and_released(lake: Cli) -> None:
-    """By whole numbers, as its times are."""
+    """The times of a shard's hold are whole numbers."""
     placed = lake.done("hold", "place", "s", "mine", "--at", "2")
-    assert "The hold 'mine' of 's' is at 2" in placed.err
+    assert "'mine' holds 's' from 2 on" in placed.err
     assert holds(lake, "s")["mine"]["since"] == 2
     assert lake("hold", "move", "s", "mine", "5", "--yes").status == 0
     assert holds(lake, "s")["mine"]["since"] == 5
@@ -44,7 +44,7 @@ def test_a_hold_of_a_shard_is_placed_moved_and_released(lake: Cli) -> None:
 
 
 def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) -> None:
-    """On all of its shards, whatever is ingested, merged and collected meanwhile."""
+    """A hold keeps its time readable across ingestion and compaction, until it is released."""
     since = lake.done("hold", "place", "c", "audit", "--json").object["since"]
     assert since == 8_500
     lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
@@ -60,7 +60,7 @@ def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) ->
 
 
 def test_a_greater_token_takes_over(lake: Cli) -> None:
-    """T34, from a shell: the old owner is told who has it now."""
+    """T34, from a shell: the old owner gets an error that names the newer token."""
     assert lake("hold", "place", "s", "sink", "--token", "3").status == 0
     assert lake("hold", "place", "s", "sink", "--token", "4").status == 0
     refused = lake("hold", "move", "s", "sink", "4", "--token", "3", "--yes")
@@ -81,7 +81,7 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
         (("move", "s", "history", "5"), 2, "pass --yes"),
         (("release", "c", "nothing"), 1, "existing holds:"),
         (("place", "s", "h", "--token", "0"), 2, "--token"),
-        (("list", "c", "--shard"), 2, "no shard named 'c'"),
+        (("list", "c", "--shard"), 2, "there is no shard 'c'"),
         (("place", "c", "ingest"), 2, "the ingester owns the hold"),
         (("move", "c", "ingest", "1970-01-01T00:00:09Z", "--yes"), 2, "the ingester owns the hold"),
         (("release", "c", "ingest"), 2, "the ingester owns the hold"),
@@ -92,7 +92,7 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
 def test_mistakes_are_told(
     lake: Cli, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    """Nothing is changed, and the sentence says what to do."""
+    """A mistake changes nothing, and the error gives the remedy."""
     before = [holds(lake, name) for name in "cs"]
     ran = lake("hold", *arguments)
     assert ran.status == status, ran.err
@@ -102,7 +102,7 @@ def test_mistakes_are_told(
 
 
 def test_the_newest_contents_stay_whatever_is_given_up(lake: Cli) -> None:
-    """Past them nothing could be read, and no tick could follow: each begins by what is there."""
+    """A hold may not give up the newest contents, which the next tick needs."""
     newest = "1970-01-01T00:00:09.500Z"
     lake.done("hold", "move", "c", "history", newest, "--yes")
     lake.done("compact", "--full")
@@ -113,16 +113,16 @@ def test_the_newest_contents_stay_whatever_is_given_up(lake: Cli) -> None:
 
 
 def test_a_first_write_to_a_shard_keeps_its_past_until_that_is_moved(lake: Cli) -> None:
-    """A hold that comes and moves up gives up what it held, and no more."""
+    """A new hold that moves forward gives up nothing that the history hold still keeps."""
     assert holds(lake, "s")["history"]["since"] == 0
     lake.done("hold", "place", "s", "mine")
     told = lake.done("hold", "move", "s", "mine", "5", "--yes")
-    assert "The earliest readable time of 's' is 0" in told.err
-    assert "of 's' is 3" in lake.done("hold", "move", "s", "history", "3", "--yes").err
+    assert "'s' can be read from 0 on" in told.err
+    assert "from 3 on" in lake.done("hold", "move", "s", "history", "3", "--yes").err
 
 
 def test_retention_says_what_holds_more_than_it_keeps(lake: Cli) -> None:
-    """Its ingester does, until the next tick: what was asked for seems not to have been done."""
+    """A retention names the hold that keeps more than it does."""
     lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
     lake.ingest("c")
     lake.done("hold", "place", "c", "audit")

@@ -182,7 +182,7 @@ READS: Final = {
 
 @cache
 def rows_of_the_page() -> dict[str, str]:
-    """Return the last column of the page's tables by the first."""
+    """Return the last column of the page's tables, by the first column."""
     rows = re.findall(r"^\| (`.*?) \| .*? \| (.*?) \|$", PAGE.read_text(), flags=re.MULTILINE)
     return {command.replace("`", ""): finish for command, finish in rows}
 
@@ -221,7 +221,7 @@ def test_the_page_lists_every_command() -> None:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
-    """A location with all, and three that have nothing else: logs, keyed logs, a shard."""
+    """A location with everything, and three with only logs, keyed logs, or a shard."""
     found: dict[str, World] = {}
     for kind in ("log", "keyed", "shard", ""):
         made = found[kind] = World(tmp_path_factory.mktemp("killed"))
@@ -234,13 +234,13 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
 
 @pytest.fixture
 def world(worlds: dict[str, World], command: str) -> World:
-    """The least of them that has what a command needs."""
+    """The smallest of these locations that a command can use."""
     return worlds[kind if (kind := command.partition(" ")[0]) in worlds else ""]
 
 
 @pytest.mark.parametrize("command", sorted(ONE_STEP))
 def test_a_command_of_one_step_writes_once(command: str, world: World) -> None:
-    """A second step has to be finished after a kill, so its command belongs into the table."""
+    """A command with a second write belongs in the table, since a kill may interrupt it."""
     made = world.copy()
     if command == "log rebuild":
         del made.objects.objects["lake/log/l/manifest/MANIFEST"]
@@ -251,13 +251,13 @@ def test_a_command_of_one_step_writes_once(command: str, world: World) -> None:
 
 @pytest.mark.parametrize("command", sorted(READS))
 def test_a_command_that_only_reads_writes_nothing(command: str, world: World) -> None:
-    """A kill of it leaves nothing."""
+    """A kill of a reading command leaves nothing behind."""
     done = world.copy().run(f"{command} {READS[command]}")
     assert (done.status, done.writes) == (0, 0), done.err
 
 
 def finishing(command: str, number: int) -> list[str]:
-    """Return the lines that the page names: the first way, the second, and so on by turns."""
+    """Return the lines that the page names; with several ways, ``number`` selects one."""
     ways = rows_of_the_page()[command].split(", or ")
     spans = re.findall(r"`([^`]*)`", ways[number % len(ways)])
     known = set(commands(typer.main.get_command(make_app())))
@@ -289,7 +289,7 @@ def plain(one: dict[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def seen(world: World) -> dict[str, Any]:
-    """Return all that users can read of a location, but for clocks and ids."""
+    """Return everything that users can read of a location, except clocks and ids."""
     found: dict[str, Any] = {"scrub": world.run("scrub").status}
     for one in listed(world, "log list"):
         name = one["name"]
@@ -321,7 +321,7 @@ def seen(world: World) -> dict[str, Any]:
 
 
 def settled(world: World) -> Counter[str]:
-    """Return the objects that are left once all that nothing names is swept."""
+    """Return the objects left after a sweep of everything unnamed."""
     for _ in range(4):
         world.days += 1
         assert world.run("collect --after 0s --sweep").status == 0
@@ -339,7 +339,7 @@ def begun(case: Case, world: World) -> World:
 
 
 def visit(command: str, world: World, *, stride: int) -> int:
-    """Kill a command at its requests, one in ``stride``; return how often it was killed."""
+    """Kill a command at its requests, one in ``stride``; return the number of kills."""
     case = CASES[command]
     ends: list[tuple[dict[str, Any], Counter[str]]] = []
     lines = finishing(command, 0)
@@ -386,8 +386,8 @@ def _difference(view: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
 def _strays(left: Counter[str], whole: Counter[str]) -> Counter[str]:
     """Return the objects that an uninterrupted run does not leave.
 
-    A log keeps the fence of each takeover, and a killed writer is taken over once more. A try to
-    fork a keyed log that was given up keeps its name taken.
+    A log keeps the fence of each takeover, and a killed writer causes one more takeover. An
+    abandoned fork of a keyed log keeps its name.
     """
     epochs = re.compile(r"/epoch/.*")
     logs = {epochs.sub("/epoch/", key) for key in whole}
@@ -399,12 +399,12 @@ def _strays(left: Counter[str], whole: Counter[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("command", sorted(CASES))
 def test_a_killed_command_is_finished_by_what_the_page_names(command: str, world: World) -> None:
-    """Nothing is lost, and nothing is left over; here at some of its requests."""
+    """After a kill at some of its requests, the page's command completes it without loss."""
     visit(command, world, stride=STRIDE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(CASES))
 def test_a_command_that_is_killed_at_each_request_is_finished(command: str, world: World) -> None:
-    """As above, before and after each request."""
+    """The same, with a kill before and after each request."""
     assert visit(command, world, stride=1) > 1

@@ -1,4 +1,4 @@
-"""A process that may have no more of something is told of what, and where that is said."""
+"""A process at a resource limit names the resource and the setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.cli import main
 def test_a_process_that_may_have_no_more_memory_is_told_so(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """With ``ulimit -v 400000`` not even libraries can be loaded, which was to be reported."""
+    """Under ``ulimit -v 400000`` even libraries fail to load; the error names the limit."""
 
     def fail(_: object) -> None:
         raise error
@@ -28,6 +28,6 @@ def test_a_process_that_may_have_no_more_memory_is_told_so(
     said = cli("collection", "list")
 
     assert said.status == 1
-    assert "limit of memory or threads" in said.complaint
+    assert "no more memory" in said.complaint
     assert "ulimit -v" in said.complaint
     assert "report" not in said.complaint

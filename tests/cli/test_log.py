@@ -1,4 +1,4 @@
-"""``tidelog log``: what goes in comes out, line for line; and what is said of mistakes."""
+"""``tidelog log``: lines come out as they went in; mistakes give a sentence."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
 def feed(cli: Cli, name: str, data: bytes, *options: str) -> str:
-    """Append standard input; return what was printed."""
+    """Append standard input; return the output."""
     return cli.done("log", "append", name, *options, given=data).out
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_lines_come_out_as_they_went_in(cli: Cli, protocol: str) -> None:
-    """Of any length, empty ones, with either line end, and a last one without."""
+    """Lines of any length survive, with either line end, and a last one without."""
     cli.done("log", "create", "orders", "--protocol", protocol)
     lines = [b"a", b"", "grün".encode(), b"x" * 3_000_000, b"end"]
 
@@ -52,7 +52,7 @@ def test_lines_come_out_as_they_went_in(cli: Cli, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_read_begins_and_ends_at_a_position_or_a_time(cli: Cli, protocol: str) -> None:
-    """A time is taken as it was printed: in microseconds, as a number, or as ISO 8601."""
+    """--since and --until accept a printed time: microseconds or ISO 8601."""
     cli.done("log", "create", "a", "--protocol", protocol)
     for number in range(5):
         feed(cli, "a", b"%d\n" % number)
@@ -76,7 +76,7 @@ def test_a_read_begins_and_ends_at_a_position_or_a_time(cli: Cli, protocol: str)
 
 
 def test_whoever_follows_is_told_what_they_wait_for(cli: Cli) -> None:
-    """A position that was mistyped would be waited for in silence, and for ever."""
+    """A mistyped position or stream gives a warning, or the command would wait in silence."""
     cli.done("log", "create", "a")
     feed(cli, "a", b"1\n2\n")
     cli.done("log", "seal", "a")
@@ -88,7 +88,7 @@ def test_whoever_follows_is_told_what_they_wait_for(cli: Cli) -> None:
 
 
 def test_files_are_lines_or_records(cli: Cli, tmp_path: Path) -> None:
-    """In the order in which they are named; bytes that are no text come out as base64."""
+    """Files are read in the given order; bytes that are no text are shown as base64."""
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"\xff\n3")
     cli.done("log", "create", "files")
@@ -104,7 +104,7 @@ def test_files_are_lines_or_records(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_how_a_record_is_shown_does_not_depend_on_its_neighbours(cli: Cli) -> None:
-    """One that is no text would else turn all that were read with it into base64."""
+    """One record that is no text must not turn its neighbours into base64."""
     cli.done("log", "create", "mixed")
     feed(cli, "mixed", b"one\n\xff\xfe\ntwo\n\nthree\n\x80\n")
 
@@ -122,7 +122,7 @@ def test_how_a_record_is_shown_does_not_depend_on_its_neighbours(cli: Cli) -> No
 
 @pytest.mark.parametrize("format", ["csv", "table", "json"])
 def test_a_record_is_shown_alike_whoever_else_is_read(cli: Cli, format: str) -> None:
-    """The text ``aMOp`` is also the base64 of another: which of them it is has to be seen."""
+    """The text ``aMOp`` is also base64 of another text, so the format must show which it is."""
     cli.done("log", "create", "a")
     feed(cli, "a", "hé, and so on\naMOp\n".encode())
     cli.done("log", "stream", "open", "a", "s\udcff")
@@ -148,7 +148,7 @@ def test_a_record_is_shown_alike_whoever_else_is_read(cli: Cli, format: str) -> 
 async def test_a_record_without_a_stream_has_no_field_for_one(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    """Nor for a key; whether the next record of its object has one or not."""
+    """A record without a stream or a key has no such field, whatever its neighbours have."""
     table = pa.table(
         {
             "position": [1, 2],
@@ -169,7 +169,7 @@ async def test_a_record_without_a_stream_has_no_field_for_one(
 
 
 def test_csv_has_columns_of_its_own_for_what_is_no_text(cli: Cli) -> None:
-    """As JSON has fields: whoever reads one column finds in it what it is named for, or nothing."""
+    """Each csv column holds only texts, or only base64."""
     cli.done("log", "create", "a")
     feed(cli, "a", b"aMOp\n\n\xff\n")
 
@@ -183,7 +183,7 @@ def test_csv_has_columns_of_its_own_for_what_is_no_text(cli: Cli) -> None:
 
 @pytest.mark.parametrize("format", ["csv", "table"])
 def test_a_time_can_be_given_back_as_it_was_printed(cli: Cli, format: str) -> None:
-    """Also one past the year 9999, which Python's datetime does not have."""
+    """A printed time is accepted as an option, even after the year 9999."""
     times_us = [0, 253_402_300_799_999_999, 253_402_300_800_000_000, 2**63 - 1]
 
     async def fill() -> None:
@@ -208,7 +208,7 @@ def test_a_time_can_be_given_back_as_it_was_printed(cli: Cli, format: str) -> No
     ("options", "told"),
     [
         (["--from", "9" * 5_000], "'--from': '999"),
-        (["--from", "9" * 5_000], "is a number with too many digits"),
+        (["--from", "9" * 5_000], "is a number of too many digits"),
         (["--from", "-" + "9" * 4_000], "is not a position"),
         (["--from", "9" * 4_000], "whole number"),
         (["--to", "9" * 5_000], "'--to': '999"),
@@ -220,7 +220,7 @@ def test_a_time_can_be_given_back_as_it_was_printed(cli: Cli, format: str) -> No
 def test_a_mistake_of_thousands_of_characters_is_told_shortly(
     cli: Cli, options: list[str], told: str
 ) -> None:
-    """What is wrong has to be found in the sentence, in words that are ours."""
+    """The error stays short, and quotes only the beginning of the text."""
     cli.done("log", "create", "a")
 
     said = refused(cli, 2, "scan", "a", *options)
@@ -231,7 +231,7 @@ def test_a_mistake_of_thousands_of_characters_is_told_shortly(
 
 @pytest.mark.parametrize("below", ["", "/", "/lake"])
 def test_a_location_that_is_a_link_to_nowhere_is_told_as_one(cli: Cli, below: str) -> None:
-    """There is no file to remove, and no key to choose, in what the user wrote."""
+    """The error must name the link, since the user can remove no file and choose no key."""
     link = cli.folder / "link"
     link.symlink_to("nowhere")
 
@@ -242,7 +242,7 @@ def test_a_location_that_is_a_link_to_nowhere_is_told_as_one(cli: Cli, below: st
 
 
 def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
-    """What comes is written at once, not when there is enough of it."""
+    """A follower prints each record at once, and ends at the seal."""
     cli.done("log", "create", "live")
     following = subprocess.Popen(
         [*COMMAND, "--location", cli.location, "log", "follow", "live", "--format", "raw"],
@@ -260,7 +260,7 @@ def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
 
 
 def test_standard_input_is_sent_as_it_comes(cli: Cli) -> None:
-    """One that never ends must not wait for its end."""
+    """An endless input must not wait for its end."""
     cli.done("log", "create", "pipe")
     feeding = subprocess.Popen(
         [*COMMAND, "--location", cli.location, "log", "append", "pipe"],
@@ -280,7 +280,7 @@ def test_standard_input_is_sent_as_it_comes(cli: Cli) -> None:
 
 
 def test_logs_are_listed_and_described(cli: Cli) -> None:
-    """By name, with their bounds; a log whose folder holds foreign things only is none."""
+    """Logs are listed by name with their bounds; a folder of foreign files is no log."""
     assert cli.run("--location", cli.location, "log", "list").status == 2
     cli.done("log", "create", "b", "--protocol", "manifest")
     cli.done("log", "create", "a")
@@ -303,15 +303,15 @@ def test_logs_are_listed_and_described(cli: Cli) -> None:
 
 
 def test_a_sealed_log_says_where_to_go_on(cli: Cli) -> None:
-    """And takes nothing, whoever asks."""
+    """A sealed log refuses appends and names its successor."""
     cli.done("log", "create", "old")
     feed(cli, "old", b"1\n")
     assert "create it first" in refused(cli, 2, "seal", "old", "--successor", "new")
-    assert "its own successor" in refused(cli, 2, "seal", "old", "--successor", "old")
+    assert "in itself" in refused(cli, 2, "seal", "old", "--successor", "old")
     cli.done("log", "create", "new")
     cli.done("log", "seal", "old", "--successor", "new")
 
-    assert "append to new" in refused(cli, 1, "append", "old", stdin=b"2\n")
+    assert "go on in new" in refused(cli, 1, "append", "old", stdin=b"2\n")
     assert "sealed" in refused(cli, 1, "seal", "old")
     told = cli.done("log", "describe", "old").object
     assert (told["sealed"], told["successor"], told["next"]) == (True, "new", 2)
@@ -319,7 +319,7 @@ def test_a_sealed_log_says_where_to_go_on(cli: Cli) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
-    """Everything that is wrong, on standard output; status 1; and reads refuse it."""
+    """Scrub prints every damaged object and exits with 1; a scan refuses the log."""
     cli.done("log", "create", "d", "--protocol", protocol)
     for number in range(3):
         feed(cli, "d", b"%d\n" % number)
@@ -342,12 +342,12 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "told", "status"), [("slot", "rebuild d", 1), ("manifest", "restore", 0)]
+    ("protocol", "told", "status"), [("slot", "rebuild d", 1), ("manifest", "back", 0)]
 )
 def test_a_log_without_its_manifest_is_listed_as_such(
     cli: Cli, protocol: str, told: str, status: int
 ) -> None:
-    """The list names the log with its error, and the other logs as ever.
+    """The list shows a log without a manifest with its error, and the other logs as usual.
 
     In wal3's form a killed copy looks the same, and must not fail the list.
     """
@@ -371,11 +371,11 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["create", "x", "--protocol", "raft"], "slot, manifest"),
         (["create", "there"], "already"),
         (["append", "nosuch"], "no log"),
-        (["append", "there", "no/such/file"], "no such file"),
+        (["append", "there", "no/such/file"], "no file"),
         (["append", "there", "--whole"], "name them"),
         (["scan", "nosuch"], "no log"),
         (["scan", "there", "--from", "-1"], "positions begin at 1"),
-        (["scan", "there", "--records", "-1"], "--limit must be 0 or more, not -1"),
+        (["scan", "there", "--records", "-1"], "--records -1 is not a number"),
         (["scan", "there", "--format", "xml"], "table, json, csv, raw"),
         (["scan", "there", "--format", "raw", "--json"], "exclude each other"),
         (["scan", "there", "--from", "abc"], "'--from': 'abc' is not a whole number"),
@@ -389,21 +389,21 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["scan", "there", "--since", "soon"], "number of microseconds"),
         (["scan", "there", "--since", "1960-01-01"], "since 1970"),
         (["scan", "there", "--since", "0", "--from", "3"], "--since exclude"),
-        (["scan", "there", "--stream", "a"], "no records of the stream 'a'"),
-        (["stream", "meta", "there", "a"], "give the text once"),
-        (["stream", "meta", "there", "a", "x", "--meta", "y"], "give the text once"),
+        (["scan", "there", "--stream", "a"], "no record of a stream 'a' there"),
+        (["stream", "meta", "there", "a"], "which text"),
+        (["stream", "meta", "there", "a", "x", "--meta", "y"], "which text"),
         (["scan", "there", "--until", "soon"], "not a time"),
-        (["scan", "there", "--stream", ""], "1 to 1024 bytes"),
+        (["scan", "there", "--stream", ""], "from 1 to 1024 bytes"),
         (["scan", "classic", "--key", "a"], "no keys"),
         (["scan", "there", "--pin", "p", "--key", "a"], "leave the other options out"),
         (["scan", "classic", "--stream", "a"], "no streams"),
-        (["stream", "open", "there", ""], "1 to 1024 bytes"),
+        (["stream", "open", "there", ""], "from 1 to 1024 bytes"),
         (["stream", "open", "there", "a", "--meta", "x" * 1_025], "at most 1024"),
         (["stream", "open", "classic", "a"], "no streams"),
         (["stream", "list", "classic"], "no streams"),
         (["stream", "list", "nosuch"], "no log"),
         (["scrub", "there", "--from", "-1"], "positions begin at 1"),
-        (["scrub", "there", "--from", "5", "--to", "5"], "selects no position"),
+        (["scrub", "there", "--from", "5", "--to", "5"], "is empty"),
         (["scrub", "there", "--from", "99"], "has not reached that position"),
         (["collect", "there", "--keep-from", "99"], "has not reached that position"),
         (["collect", "there", "--keep-since", "soon"], "not a time"),
@@ -417,7 +417,7 @@ def test_a_log_without_its_manifest_is_listed_as_such(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_are_told_in_a_sentence(cli: Cli, arguments: list[str], told: str) -> None:
-    """With status 2, and nothing is made or lost."""
+    """A mistake exits with 2, and makes or loses nothing."""
     cli.done("log", "create", "there")
     cli.done("log", "create", "classic", "--protocol", "manifest")
 
@@ -426,7 +426,7 @@ def test_mistakes_are_told_in_a_sentence(cli: Cli, arguments: list[str], told: s
 
 
 def test_a_location_has_to_be_there_to_be_read(cli: Cli) -> None:
-    """Only creating makes one."""
+    """A read does not create the location."""
     assert "log create" in refused(cli, 2, "scan", "x")
     assert not Path(cli.location.removeprefix("file://")).exists()
 
@@ -440,7 +440,7 @@ def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) 
 def test_who_is_ousted_while_appending_is_told_what_to_do(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command has no handle that could be opened again."""
+    """A command has no handle to open again, so the error gives another remedy."""
     cli.done("log", "create", "a")
 
     async def oust(*_: object) -> None:
@@ -449,12 +449,12 @@ def test_who_is_ousted_while_appending_is_told_what_to_do(
     monkeypatch.setattr("tidelog.cli.log.feed.Feed.lines", oust)
     said = cli.run("--location", cli.location, "log", "append", "a", given=b"1\n")
     assert said.status == 1
-    assert "append only the records that the log lacks; a full repeat would store" in said.err
+    assert "append what is not in the log yet; all of it again would be in it twice" in said.err
     assert "open it again" not in said.err
 
 
 def test_a_location_that_is_a_file_is_a_mistake(cli: Cli) -> None:
-    """Of whoever named it, not of the store."""
+    """The error blames the name, not the store."""
     path = cli.folder / "file"
     path.write_text("")
 
@@ -463,7 +463,7 @@ def test_a_location_that_is_a_file_is_a_mistake(cli: Cli) -> None:
 
 
 def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times as people write them, and a tree for the manifest."""
+    """A terminal gets readable times, and a tree for the manifest."""
     cli.done("log", "create", "t")
     feed(cli, "t", b"one\n")
     shown = cli.done("log", "scan", "t", "--format", "table").out.splitlines()
@@ -473,14 +473,14 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "1 fragment: 1 to 1" in cli.done("log", "describe", "t").out
     assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
-    assert "Sealed" in cli.done("log", "seal", "t").err
+    assert "sealed" in cli.done("log", "seal", "t").err
 
 
 @pytest.mark.parametrize("kind", ["log", "keyed"])
 def test_a_terminal_shows_the_first_records(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A limit changes the count of records, and a pipe gets all of them."""
+    """A terminal shows 100 records, a limit changes that, and a pipe gets all."""
     key = () if kind == "log" else ("--key", "a")
     cli.done(kind, "create", "t")
     feed = "".join(f"{n}\n" for n in range(130)).encode()
@@ -491,12 +491,12 @@ def test_a_terminal_shows_the_first_records(
 
     shown = cli.done(kind, "scan", "t")
     assert len(shown.out.splitlines()) == 2 + 100
-    assert shown.err == "... 30 more rows: pass --limit N, or write to a file for all rows\n"
+    assert shown.err == "... 30 more: --limit N shows N rows, a file or a pipe gets all\n"
     assert len(cli.done(kind, "scan", "t", "--limit", "120").out.splitlines()) == 2 + 120
 
 
 def test_records_are_appended_and_read_by_key(cli: Cli) -> None:
-    """From the shell: any bytes are a key, the empty one too; and what has none shows none."""
+    """A key may be any bytes, even empty; a record without a key shows none."""
     cli.done("log", "create", "k")
     feed(cli, "k", b"none\n")
     feed(cli, "k", b"1\n2\n", "--key", "a")
@@ -525,7 +525,7 @@ def test_records_are_appended_and_read_by_key(cli: Cli) -> None:
 
 
 def test_what_has_no_place_for_keys_is_told(cli: Cli) -> None:
-    """With status 2, whether a key is too long, or wal3's form has none; and nothing is written."""
+    """A key that is too long, or that wal3's form cannot hold, exits with 2 and writes nothing."""
     cli.done("log", "create", "k")
     cli.done("log", "create", "classic", "--protocol", "manifest")
     for verb in ("append", "scan", "follow"):
@@ -540,7 +540,7 @@ def test_what_has_no_place_for_keys_is_told(cli: Cli) -> None:
 
 
 def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the shell: who may append, what is open, one stream alone, and control on request."""
+    """Streams are opened, appended to, read alone, described and closed from the shell."""
     cli.done("log", "create", "s")
     told = refused(cli, 2, "append", "s", "--stream", "a", stdin=b"1\n")
     assert "open it first (stream=a)" in told
@@ -568,7 +568,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
 
     assert cli("log", "scan", "s", "--stream", "c").status == 2
     there = cli.done("log", "scan", "s", "--stream", "c", "--from", "2")
-    assert (there.out, "no records of the stream 'c'" in there.err) == ("", True)
+    assert (there.out, "no record of a stream 'c'" in there.err) == ("", True)
     assert cli.done("log", "scan", "s", "--stream", "b\udcff").out == ""
     cli.done("log", "stream", "meta", "s", "a", "--meta", "ours")
     assert cli.done("log", "stream", "list", "s").objects[0]["meta"] == "ours"
@@ -588,7 +588,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
 
 
 def test_create_says_which_protocol_fences(cli: Cli) -> None:
-    """In wal3's form two writers both go on: who wants failover must hear of it while choosing."""
+    """The help of create says that wal3's form does not fence, before a user chooses it."""
     told = " ".join(cli.run("log", "create", "--help").out.split())
 
     assert "a new writer fences the former one" in told

@@ -1,4 +1,4 @@
-"""``tidelog log`` with arguments that nobody types, and without the usual files: no traceback."""
+"""``tidelog log`` with absurd arguments and closed standard files: no traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = (*LARGE, "1e999", "nan", "a\0b", "\udc80", "0x1", "")
 
 
 def is_clean(cli: Cli, *arguments: str) -> bool:
-    """Say whether a command did it, or said in one sentence why not, which was foreseen."""
+    """Return True if a command succeeded, or gave one foreseen sentence."""
     said = cli("log", *arguments)
     if said.status == 0:
         return True
@@ -31,7 +31,7 @@ def is_clean(cli: Cli, *arguments: str) -> bool:
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_no_name_of_anything_ends_in_a_traceback(cli: Cli, name: str) -> None:
-    """A log, a cursor, a pin, a stream, a successor, a protocol, a file."""
+    """A name may be that of a log, a cursor, a pin, a stream, a successor, a protocol or a file."""
     fill(cli, "a", 2)
     verbs = [
         *([verb, name] for verb in ("create", "describe", "scan", "scrub", "seal", "rebuild")),
@@ -55,7 +55,7 @@ def test_no_name_of_anything_ends_in_a_traceback(cli: Cli, name: str) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: ascii(number)[:40])
 def test_no_number_ends_in_a_traceback(cli: Cli, number: str) -> None:
-    """Positions, counts, shares, seconds and paces."""
+    """A number may be a position, a count, a share, seconds or a rate."""
     fill(cli, "a", 2)
     cli.done("log", "cursor", "create", "a", "c")
     verbs = [
@@ -90,7 +90,7 @@ def test_no_number_ends_in_a_traceback(cli: Cli, number: str) -> None:
 def test_a_standard_file_that_is_closed_is_told(
     cli: Cli, closed: int, arguments: list[str], status: int, told: str
 ) -> None:
-    """As a shell does with ``<&-``; nothing was begun, and no message becomes output."""
+    """A closed standard file, as by ``<&-``, gives one message and changes nothing."""
     fill(cli, "a", 1)
     before = cli.contents()
     close: Callable[[], None] = lambda: os.close(closed)  # noqa: E731
@@ -109,7 +109,7 @@ def test_a_standard_file_that_is_closed_is_told(
 
 
 def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of it that were acknowledged stay, and are counted."""
+    """The error counts the records that were appended before the failure."""
     cli.done("log", "create", "a")
     path = cli.folder / "lines"
     path.write_text("one\ntwo\n")
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.Monkey
     said = cli("log", "append", "a", Path(path))
     assert said.status == 2
     assert "cannot be read to its end" in said.err
-    assert "0 records appended before the failure" in said.err
+    assert "0 records had been appended" in said.err
     assert "Traceback" not in said.err
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.Monkey
 def test_what_is_too_long_for_a_record_is_not_read_to_its_end(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """A line without an end, or a file larger than memory, must not take all of that first."""
+    """An endless line and a huge file are refused before they fill the memory."""
     monkeypatch.setattr(bodies, "RECORD_BYTES_MAX", 2**20)
     cli.done("log", "create", "a")
     file = cli.folder / "endless"
@@ -155,7 +155,7 @@ def test_what_is_too_long_for_a_record_is_not_read_to_its_end(
 
 
 def test_pipes_and_devices_are_read_as_files_are(cli: Cli) -> None:
-    """A shell's ``<(...)`` is a pipe; and what is there is not said to be missing."""
+    """A shell's ``<(...)`` is a pipe, and /dev/null an empty file; a directory is refused."""
     cli.done("log", "create", "a")
     pipe = cli.folder / "pipe"
     os.mkfifo(pipe)

@@ -1,4 +1,4 @@
-"""``tidelog log append`` while it waits for input: it can be stopped, and stops by itself."""
+"""``tidelog log append`` while it waits for input: it can be interrupted, and reports failures."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def typed_by(monkeypatch: pytest.MonkeyPatch, *, blocking: bool = True) -> Itera
 
 
 def test_an_append_that_waits_for_input_is_interrupted(cli: Cli) -> None:
-    """By one Ctrl-C, though whoever holds the other end of the pipe writes nothing, nor closes."""
+    """One Ctrl-C ends the wait, even if the pipe's writer neither writes nor closes."""
     cli.done("log", "create", "quiet")
-    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    # A test run in the background ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [*COMMAND, "--location", cli.location, "log", "append", "quiet"],
@@ -69,7 +69,7 @@ def test_an_append_that_waits_for_input_is_interrupted(cli: Cli) -> None:
 async def test_who_waits_for_a_pipe_waits_in_no_thread(
     tmp_path: Path, read: Callable[[Sequence[Path]], AsyncGenerator[list[bytes], None]]
 ) -> None:
-    """Nobody may ever write into it, and a thread cannot be told to stop."""
+    """A wait for a pipe uses no thread, since a thread cannot be stopped."""
     os.mkfifo(pipe := tmp_path / "pipe")
     before = threading.active_count()
     waiting = asyncio.ensure_future(anext(read([pipe])))
@@ -79,7 +79,7 @@ async def test_who_waits_for_a_pipe_waits_in_no_thread(
         assert threading.active_count() == before
     finally:
         waiting.cancel()
-        with suppress(OSError):  # Nobody waits any more, unless it is in a thread.
+        with suppress(OSError):  # No reader is left, unless it is in a thread.
             os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         await asyncio.wait({waiting})
 
@@ -87,7 +87,7 @@ async def test_who_waits_for_a_pipe_waits_in_no_thread(
 async def test_what_comes_late_into_a_pipe_that_does_not_block_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some programs leave a terminal so; there is nothing to read *yet*, and no error."""
+    """A non-blocking pipe without data is no error; a later line is read."""
     with typed_by(monkeypatch, blocking=False) as writing:
         lines = read_lines([])
         waiting = asyncio.ensure_future(anext(lines))
@@ -101,7 +101,7 @@ async def test_what_comes_late_into_a_pipe_that_does_not_block_is_read(
 async def test_an_append_that_fails_is_told_before_the_next_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever pipes a program into a log may wait for hours until it says something again."""
+    """A failed append is reported at once, although the next line may come hours later."""
     logs = Logs(store=MemoryStore(), clock=CLOCK, writer="me")
     log = await logs.create("a")
     await log.seal()

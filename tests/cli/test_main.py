@@ -1,4 +1,4 @@
-"""The command as a whole: help, exit status, what is said of errors; and real processes."""
+"""The command as a whole: help, exit status, error messages, and real processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
 def spawn(*arguments: str | Path) -> subprocess.Popen[str]:
-    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    # A test run in the background ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -45,7 +45,7 @@ def spawn(*arguments: str | Path) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def many(cli: Cli) -> Cli:
-    """A source of enough rows that a tick of 2000 bytes leaves most of them."""
+    """A source with so many rows that a tick of 2000 bytes leaves most of them."""
     rows = [{"at": 1_000 + n, "n": n, "text": "x" * 60} for n in range(3_000)]
     files = cli.write_lines("rows/1.jsonl", *rows)
     cli.done("source", "create", "rows", "--files", files, "--time-column", "at")
@@ -53,7 +53,7 @@ def many(cli: Cli) -> Cli:
 
 
 def test_help_and_version(cli: Cli) -> None:
-    """What people type first."""
+    """Help and version work; without a verb, the usage goes to standard error."""
     helped = cli.run("--help")
     assert helped.status == 0
     for verb in ("source", "ingest", "read", "changes", "collection", "demo"):
@@ -68,7 +68,7 @@ def test_help_and_version(cli: Cli) -> None:
 def test_lists_of_verbs_are_not_cut(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    """A sentence that ends in the middle says nothing: it goes on in the next line."""
+    """A long description wraps instead of being cut."""
     monkeypatch.setenv("COLUMNS", columns)
 
     groups = ((), *((name,) for name in module._GROUPS), ("log", "cursor"), ("log", "pin"))
@@ -94,7 +94,7 @@ def test_lists_of_verbs_are_not_cut(
     ],
 )
 def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | None) -> None:
-    """A word that shares some letters is no help: then the help is named instead."""
+    """A suggestion must fit; otherwise the message names the help."""
     complaint = cli(*typed.split()).complaint
 
     hint = f"did you mean {suggested}?" if suggested else "--help"
@@ -121,14 +121,14 @@ def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | N
     ],
 )
 def test_verbs_of_other_systems_lead_to_ours(cli: Cli, typed: str, command: str) -> None:
-    """A user of Delta, Iceberg or Kafka types the verb known from there."""
+    """A verb of Delta, Iceberg or Kafka leads to tidelog's own command."""
     complaint = cli(*typed.split()).complaint
 
     assert command in complaint.partition("; ")[2], complaint
 
 
 def test_commands_that_hints_name_exist() -> None:
-    """A hint to a command that does not exist misleads; an option goes with its command."""
+    """Every command in a hint exists, with its options."""
     for hint in module._FOREIGN_VERBS.values():
         words = [word for word in hint.partition("tidelog ")[2].split() if word != ":"]
         command = module._made(None)
@@ -140,7 +140,7 @@ def test_commands_that_hints_name_exist() -> None:
 
 
 def test_an_argument_too_many_is_named(cli: Cli) -> None:
-    """The message names the argument and the arguments that the command takes."""
+    """The message names the extra argument and the expected arguments."""
     complaint = cli("read", "a", "b", "c").complaint
 
     assert "unexpected argument 'b'" in complaint
@@ -154,7 +154,7 @@ def test_an_argument_too_many_is_named(cli: Cli) -> None:
     + [f"source {verb}" for verb in ("create", "list", "describe", "status", "drop")],
 )
 def test_every_command_has_help(cli: Cli, command: str) -> None:
-    """No first line of it is cut in the list above it."""
+    """The first line of each help is one short sentence."""
     said = cli.run(*command.split(), "--help")
 
     assert said.status == 0
@@ -164,7 +164,7 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
 
 
 def test_help_needs_no_engine() -> None:
-    """Arrow and DuckDB take half a second to import, and help has no use for them."""
+    """Help must not import Arrow and DuckDB, which take half a second."""
     code = (
         "import sys; from tidelog.cli.main import main; main(['--help']); "
         "print(sorted({'pyarrow', 'duckdb', 'numpy', 'obstore', 'pyspark'} & set(sys.modules)))"
@@ -195,7 +195,7 @@ def test_help_needs_no_engine() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_each_error_has_its_exit_status(error: errors.TidelogError, status: int) -> None:
-    """Scripts tell by it whose turn it is: the user's, the store's, or ours."""
+    """The exit status shows a script whether the user, the store or tidelog is at fault."""
     assert status_of(error) == status
 
 
@@ -207,7 +207,7 @@ def failing(error: BaseException) -> Callable[[list[str]], None]:
 
 
 def test_what_was_not_foreseen_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A traceback is for whoever mends it, who asks for it."""
+    """An unforeseen error is one line; TIDELOG_DEBUG shows the traceback."""
     monkeypatch.setattr(module, "_run", failing(RuntimeError("no\nsuch luck")))
     said = cli("read", "x")
     assert said.status == 1
@@ -218,21 +218,21 @@ def test_what_was_not_foreseen_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyP
 
 
 def test_our_own_mistakes_ask_to_be_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An invariant that is broken is nothing that a user can mend."""
+    """A broken invariant asks for a report, since a user cannot mend it."""
     monkeypatch.setattr(module, "_run", failing(errors.InvariantError("one is two", one=2)))
 
     assert re.search(r"report it: one is two \(one=2\)$", cli("read", "x").complaint)
 
 
 def test_an_error_of_many_lines_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts may hold what users wrote, line ends included."""
+    """A message with line ends in its facts is printed as one line."""
     monkeypatch.setattr(module, "_run", failing(errors.UsageError("no", expression="a\nb")))
 
     assert cli("read", "x").complaint == "no (expression=a b)"
 
 
 def test_ctrl_c_is_no_error_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """130 is what shells expect of it."""
+    """Ctrl-C exits with 130, as shells expect."""
     monkeypatch.setattr(module, "_run", failing(KeyboardInterrupt()))
     said = cli("read", "x")
 
@@ -240,7 +240,7 @@ def test_ctrl_c_is_no_error_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_spark_that_is_not_installed(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain package is light; the sentence says how to have Spark, and how to do without."""
+    """Without Spark, the error names both the extra and --engine local."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = events("ingest", "events", "--engine", "spark")
 
@@ -253,14 +253,14 @@ def test_spark_that_is_not_installed(events: Cli, monkeypatch: pytest.MonkeyPatc
 def test_who_names_a_master_asks_for_spark_with_its_settings(
     events: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However small the source is; and the session is told what the options say."""
+    """--master starts Spark even for a small source, with the given settings."""
     told: list[tuple[object, ...]] = []
 
     def session(*, master: str | None, extra: Mapping[str, str]) -> None:
         told.append((master, dict(extra)))
         raise errors.LocationError("no cluster")
 
-    # By its module's name it is not found: the package has a function of that name.
+    # The package has a function of that name, so the module is imported by its full name.
     monkeypatch.setattr(importlib.import_module("tidelog.spark.session"), "session", session)
     monkeypatch.setattr("tidelog.collection.ingest.run.TRIES_ONCE", 1)
     cluster = ("--master", "spark://host:7077", "--conf", "spark.cores.max=4")
@@ -272,7 +272,7 @@ def test_who_names_a_master_asks_for_spark_with_its_settings(
 
 @pytest.mark.parametrize("line", commands_in("docs/guides/cluster.md"))
 def test_the_documented_commands_are_understood(cli: Cli, line: str) -> None:
-    """All that is missing is the location."""
+    """The documented commands parse: only the location is missing."""
     words = shlex.split(line)[1:]
     if words[0] == "--location":
         del words[:2]
@@ -284,20 +284,20 @@ def test_the_documented_commands_are_understood(cli: Cli, line: str) -> None:
 def test_under_spark_submit_its_session_is_taken(
     events: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who submits has chosen Spark, and the settings of the session, which are there already."""
+    """Under spark-submit, the command uses Spark and the session of spark-submit."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     events.ingest("events")
 
     assert events.done("ingest", "events", "--json").object["engine"] == "spark"
     said = events("ingest", "events", "--master", "yarn")
     assert said.status == 2
-    assert "pass --master to spark-submit" in said.complaint
+    assert "give --master to spark-submit" in said.complaint
 
 
 def test_a_source_without_news_starts_no_spark(
     events: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM takes seconds: a run every minute would pay them for nothing."""
+    """A run without new data starts no JVM, which would take seconds."""
     events.ingest("events")
     monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", None)
 
@@ -310,9 +310,9 @@ def test_a_source_without_news_starts_no_spark(
 def test_spark_is_taken_where_it_pays(
     events: Cli, monkeypatch: pytest.MonkeyPatch, *, least: int, java: bool, engine: str
 ) -> None:
-    """A few lines are in before a JVM has started; and the summary says which it was.
+    """Small input runs locally, large input on Spark if there is a Java.
 
-    To choose costs no second look at what there is: files are listed once.
+    The choice lists the files only once.
     """
     ran: list[str] = []
     heads: list[FilesHead] = []
@@ -354,7 +354,7 @@ def test_a_reader_that_has_enough_is_no_error(many: Cli) -> None:
 
 
 def test_output_that_cannot_be_written_is_an_error(many: Cli) -> None:
-    """Half a file must not pass for a whole one."""
+    """A full disk is an error, since half a file must not pass for a complete one."""
     many.ingest("rows")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -370,7 +370,7 @@ def test_output_that_cannot_be_written_is_an_error(many: Cli) -> None:
 
 
 def test_sigterm_stops_after_the_tick(many: Cli) -> None:
-    """What a supervisor sends: the tick under way is committed, and the sum is told."""
+    """SIGTERM ends an ingester after its tick, with a summary."""
     arguments = ("ingest", "rows", "--follow", "--engine", "local", "--json")
     process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "500")
     assert process.stderr is not None
@@ -387,7 +387,7 @@ def test_sigterm_stops_after_the_tick(many: Cli) -> None:
 
 
 def test_ctrl_c_ends_an_ingester_cleanly(many: Cli) -> None:
-    """One line, no traceback, and nothing that was committed is lost."""
+    """Ctrl-C prints one line and no traceback, and loses no committed row."""
     arguments = ("ingest", "rows", "--follow", "--engine", "local", "--json")
     process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "500")
     assert process.stderr is not None
@@ -404,7 +404,7 @@ def test_ctrl_c_ends_an_ingester_cleanly(many: Cli) -> None:
 
 
 def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
-    """People see rows, bytes, rate and what is left; what stays is what it came to."""
+    """A terminal shows rows, bytes, rate and the rest, and a last line with the totals."""
     shown = on_terminal("--location", many.location, "ingest", "rows", "--engine", "local")
 
     assert re.search(r"rows .*3,000 rows, .* rows/s, 0 bytes left", shown)
@@ -412,11 +412,11 @@ def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
     assert re.search(
         r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last
     )
-    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}; .* stored: ", last)
+    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}; .* to keep: ", last)
 
 
 def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
-    """Without being asked: who is on a terminal is no program."""
+    """On a terminal, the default output is a table that fits its width."""
     many.ingest("rows")
     shown = on_terminal("--location", many.location, "read", "rows", "--limit", "2")
 
@@ -432,13 +432,13 @@ def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
 
 
 def test_a_terminal_shows_the_first_rows_and_counts_the_others(many: Cli) -> None:
-    """Users want to see some rows, not 293,000 lines; with a limit or a file they get all."""
+    """A terminal shows 100 rows and counts the rest; a limit or a pipe changes that."""
     many.ingest("rows")
     shown = on_terminal("--location", many.location, "read", "rows", "--columns", "n").splitlines()
 
     assert shown[-3:] == [
         "99",
-        "... 2,900 more rows: pass --limit N, or write to a file for all rows",
+        "... 2,900 more: --limit N shows N rows, a file or a pipe gets all",
         "100 rows as of 1970-01-01T00:00:03.999Z",
     ]
     assert len(shown) == 2 + 100 + 2
@@ -452,7 +452,7 @@ def test_a_terminal_shows_the_first_rows_and_counts_the_others(many: Cli) -> Non
 
 
 def test_the_end_of_input_at_a_question_is_no_interruption(many: Cli) -> None:
-    """Ctrl-D answers no, and nothing is dropped; only Ctrl-C interrupts."""
+    """Ctrl-D answers no, so nothing is dropped; only Ctrl-C interrupts."""
     arguments = ("--location", many.location, "source", "drop", "rows")
     shown = on_terminal(*arguments, typed=b"\x04", status=1)
 
@@ -462,7 +462,7 @@ def test_the_end_of_input_at_a_question_is_no_interruption(many: Cli) -> None:
 
 
 def on_terminal(*arguments: str, typed: bytes = b"", status: int = 0) -> str:
-    """Run a command on a terminal of 50 columns; return what it showed, without what steers it."""
+    """Run a command on a terminal of 50 columns; return its output without escape sequences."""
     terminal, ours = pty.openpty()
     os.write(terminal, typed)
     environment = {**os.environ, "COLUMNS": "120" if "ingest" in arguments else "50"}
@@ -475,7 +475,7 @@ def on_terminal(*arguments: str, typed: bytes = b"", status: int = 0) -> str:
     while time.monotonic() < deadline:
         try:
             shown += os.read(terminal, 65_536)
-        except OSError:  # The other side is closed: the process has ended.
+        except OSError:  # The process has closed its side and ended.
             break
     os.close(terminal)
     assert process.wait(120) == status, shown.decode()
@@ -486,7 +486,7 @@ def on_terminal(*arguments: str, typed: bytes = b"", status: int = 0) -> str:
 def test_main_reads_the_process_arguments(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the console script calls it."""
+    """The console script calls main without arguments."""
     monkeypatch.setattr(sys, "argv", ["tidelog", "--version"])
 
     assert main() == 0
@@ -494,7 +494,7 @@ def test_main_reads_the_process_arguments(
 
 
 def test_the_package_is_a_command() -> None:
-    """Where its script is not on the path, as in a cluster's image, ``python -m`` is."""
+    """``python -m tidelog`` works without the script, as in a cluster's image."""
     command = [sys.executable, "-m", "tidelog", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
@@ -512,7 +512,7 @@ def test_the_package_is_a_command() -> None:
 def test_a_shell_completes_verbs_and_options(
     words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command does not run the way its library would, which is where this is answered."""
+    """Completion is answered by tidelog's own entry point, not by the library's."""
     monkeypatch.setenv("_TIDELOG_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))

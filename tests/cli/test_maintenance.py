@@ -30,7 +30,7 @@ def read(cli: Cli, at: str) -> list[dict[str, object]]:
 
 
 def test_merging_changes_nothing_that_is_read(cli: Cli) -> None:
-    """What it did is told in rows and bytes, for people and for programs."""
+    """Compaction keeps all reads; its result is printed in rows and bytes."""
     fed(cli, 12)
     before = [read(cli, f"1970-01-01T00:00:{second:02}Z") for second in range(12)]
     done = {one["name"]: one for one in cli.done("compact", "--full", "--json").objects}
@@ -44,7 +44,7 @@ def test_merging_changes_nothing_that_is_read(cli: Cli) -> None:
 
 
 def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
-    """The status and the description say what is, and an error says from when on."""
+    """The status, the description and errors show the earliest readable time."""
     fed(cli, 12, "--retain", "4s")
     status = cli.done("source", "status", "s", "--json").object
     assert (status["retain_ms"], status["since"]) == (4_000, 7_000)
@@ -60,15 +60,17 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
     assert said.pop("holds")[0]["hold"] == "history"
     assert said == {"name": "s", "retain_ms": 1_000, "since": 10_000}
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
-    assert told[0] == "'s' keeps all times; earliest readable time: 1970-01-01T00:00:10Z"
-    assert told[1].startswith("Holds: history at 1970-01-01T00:00:10Z, ingest at ")
-    assert cli("collection", "retain", "s", "1s").complaint.endswith("--yes to set the retention")
+    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:10Z on"
+    assert told[1].startswith("Holds: history from 1970-01-01T00:00:10Z, ingest from ")
+    assert cli("collection", "retain", "s", "1s").complaint.endswith(
+        "--yes to give up what is older"
+    )
 
 
 def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(cli: Cli) -> None:
-    """The first tick leaves the ingester's hold at the beginning: until the next all is readable.
+    """The first tick leaves the ingester's hold at the beginning, so all times stay readable.
 
-    So ``forever`` keeps all, whatever a shorter retention moved before, and says the truth.
+    A later ``forever`` therefore keeps all, whatever a shorter retention moved before.
     """
     fed(cli, 1)
     cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
@@ -77,18 +79,18 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
     assert refused.complaint.endswith("--yes to give up times before 1970-01-01T00:01:20Z")
     told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
     assert told[0] == (
-        "The earliest readable time of 's' is 1970-01-01T00:00:00Z. Times before "
-        "1970-01-01T00:01:20Z are given up for good after the next tick or 'tidelog compact "
-        "--full' moves the hold 'ingest'; later ticks give up more."
+        "'s' can be read from 1970-01-01T00:00:00Z on. Times before 1970-01-01T00:01:20Z are given "
+        "up for good after the next tick or 'tidelog compact --full' moves the hold 'ingest'; "
+        "later ticks give up more."
     )
     assert told[1] == (
-        "'s' keeps the last 10s; earliest readable time: 1970-01-01T00:00:00Z, and "
-        "1970-01-01T00:01:20Z after the next tick or 'tidelog compact --full' moves the hold "
+        "'s' keeps the last 10s: it can be read from 1970-01-01T00:00:00Z on now, and from "
+        "1970-01-01T00:01:20Z on after the next tick or 'tidelog compact --full' moves the hold "
         "'ingest'"
     )
 
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
-    assert told[0] == "'s' keeps all times; earliest readable time: 1970-01-01T00:00:00Z"
+    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:00Z on"
     for second in (95, 99):
         cli.write_lines(f"raw/{second}.jsonl", {"k": second, "at": 1_000 * second})
         cli.ingest("s")
@@ -98,14 +100,14 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
 
 
 def test_a_retention_of_no_time_says_what_it_keeps(cli: Cli) -> None:
-    """'The last 0d' would read as if nothing were kept."""
+    """A message of "the last 0d" would suggest that nothing is kept."""
     fed(cli, 1)
     told = cli.done("collection", "retain", "s", "0s", "--yes").err
-    assert "'s' keeps only its newest contents; earliest readable time: " in told
+    assert "'s' keeps only its newest contents: it can be read from " in told
 
 
 def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> None:
-    """No tick follows, so the command that moves it must be the one that the message names."""
+    """An idle source has no next tick, so the message must name a command that moves the hold."""
     fed(cli, 1)
     cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
     cli.ingest("s")
@@ -115,13 +117,13 @@ def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> No
     told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
 
     assert told == [
-        "'s' keeps the last 10s; earliest readable time: 1970-01-01T00:01:20Z",
-        "Holds: history at 1970-01-01T00:01:20Z, ingest at 1970-01-01T00:01:30Z",
+        "'s' keeps the last 10s: it can be read from 1970-01-01T00:01:20Z on",
+        "Holds: history from 1970-01-01T00:01:20Z, ingest from 1970-01-01T00:01:30Z",
     ]
 
 
 def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
-    """As other commands print it; messages go to standard error."""
+    """On a pipe, results are JSON by default, and messages go to standard error."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     created = cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     assert (created.object["name"], created.err[:7]) == ("s", "Created")
@@ -144,7 +146,7 @@ def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
 
 
 def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
-    """One object, and no message."""
+    """--json prints one object, and no message."""
     fed(cli, 2)
     cli.done("hold", "place", "s", "mine")
     released = cli.done("hold", "release", "s", "mine", "--json")
@@ -161,17 +163,17 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
         (("collect", "t"), "no collection named 't'; existing collections: s"),
         (("collect", "--after", "3"), "--after '3' is not a duration"),
         (("compact", "--follow", "--interval", "0"), "less than"),
-        (("compact", "--engine", "flink"), "must be one of auto, spark, local, not 'flink'"),
+        (("compact", "--engine", "flink"), "--engine 'flink' is not known"),
         (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
-        (("compact", "--master", "flink://x"), "is not a Spark master"),
-        (("compact", "--conf", "memory=4g"), "is not a Spark setting"),
+        (("compact", "--master", "flink://x"), "is not a master of Spark"),
+        (("compact", "--conf", "memory=4g"), "is not a setting of Spark"),
         (("source", "create", "t", "--files", "x", "--retain", "1"), "--retain '1' is not"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(
     cli: Cli, arguments: tuple[str, ...], told: str
 ) -> None:
-    """One sentence, exit status 2, and all is as it was."""
+    """A mistake gives one sentence and exit status 2, and changes no file."""
     fed(cli, 2)
     before = sorted((cli.folder / "lake").rglob("*"))
     said = cli(*arguments)
@@ -181,7 +183,7 @@ def test_mistakes_are_told_before_anything_is_done(
 
 
 def test_a_damaged_part_is_told_and_left(cli: Cli, tmp_path: Path) -> None:
-    """Merged, it would be believed; the message says which object is to be restored."""
+    """A damaged part must not be merged; the message names the object to restore."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -196,7 +198,7 @@ def test_a_damaged_part_is_told_and_left(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
-    """Said by name, so that nobody wonders where the bytes went."""
+    """Collection reports the objects of dropped sources by name."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -205,7 +207,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
     waiting = cli.done("collect").err.splitlines()
     assert waiting == [
         "(catalog): 0 objects deleted",
-        "(dropped): 0 objects deleted, 1 kept until 1h old",
+        "(dropped): 0 objects deleted, 1 wait until 1h old",
         "(left by dropped sources): 1 object deleted",
     ]
     assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
@@ -214,7 +216,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
 
 
 def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
-    """An object that a writer left is young, then dead, then gone; all add up to what is there."""
+    """An object that a writer left is young, then dead, then deleted; all objects are counted."""
     cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
     cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
     cli.ingest("s")
@@ -245,7 +247,7 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
 
 
 def test_what_a_killed_check_of_the_location_left_is_swept(cli: Cli) -> None:
-    """The check runs before there is a location, so no state names its object."""
+    """A location check runs before the location exists, so no state names its object."""
     cli.done("log", "create", "l")
     left = cli.folder / "lake" / "probe" / "0123"
     left.parent.mkdir(exist_ok=True)
@@ -266,7 +268,7 @@ def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:
 
 
 def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
-    """The hold of a DataFrame outlives its driver, and keeps objects of any age."""
+    """A DataFrame's hold outlives its driver, and keeps objects of any age."""
     user_shard(cli, commits=4)
     with tidelog.connect(cli.location) as lake:
         lake.shard("mine").lease(2, lease_us=10**12, fixed=True, purpose="a Spark DataFrame")
@@ -277,7 +279,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
     assert "tidelog hold release" in said
-    assert "kept until" not in said
+    assert "wait until" not in said
     held = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
     cli.done("hold", "release", "mine", name)
@@ -287,7 +289,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
 
 
 def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
-    """They were reached by none of these: merged by their name, or with all others."""
+    """A user's own shards are compacted, collected, inspected and scrubbed, by name or with all."""
     fed(cli, 3)
     user_shard(cli)
     names = [one["name"] for one in cli.done("compact", "--json").objects]
@@ -308,7 +310,7 @@ def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
 
 
 def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
-    """By its object's name, with what to do; the others are read all the same; exit status 1."""
+    """A scrub reads every shard, names each damaged object and its remedy, and exits with 1."""
     fed(cli, 3)
     user_shard(cli)
     whole = cli.done("scrub", "--json").objects
@@ -326,7 +328,7 @@ def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
     assert {one["path"].rpartition("/")[2] for one in told} == {first.name, second.name}
     assert {one["advice"].partition(" ")[0] for one in told} == {"restore"}
     assert len(said.objects) == 5
-    # What is damaged keeps no other from being merged.
+    # A damaged shard does not keep other shards from being merged.
     said = cli("compact", "--full", "--json")
     assert said.status == 1
     assert [one["name"] for one in said.objects] == ["s", "(catalog)"]
@@ -335,7 +337,7 @@ def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
 
 @pytest.mark.parametrize("verb", ["compact", "collect", "inspect", "scrub"])
 def test_many_that_follow_disturb_nobody_and_end_well(cli: Cli, verb: str) -> None:
-    """Three at once beside a writer, until SIGTERM: each ends with status 0, and all is there."""
+    """Three followers next to a writer end with status 0 at SIGTERM, and no row is lost."""
     fed(cli, 2)
     user_shard(cli, commits=2)
     extra = ["--after", "0s", "--sweep"] if verb == "collect" else []

@@ -1,4 +1,4 @@
-"""Rows on standard output: csv that others read, tables that fit, and no tricks on terminals."""
+"""Rows on standard output: standard csv, tables that fit, and no escape sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grid(rows: list[list[str | None]], *, width: int | None = None) -> list[str]
 
 
 def test_a_grid_is_as_wide_as_its_cells() -> None:
-    """Wide characters take two places, null has a name, and line ends stay inside."""
+    """Wide characters take two places, null has a name, and line ends are escaped."""
     assert grid([["a", "日本"], [None, "x\ny"]]) == [
         "c0    c1",
         "----  ----",
@@ -47,12 +47,12 @@ def test_a_grid_is_as_wide_as_its_cells() -> None:
 
 @given(st.lists(st.lists(TEXT, min_size=3, max_size=3), min_size=1), st.integers(30, 60))
 def test_a_grid_fits_its_terminal(rows: list[list[str]], width: int) -> None:
-    """A line that wraps around makes a table unreadable."""
+    """No line of a table is wider than the terminal."""
     assert max(cell_len(line) for line in grid([list(row) for row in rows], width=width)) <= width
 
 
 def test_a_grid_fits_later_rows_too() -> None:
-    """Rows are written as they come: wider ones get wider columns, below their names again."""
+    """Later rows may widen the columns, with the names repeated above them."""
     out: list[str] = []
     table = Grid(["name", "n"], right=[False, True], width=None, out=out.append)
     table.write([["abc", "1"]])
@@ -67,7 +67,7 @@ def test_a_grid_fits_later_rows_too() -> None:
 
 
 def test_later_rows_that_find_no_room_are_written_as_lines() -> None:
-    """A later time is as whole as a first one, and the rows are counted through."""
+    """A later row without room for its time is written as lines, with its row number."""
     out: list[str] = []
     table = Grid(
         ["id", "at"], right=[False] * 2, whole=[True, True], width=30, out=out.append
@@ -81,7 +81,7 @@ def test_later_rows_that_find_no_room_are_written_as_lines() -> None:
 
 
 def test_names_are_repeated_only_where_widths_change() -> None:
-    """A text that goes on below its column does so in later rows, without a head for each."""
+    """A wrapped text does not cause a repeated head for each row."""
     out: list[str] = []
     table = Grid(["n", "text"], right=[True, False], width=20, out=out.append)
     for length in (30, 40, 60):
@@ -92,7 +92,7 @@ def test_names_are_repeated_only_where_widths_change() -> None:
 
 
 def test_cells_break_between_words() -> None:
-    """A sentence in a narrow column stays readable; only a word wider than the column is cut."""
+    """A cell breaks between words; only a word wider than the column is cut."""
     out: list[str] = []
     Grid(["why"], right=[False], width=12, out=out.append).write(
         [["the file disappears before it is bound"], ["a" * 30], ["one extraordinarily long"]]
@@ -105,7 +105,7 @@ def test_cells_break_between_words() -> None:
 
 
 def test_times_are_whole_where_text_can_give_way() -> None:
-    """A time that is cut is another time."""
+    """A time is never cut; text columns give way."""
     moment = datetime(2013, 1, 15, 14, 0, 0, 123_456, tzinfo=UTC)
     table = pa.table({"moment": [moment] * 2, "n": [10**12] * 2, "text": ["word " * 20, "x" * 500]})
     out: list[str] = []
@@ -120,7 +120,7 @@ def test_times_are_whole_where_text_can_give_way() -> None:
 
 
 def test_where_a_time_has_no_room_each_row_is_written_as_lines() -> None:
-    """Two thirds of a time above the rest of it are read as neither."""
+    """A time without room puts each row on lines of its own, since it must not be cut."""
     out: list[str] = []
     times = ["1970-01-01T00:00:00Z", "2026-11-23T09:36:04.156Z"]
     table = Grid(
@@ -138,7 +138,7 @@ def test_where_a_time_has_no_room_each_row_is_written_as_lines() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_six_hundred_columns_fit_a_terminal(width: int) -> None:
-    """Each row is written as lines, and no value of it is lost."""
+    """A row of 600 columns is written as lines, without loss of a value."""
     names = [f"a_rather_long_name_of_column_{n}" for n in range(600)]
     out: list[str] = []
     grid = Grid(names, right=[True] * 600, width=width, out=out.append)
@@ -152,13 +152,13 @@ def test_six_hundred_columns_fit_a_terminal(width: int) -> None:
 
 
 def test_text_cannot_steer_the_terminal() -> None:
-    """A value may hold an escape sequence; it is shown, not obeyed."""
+    """An escape sequence in a value is shown, not obeyed."""
     assert clean_text("a\x1b[31mred\n") == "a\\x1b[31mred\\n"
 
 
 @given(st.lists(st.tuples(st.none() | TEXT, st.none() | TEXT), min_size=1))
 def test_csv_is_read_back_by_others(rows: list[tuple[str | None, str | None]]) -> None:
-    """Null is an empty field and the empty string a quoted one, as Arrow reads them too."""
+    """Null is an empty field, and the empty string a quoted one, as in Arrow."""
     text = csv_line(["a", "b"]) + "".join(csv_line(row) for row in rows)
 
     told = [[field or "" for field in row] for row in rows]
@@ -175,14 +175,14 @@ def test_csv_is_read_back_by_others(rows: list[tuple[str | None, str | None]]) -
 
 
 def test_csv_without_rows_has_its_header(capsys: pytest.CaptureFixture[str]) -> None:
-    """A reader learns the columns even where nothing is in them."""
+    """Csv without rows still has its header."""
     open_rows("csv", pa.schema([("a", pa.int64()), ("b,c", pa.int64())])).close()
 
     assert capsys.readouterr().out == 'a,"b,c"\n'
 
 
 def test_formats_are_chosen() -> None:
-    """Elsewhere than on a terminal, what is written is for programs."""
+    """Without a terminal, the default format is json."""
     assert choose_format(None) == "json"
     assert choose_format(None, as_json=True) == "json"
     assert choose_format("table") == "table"
@@ -208,19 +208,19 @@ def test_formats_are_chosen() -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    """As people write them; MB and MiB are told apart."""
+    """A size may have a unit; MB and MiB differ."""
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5MiB", "MiB", "1 XB", "١", "0x10", "1MiB/s"])
 def test_sizes_that_are_none(text: str) -> None:
-    """A size that is misread would cut ticks elsewhere."""
+    """A bad size is refused."""
     with pytest.raises(UsageError):
         parse_size(text)
 
 
 def test_numbers_for_people() -> None:
-    """Three digits say enough of a size."""
+    """Sizes have three digits."""
     assert [bytes_text(n) for n in (0, 999, 1_000, 999_400, 999_600, 4_120_000)] == [
         "0 bytes",
         "999 bytes",

@@ -1,4 +1,4 @@
-"""The command as a process: it ends at once, but not before all is written and told."""
+"""The command as a process: it ends at once, but only after all output is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.conftest import Cli
 from tidelog.cli import main as main_module
 from tidelog.cli.main import main, make_app
 
-# Says at Python's own end whether it came to that, after the module says that it is told.
+# ``late`` writes "taken apart" if Python tears down the module; an exit handler prints "told".
 SCRIPT = """
 import atexit, sys
 class Late:
@@ -41,7 +41,7 @@ def run_process(body: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_process_ends_with_the_commands_status_once_everybody_is_told(status: int) -> None:
-    """What is arranged for the end comes about, and what is buffered is written; no more."""
+    """Exit handlers run and buffers are flushed, but Python's teardown is skipped."""
     done = run_process(f"print('written'); return {status}")
 
     assert (done.returncode, done.stdout.split()) == (status, ["written", "told"])
@@ -49,7 +49,7 @@ def test_a_process_ends_with_the_commands_status_once_everybody_is_told(status: 
 
 
 def test_a_command_that_did_not_end_well_is_left_to_python() -> None:
-    """Its traceback is told, and it has failed."""
+    """A failing command keeps its traceback and Python's own teardown."""
     done = run_process("raise KeyError('why')")
 
     assert done.returncode == 1
@@ -58,7 +58,7 @@ def test_a_command_that_did_not_end_well_is_left_to_python() -> None:
 
 
 def test_who_interrupts_while_libraries_are_loaded_is_told_so() -> None:
-    """That takes a third of a second, in which many a mistake is seen."""
+    """An interrupt during the third of a second of imports is reported as one."""
     script = """
 import sys
 class Slow:
@@ -89,7 +89,7 @@ run()
     ],
 )
 def test_only_the_verb_that_is_asked_for_is_loaded(words: list[str], only: str | None) -> None:
-    """Where it is not plain which that is, all are: the help, and hints, know of them."""
+    """If the verb is unclear, all verbs are loaded, for the help and the hints."""
     asked: list[str | None] = []
 
     def make(only: str | None) -> typer.Typer:
@@ -108,7 +108,7 @@ APP = make_app()
 
 
 def test_one_verb_says_what_it_says_among_all(cli: Cli) -> None:
-    """Made alone, it has its own help, and nothing beside it has been loaded."""
+    """A verb that is loaded alone has its own help, and no other verb is registered."""
     whole = [name for name in ("read", "source", "log") if cli.run(name, "--help").status == 0]
 
     assert whole == ["read", "source", "log"]

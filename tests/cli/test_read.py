@@ -1,4 +1,4 @@
-"""``read`` and ``changes``: what is asked for, in every format, to standard output and to files."""
+"""``read`` and ``changes``: the requested rows, in every format, to standard output and files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = [{"id": n, "name": f"name {n % 3}", "at": 1_000 * (n + 1)} for n in range
 
 @pytest.fixture
 def rows(cli: Cli) -> Cli:
-    """A collection of nine rows that came in nine ticks, each a part."""
+    """A collection of nine rows from nine ticks, each a part."""
     path = cli.write_lines("rows.jsonl", *ROWS)
     cli.done("source", "create", "rows", "--files", path, "--time-column", "at")
     with patch("tidelog.persist.format.part.INLINE_BYTES", 0):
@@ -67,7 +67,7 @@ def lines_of(table: pa.Table, *, is_csv: bool) -> str:
 @settings(max_examples=30, deadline=None)
 @given(table=tables())
 def test_lines_are_the_values_as_they_are_documented(table: pa.Table) -> None:
-    """Made without Python's values, they say the same as these do: see `tidelog.cli.values`."""
+    """Lines made without Python values equal those made with them: see `tidelog.cli.values`."""
     columns = [[v for c in column.chunks for v in json_values(c)] for column in table.columns]
     names = table.column_names
     expected = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -78,7 +78,7 @@ def test_lines_are_the_values_as_they_are_documented(table: pa.Table) -> None:
 
 
 def test_no_bytes_are_not_null_in_csv() -> None:
-    """Nor is no text; a csv reader of Python's does not tell the two apart."""
+    """Empty bytes, empty text and null differ in csv, though Python's reader hides it."""
     table = pa.table({"b": pa.array([b"", None, b"a"]), "s": pa.array([None, "", "a"])})
 
     assert lines_of(table, is_csv=True) == 'b,s\n"",\n,""\nYQ==,a\n'
@@ -87,7 +87,7 @@ def test_no_bytes_are_not_null_in_csv() -> None:
 @settings(max_examples=30, deadline=None)
 @given(table=tables())
 def test_csv_is_read_back_by_others(table: pa.Table) -> None:
-    """Text is quoted where it has to be, whatever it holds, and a null is an empty field."""
+    """Text is quoted if needed, and a null is an empty field, in all types."""
     texts = [[v for c in column.chunks for v in text_values(c)] for column in table.columns]
     text = lines_of(table, is_csv=True)
 
@@ -111,7 +111,7 @@ def test_csv_is_read_back_by_others(table: pa.Table) -> None:
 
 
 def test_null_and_no_text_differ_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also in a column that is alone, where a line of nothing would be no record."""
+    """Null and the empty string differ, even in a single column without any text."""
     table = pa.table({"a": ["", None, "x", " y", "1,5"]})
 
     assert lines_of(table, is_csv=True).split("\n") == ["a", '""', '""', "x", '" y"', '"1,5"', ""]
@@ -120,7 +120,7 @@ def test_null_and_no_text_differ_in_csv(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_sign_of_text_is_read_back() -> None:
-    """What JSON and csv must escape or quote, alone, in front, behind and between others."""
+    """Every character that JSON and csv escape or quote survives, in any position."""
     signs = [chr(code) for code in range(0x180)] + ["\u2028", "\U0001f600"]
     texts = [text for sign in signs for text in (sign, f"{sign}a", f"a{sign}", f"a{sign}b")]
     for table in (pa.table({"a": texts, "b": texts[::-1]}), pa.table({"a": [*texts, None]})):
@@ -134,7 +134,7 @@ def test_every_sign_of_text_is_read_back() -> None:
 
 
 def test_a_whole_number_of_a_float_column_is_told_from_an_integer() -> None:
-    """Whoever guesses types by what is written must not come to another column."""
+    """A whole number of a float column keeps its point, so that readers guess the same type."""
     numbers = [1.0, None, -0.0, 0.5, 1e9, float("nan"), 2.0**60, float("-inf"), 1e300]
     expected = ["1.0", "", "-0.0", "0.5", "1000000000.0", "NaN", "", "-Infinity", "1e+300"]
     for dtype in (pa.float64(), pa.float32()):
@@ -150,7 +150,7 @@ def test_a_whole_number_of_a_float_column_is_told_from_an_integer() -> None:
 
 
 def test_lines_of_many_columns_are_made_a_few_at_once() -> None:
-    """A bit becomes a name and a word: text is bounded by what it will be, not by what it was."""
+    """Lines are made in blocks whose text has a limited size, although a bit becomes a word."""
     table = pa.table({f"a column of a long name {n}": [True] * 20_000 for n in range(60)})
     blocks = list(_blocks(table))
 
@@ -160,7 +160,7 @@ def test_lines_of_many_columns_are_made_a_few_at_once() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_parquet_says_nothing_of_how_text_came(first: int) -> None:
-    """Text is text to readers, whichever of the parts had a dictionary for it."""
+    """The parquet schema is the same whether or not a part had a dictionary."""
     fields: list[pa.Field[Any]] = [
         pa.field("n", pa.list_(pa.int64())),
         pa.field("t", pa.string(), metadata={MEANING: b"json"}),
@@ -192,7 +192,7 @@ def test_parquet_says_nothing_of_how_text_came(first: int) -> None:
     ],
 )
 def test_a_file_holds_what_its_name_says(rows: Cli, name: str, format: str | None) -> None:
-    """Other tools read it as they stand; and nothing of it is on standard output."""
+    """The file's name decides the format; nothing goes to standard output."""
     path = rows.folder / name
     told = [] if format is None else ["--format", format]
     said = rows.done("read", "rows", "-o", path, *told)
@@ -213,7 +213,7 @@ def test_a_file_holds_what_its_name_says(rows: Cli, name: str, format: str | Non
 
 
 def test_arrow_on_standard_output_is_a_stream(rows: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be sought in is read as it comes."""
+    """Arrow output to a pipe is a stream, since a pipe cannot seek."""
     found = bytearray()
     monkeypatch.setattr("tidelog.cli.writers.write_bytes", found.extend)
     rows.done("read", "rows", "--format", "arrow", "--where", "id < 3")
@@ -222,7 +222,7 @@ def test_arrow_on_standard_output_is_a_stream(rows: Cli, monkeypatch: pytest.Mon
 
 
 def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
-    """Half a file looks like a whole one; what was there before stays."""
+    """A failed read leaves the old file unchanged and no temporary file."""
     path = rows.folder / "kept.csv"
     path.write_text("before")
     said = rows("read", "rows", "-o", path, "--where", "1 / (id - 5) > 7 OR error(name) IS NULL")
@@ -236,23 +236,23 @@ def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--format", "xml"), "must be one of table, json, csv, parquet, arrow, not 'xml'"),
+        (("--format", "xml"), "is not known: it is one of table, json, csv, parquet, arrow"),
         (("--json", "--format", "parquet"), "exclude each other"),
-        (("-o", "no/such/a.csv"), "no folder no/such: create it first"),
+        (("-o", "no/such/a.csv"), "there is no folder no/such: make it first"),
         (("-o", "."), "is a folder: name a file"),
         (("-o", "new/"), "-o new/ is a folder: name a file"),
         (("-o", "new/."), "-o new/. is a folder: name a file"),
         (("-o", ""), "-o '' has no name: name a file"),
         (("--where", "id = 1", "--where", "id = 2"), "join the conditions with AND"),
         (("--columns", "id,nope"), "no column named 'nope': the columns are id, name, at"),
-        (("--columns", "id,"), "--columns must be names separated by commas"),
-        (("--columns", "id,id"), "--columns is empty, or names a column twice"),
+        (("--columns", "id,"), "--columns is names with commas between them"),
+        (("--columns", "id,id"), "--columns names no column, or one twice"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
     rows: Cli, arguments: tuple[str, ...], told: str
 ) -> None:
-    """In one sentence, and before anything is read or written."""
+    """A bad request gives one sentence, and prints no rows."""
     for verb in (("read", "rows"), ("changes", "rows", "--since", "0")):
         said = rows(*verb, *arguments)
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_written_is_refused(
 
 
 def test_columns_and_rows_are_chosen(rows: Cli) -> None:
-    """In the order in which the columns are named; the condition may read others."""
+    """Columns keep the requested order; the condition may use other columns."""
     chosen = ("--columns", "name,id", "--where", '"at" > 3000 AND id <> 4', "--limit", "2")
     found = rows.done("read", "rows", *chosen).objects
 
@@ -278,7 +278,7 @@ def test_columns_and_rows_are_chosen(rows: Cli) -> None:
 
 
 def count_parts(cli: Cli, *arguments: str) -> int:
-    """Run a command that must succeed; return how many parts it opened."""
+    """Run a command that must succeed; return the number of parts it opened."""
     count = 0
     real = opened.PartOpener._open
 
@@ -293,7 +293,7 @@ def count_parts(cli: Cli, *arguments: str) -> int:
 
 
 def test_a_limit_ends_the_reading(rows: Cli) -> None:
-    """A look at a large collection must not read all of it."""
+    """A limit must stop the read early."""
     assert count_parts(rows, "read", "rows") > 7
     assert count_parts(rows, "read", "rows", "--limit", "2") <= 3
     assert count_parts(rows, "read", "rows", "--limit", "0") == 0
@@ -301,7 +301,7 @@ def test_a_limit_ends_the_reading(rows: Cli) -> None:
 
 
 def test_what_a_limit_shows_is_there(events: Cli) -> None:
-    """Parts are read apart, and an update in a later one may take back what an earlier one has."""
+    """A limited read must still apply the retractions of later parts."""
     with patch("tidelog.persist.format.part.INLINE_BYTES", 0):
         events.ingest("events", "--max-bytes-per-tick", "60")
 
@@ -311,7 +311,7 @@ def test_what_a_limit_shows_is_there(events: Cli) -> None:
 
 
 def test_a_bare_number_is_told_what_it_was_taken_for(rows: Cli) -> None:
-    """A time in seconds, given for milliseconds, reads a collection as of January 1970."""
+    """A bare number is explained, since seconds instead of milliseconds mean January 1970."""
     said = rows.done("read", "rows", "--as-of", "1500")
     assert said.err == "--as-of 1500 is milliseconds since 1970: 1970-01-01T00:00:01.500Z\n"
     assert "asked=1970-01-20T16:13:20Z" in rows("read", "rows", "--as-of", "1700000000").complaint
@@ -322,7 +322,7 @@ def test_a_bare_number_is_told_what_it_was_taken_for(rows: Cli) -> None:
 
 
 def test_a_terminal_is_shown_no_binary(rows: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would beep."""
+    """A terminal gets no binary output."""
     monkeypatch.setattr("tidelog.cli.writers.is_terminal", lambda: True)
     said = rows("read", "rows", "--format", "parquet")
 
@@ -331,14 +331,14 @@ def test_a_terminal_is_shown_no_binary(rows: Cli, monkeypatch: pytest.MonkeyPatc
 
 
 def test_rows_go_to_devices_as_they_are(rows: Cli) -> None:
-    """A device or a named pipe is written, and not put in place of."""
+    """A device or named pipe is written to, not replaced."""
     rows.done("read", "rows", "-o", Path("/dev/null"))
 
     assert Path("/dev/null").is_char_device()
 
 
 def test_reading_loads_neither_pandas_nor_spark_nor_logs(rows: Cli) -> None:
-    """Each takes a part of a second to be there, and is of no use; pyarrow loads pandas unasked."""
+    """A read does not load pandas, Spark or logs, each of which takes a part of a second."""
     script = (
         "import sys\n"
         "from tidelog.cli.main import main\n"
@@ -355,13 +355,13 @@ def test_reading_loads_neither_pandas_nor_spark_nor_logs(rows: Cli) -> None:
 
 
 def test_columns_may_be_named_one_by_one(rows: Cli) -> None:
-    """As files and keys are; the last alone would be a table that looks right and is not."""
+    """--columns may be repeated, like files and keys."""
     said = rows.done("read", "rows", "--columns", "name", "--columns", "id, at", "--limit", "1")
     assert list(said.object) == ["name", "id", "at"]
 
 
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(rows: Cli) -> None:
-    """A name such as latest.csv is often a link, to a place that others read."""
+    """A link such as latest.csv stays a link, and its target is replaced."""
     (rows.folder / "far").mkdir()
     link, real = rows.folder / "latest.csv", rows.folder / "far" / "1.csv"
     link.symlink_to(real)
@@ -373,11 +373,11 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(rows: Cli) -> None:
 
 
 def test_what_keeps_a_file_from_being_written_is_told_as_it_is(rows: Cli) -> None:
-    """A named pipe whose reader has enough is no error, and a full disk alone wants room."""
+    """A closed pipe is no error, and only a full disk gives the advice to make room."""
     with pytest.raises(OutputClosed), _told(Path("pipe")):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
     with (
-        pytest.raises(OutputFailed, match="full cannot be written: free some space"),
+        pytest.raises(OutputFailed, match="full cannot be written: make room"),
         _told(Path("full")),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")

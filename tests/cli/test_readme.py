@@ -53,7 +53,7 @@ def test_each_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, fol
 def test_an_output_that_a_page_shows_wrongly_is_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The canary: a wrong row, a missing row, and a command that fails."""
+    """The canary: a wrong row and a failing command are found."""
     shown = (ROOT / "README.md").read_text()
     page = tmp_path / "page.md"
     monkeypatch.setattr("kit.doc_blocks.ROOT", tmp_path)
@@ -66,7 +66,7 @@ def test_an_output_that_a_page_shows_wrongly_is_found(
 
 
 def test_readme_is_short() -> None:
-    """A reader sees within minutes what tidelog is, and if it fits."""
+    """The README stays short, so that a reader sees within minutes whether tidelog fits."""
     text = (ROOT / "README.md").read_text()
 
     assert len(text.splitlines()) <= LINES_MAX

@@ -1,4 +1,4 @@
-"""``tidelog shard``: a shard from its making to its end, and what is told of mistakes."""
+"""``tidelog shard``: a shard from its creation to its end, and the errors of mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def contents(cli: Cli, *arguments: str) -> list[dict[str, object]]:
 
 
 def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
-    """Each verb does what its help says, and the next one sees it."""
+    """Each verb has the effect that its help describes, visible to the next verb."""
     made(cli)
     assert cli.done("shard", "list", "--json").object["upper"] == 0
     path = cli.write_lines("1.jsonl", *ROWS)
@@ -73,7 +73,7 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
 
 
 def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
-    """A time in seconds, where the rows have milliseconds, must not look like a loss."""
+    """A time in seconds, with rows in milliseconds, must not look like a loss of data."""
     path = cli.write_lines("1.jsonl", *ROWS)
     made(cli).done("shard", "append", "s", path, "--time", "1709290800000")
 
@@ -85,7 +85,7 @@ def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureF
 def test_what_every_format_holds_is_appended(
     cli: Cli, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pieces of a bounded size, each a part, with one commit; what is read back is the same."""
+    """Input of any format is read in limited pieces, each a part, and committed once."""
     monkeypatch.setattr(shard_input, "READ_BYTES", 10_000)
     monkeypatch.setattr(log_input, "READ_BYTES", 4_000)
     monkeypatch.setattr(shard_input, "ROWS", 300)
@@ -129,7 +129,7 @@ def test_what_every_format_holds_is_appended(
 
 
 def test_what_lies_there_is_told(cli: Cli) -> None:
-    """Parts, objects, states and changes; the spine is drawn, and costs are told."""
+    """Parts, objects, states and changes are listed; levels and costs are described."""
     made(cli)
     rows = [{"k": f"k{n}", "n": n, "at": None} for n in range(2_000)]
     cli.done("shard", "append", "s", cli.write_lines("a.jsonl", *rows), "--time", "0")
@@ -159,7 +159,7 @@ def test_what_lies_there_is_told(cli: Cli) -> None:
 
 
 def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
-    """Each kept state is what it was when it was the newest; older ones are told to be gone."""
+    """Each stored state is shown as it was; the error for others names the stored range."""
     made(cli)
     for time in range(140):
         cli.done("shard", "append", "s", "--upper", str(time + 1), given=b"")
@@ -178,7 +178,7 @@ def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
 
 
 def test_a_spine_is_drawn_in_the_order_of_times() -> None:
-    """A mark a batch where there is room; else a mark for those that stand together."""
+    """Each batch has a mark if there is room; otherwise several batches share one."""
     drawn = draw_levels([2, 2, 1, 0, 0])
     assert [(one.level, one.batches, one.marks) for one in drawn] == [
         (2, 2, "##   "), (1, 1, "  #  "), (0, 2, "   ##"),
@@ -192,32 +192,32 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
     ("arguments", "told"),
     [
         (("append", "s", "--time", "-1"), "--time '-1' is not a time of a shard"),
-        (("append", "s", "--time", "99999999999999999999"), "--time must be at most"),
+        (("append", "s", "--time", "99999999999999999999"), "is past the last time"),
         (("append", "s", "--upper", "soon"), "--upper 'soon' is not a time"),
-        (("append", "s", "--diff", "0"), "to add (1) or remove (-1), not 0"),
-        (("append", "s", "nothing.csv"), "no such file: 'nothing.csv'"),
+        (("append", "s", "--diff", "0"), "--diff 0 appends nothing"),
+        (("append", "s", "nothing.csv"), "there is no file 'nothing.csv'"),
         (("append", "s", "a.csv", "b.json"), "several formats, csv and json"),
-        (("append", "s", "--format", "xml"), "parquet, arrow, not 'xml'"),
+        (("append", "s", "--format", "xml"), "--format 'xml' is not known"),
         (("append", "a/b", "--time", "1"), "cannot be the name of a shard"),
-        (("append", "t", "--time", "1"), "no shard named 't': existing shards: s"),
+        (("append", "t", "--time", "1"), "there is no shard 't': there are s"),
         (("snapshot", "s", "--as-of", "noon"), "--as-of 'noon' is not a time"),
-        (("snapshot", "s", "--as-of", "9"), "the shard has no complete time yet"),
-        (("snapshot", "s"), "the shard has no complete time yet"),
+        (("snapshot", "s", "--as-of", "9"), "nothing of the shard is complete yet"),
+        (("snapshot", "s"), "nothing of the shard is complete yet"),
         (("snapshot", "s", "--columns", "x"), "no column named 'x'"),
-        (("snapshot", "t"), "no shard named 't'"),
+        (("snapshot", "t"), "there is no shard 't'"),
         (("listen", "s", "--follow", "--until", "3"), "exclude each other"),
         (("listen", "s", "--since", "x"), "--since 'x' is not a time"),
         (("state", "s", "--seqno", "9"), "no state has the seqno 9"),
         (("state", "s", "--seqno", "0"), "less than"),
-        (("parts", "t"), "no shard named"),
-        (("usage", "t"), "no shard named"),
-        (("describe", "t"), "no shard named"),
-        (("diffs", "t"), "no shard named"),
-        (("downgrade", "s", "1"), "--yes to give up earlier times"),
-        (("downgrade", "s", "7", "--yes"), "complete only before 0"),
+        (("parts", "t"), "there is no shard"),
+        (("usage", "t"), "there is no shard"),
+        (("describe", "t"), "there is no shard"),
+        (("diffs", "t"), "there is no shard"),
+        (("downgrade", "s", "1"), "--yes to give it up"),
+        (("downgrade", "s", "7", "--yes"), "complete below 0"),
         (("downgrade", "s", "x", "--yes"), "is not a time"),
-        (("finalize", "s"), "--yes to finalize the shard"),
-        (("finalize", "t", "--yes"), "no shard named"),
+        (("finalize", "s"), "--yes to give it up"),
+        (("finalize", "t", "--yes"), "there is no shard"),
         (("create", ".x", *SCHEMA), "cannot be the name"),
         (("create", "u", "--schema", "k"), "--schema cannot be read"),
         (("create", "u", "--schema", "k int", "--key", "x"), "no column named 'x' for the key"),
@@ -226,7 +226,7 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
 def test_mistakes_are_told_and_nothing_is_done(
     cli: Cli, arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence, exit status 2, and every file is as it was."""
+    """A mistake gives one sentence and exit status 2, and changes no file."""
     made(cli)
     monkeypatch.chdir(cli.folder)
     for name in ("a.csv", "b.json"):
@@ -239,7 +239,7 @@ def test_mistakes_are_told_and_nothing_is_done(
 
 
 def bent(how: str) -> bytes:
-    """Return an arrow file in which something is wrong that Arrow does not see when it reads it."""
+    """Return an arrow file with a fault that Arrow does not detect when it reads it."""
     table = pa.table({"k": ["hello", "world"], "n": [1, 2], "at": pa.nulls(2, pa.date32())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as file:
@@ -260,14 +260,14 @@ def bent(how: str) -> bytes:
         ("json", '{"k": "a", "n": 1, "at": null, "x": 2}', "'x' is not a column of the shard"),
         ("json", "no json", "the record at byte"),
         ("csv", "k,n,at\na,many,", "column 'n' does not fit"),
-        ("csv", "k,n\na,1", "missing column 'at'"),
+        ("csv", "k,n\na,1", "there is no column 'at'"),
         ("csv", "k,n,at,_dif\na,1,,3", "'_dif' is not a column"),
         ("parquet", "PAR1", "cannot be read"),
         ("arrow", "ARROW1 and no more", "cannot be read"),
         ("arrow", "", "cannot be read"),
         ("csv", "k,n,at\ra,1,\r", "a carriage return is outside quotes"),
-        ("csv", "k,n,at\na,1,\n".encode("utf-16"), "not UTF-16"),
-        ("json", json.dumps({"k": "a", "n": 1, "at": None}).encode("utf-16"), "not UTF-16"),
+        ("csv", "k,n,at\na,1,\n".encode("utf-16"), "text in UTF-16"),
+        ("json", json.dumps({"k": "a", "n": 1, "at": None}).encode("utf-16"), "text in UTF-16"),
         ("csv", b"k,n,\xff\n", "some bytes are not UTF-8"),
         ("arrow", bent("offsets"), "column 'k' does not fit string"),
         ("arrow", bent("text"), "column 'k' does not fit string"),
@@ -277,7 +277,7 @@ def bent(how: str) -> bytes:
 def test_rows_that_do_not_fit_are_told_and_none_is_appended(
     cli: Cli, format: str, rows: str | bytes, told: str
 ) -> None:
-    """Where a bad row stands, and why: nobody would look for it anywhere else."""
+    """The error names the bad row's column or place, and nothing is appended."""
     made(cli)
     good = json.dumps(ROWS[0]) + "\n" if format == "json" else ""
     before = cli.contents()
@@ -291,7 +291,7 @@ def test_rows_that_do_not_fit_are_told_and_none_is_appended(
 
 
 def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
-    """Below the upper that is there, past the upper to be, or none at all."""
+    """A time outside of the interval is refused, and so is a row without a time."""
     made(cli)
     cli.done("shard", "append", "s", "--upper", "5", given=b"")
     early, late = ({**ROWS[0], "_time": time} for time in (3, 30))
@@ -300,19 +300,19 @@ def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
         (late, ("--upper", "9"), "outside the interval"),
         (ROWS[0], (), "a row has no _time"),
         (late, ("--upper", "4"), "lower is past upper"),
-        (None, (), "there are no updates: pass --upper"),
+        (None, (), "there are no updates: give --upper"),
     ):
         given = b"" if row is None else json.dumps(row).encode()
         said = cli.run("--location", cli.location, "shard", "append", "s", *arguments, given=given)
         assert (said.status, told in said.complaint) == (2, True), said.err
     said = cli.run("--location", cli.location, "shard", "append", "s", "--expected-upper", "4",
                    given=json.dumps(late).encode())  # fmt: skip
-    assert (said.status, "another writer" in said.complaint) == (1, True)
+    assert (said.status, "another time" in said.complaint) == (1, True)
     assert cli.done("shard", "list", "--json").object["upper"] == 5
 
 
 def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
-    """A process of its own, until Ctrl-C; what was committed meanwhile is there."""
+    """A follower in another process prints each commit, until Ctrl-C."""
     made(cli)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "tidelog", "--location", cli.location]
@@ -333,7 +333,7 @@ def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_row_comes_as_often_as_it_was_appended_or_once_if_asked(cli: Cli) -> None:
-    """A reader that counts lines counts rows, and one that asks gets their count."""
+    """Equal rows are repeated, unless --consolidated asks for their count."""
     made(cli)
     for time in range(3):
         cli.done("shard", "append", "s", "--time", str(time), given=json.dumps(ROWS[0]).encode())

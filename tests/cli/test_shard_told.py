@@ -1,4 +1,4 @@
-"""What ``tidelog shard`` and its neighbours say: on a terminal, and of what cannot be."""
+"""Messages of ``tidelog shard`` and related verbs: on a terminal, and for mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.errors import UsageError
 
 @pytest.fixture
 def lake(cli: Cli) -> Cli:
-    """A shard ``s`` with two rows, which the writer ``till`` brought up to 7."""
+    """A shard ``s`` with two rows, which the writer ``till`` advanced to 7."""
     cli.done("shard", "create", "s", "--schema", "k varchar")
     cli.done("shard", "append", "s", "--time", "3", given=b'{"k": "a"}\n{"k": "b"}\n')
     with tidelog.connect(cli.location) as location, location.shard("s").appender("till") as till:
@@ -29,7 +29,7 @@ def lake(cli: Cli) -> Cli:
 def test_times_of_a_shard_are_numbers_wherever_they_are_shown(
     lake: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They count whatever its writers count: as dates they would all be of 1970."""
+    """A shard's times are numbers of any meaning, so they must not be shown as dates."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for verb in (("inspect", "s"), ("shard", "describe", "s")):
         told = lake.done(*verb).out
@@ -39,7 +39,7 @@ def test_times_of_a_shard_are_numbers_wherever_they_are_shown(
 
 
 def test_a_description_names_the_writers(lake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose names are remembered until they are dropped, which nobody could who does not see."""
+    """Writers are remembered until they are dropped, so the description must list them."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "writers       till: written up to 7" in lake.done("shard", "describe", "s").out
 
@@ -47,16 +47,16 @@ def test_a_description_names_the_writers(lake: Cli, monkeypatch: pytest.MonkeyPa
 def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
     lake: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One can be read at any time that is kept, of the other nothing is left."""
+    """A complete shard can still be read, but a finalized one cannot."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     lake.done("shard", "append", "s", "--upper", "end", given=b"")
-    assert "pass the time to read" in lake("shard", "snapshot", "s").complaint
+    assert "give the time to read" in lake("shard", "snapshot", "s").complaint
     assert "finalized" not in lake.done("shard", "list").out
     assert lake.done("shard", "list", "--json").object["finalized"] is False
 
     lake.done("shard", "finalize", "s", "--yes")
     assert "finalized" in lake.done("shard", "list").out
-    assert "finalized: the shard is no longer readable" in lake.done("shard", "describe", "s").out
+    assert "the shard was finalized" in lake.done("shard", "describe", "s").out
     assert lake.done("shard", "describe", "s", "--json").object["finalized"] is True
     for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
         assert "was finalized" in lake("shard", *verb).complaint
@@ -68,14 +68,14 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
 
 
 def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None:
-    """It would be there at the end, and Ctrl-C, which is the end, would leave nothing of it."""
+    """A followed file would never become complete, and Ctrl-C would leave nothing of it."""
     said = lake("shard", "listen", "s", "--follow", "-o", str(lake.folder / "x.json"))
-    assert (said.status, "--follow never completes one" in said.complaint) == (2, True)
+    assert (said.status, "--follow never ends" in said.complaint) == (2, True)
     assert list(lake.folder.glob("*x.json*")) == []
 
 
 def test_what_is_not_there_is_told_with_what_there_is(lake: Cli) -> None:
-    """Of shards as of collections; and transactions, which other verbs name, are no shard."""
+    """A missing name lists existing shards; a name of transactions is explained."""
     assert "no shard named 't'; existing shards: s" in lake("inspect", "t").complaint
     with tidelog.connect(lake.location) as location:
         location.shards.transactions("bank").register(location.shard("s"))
@@ -86,14 +86,14 @@ def test_what_is_not_there_is_told_with_what_there_is(lake: Cli) -> None:
 
 
 def test_a_place_without_a_location_is_told_how_one_is_made(cli: Cli) -> None:
-    """By the verb that one who begins with shards has to know of, too."""
+    """The error names ``shard create`` to a user of shards."""
     assert "tidelog shard create" in cli("shard", "list").complaint
 
 
 def test_an_account_that_is_not_told_is_asked_for(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In our words, and not in those of the library below."""
+    """A missing Azure account gives tidelog's error, not that of the library."""
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
         monkeypatch.delenv(name, raising=False)
     said = cli.run("--location", "az://c/lake", "shard", "list")
@@ -110,12 +110,12 @@ def test_an_account_that_is_not_told_is_asked_for(
     ],
 )  # fmt: skip
 def test_dollars_are_told_one_way(dollars: float, told: str) -> None:
-    """A sum of a few requests is not nothing, and what is nothing needs no places."""
+    """A small sum keeps its digits, and zero has none."""
     assert dollars_text(dollars) == told
 
 
 async def test_an_append_that_a_finalize_overtakes_says_that_the_shard_is_finalized() -> None:
-    """A message about another upper would send the user to a retry that can never succeed."""
+    """Another message would send the user to a retry that can never succeed."""
     place = in_memory()
     shard, other = place.shard(), place.shard()
     await shard.refresh()

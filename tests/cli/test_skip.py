@@ -1,4 +1,4 @@
-"""``tidelog source skip``: the error that stops a source names the remedy, and that works.
+"""``tidelog source skip``: the error that stops a source names this remedy, and it works.
 
 The page is docs/guides/follow-a-folder.md.
 """
@@ -13,12 +13,12 @@ from tidelog.location import open_location
 
 
 async def bind_all(url: str, name: str) -> None:
-    """Bind the files of a source, as a command does that is killed then."""
+    """Bind the files of a source, like a command that is killed afterwards."""
     assert await bind(await (await open_location(url)).sources.ingester(name))
 
 
 def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
-    """And the status lists it, for people and for programs; a later file of the name is taken."""
+    """The status lists a skipped file, and a later file of the same name is ingested."""
     cli.write_lines("raw/a.jsonl", {"n": 1})
     cli.done("source", "create", "s", "--files", cli.folder / "raw")
     cli.ingest("s")
@@ -29,7 +29,7 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
     stopped = cli("ingest", "s", "--engine", "local", "--json")
 
     assert stopped.status == 1
-    assert stopped.complaint.endswith("continue without it: tidelog source skip s b.jsonl")
+    assert stopped.complaint.endswith("go on without it: tidelog source skip s b.jsonl")
     refused = cli("source", "skip", "s", "c.jsonl")
     assert (refused.status, "does not block the source" in refused.complaint) == (2, True)
     said = cli.done("source", "skip", "s", "b.jsonl", "--json")
@@ -43,7 +43,7 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
 
 
 def test_a_source_that_reads_no_files_has_none_to_skip(cli: Cli) -> None:
-    """One sentence says so."""
+    """A source without files has none to skip, and the error says so."""
     cli.done("source", "create", "s", "--generator", "counter")
 
     said = cli("source", "skip", "s", "x")

@@ -1,4 +1,4 @@
-"""Sources that read no files, as people make, fill and look at them."""
+"""Sources without files: their creation, ingestion and descriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kit.doc_tours import Tour
 
 
 def test_a_generator_is_made_and_read(cli: Cli) -> None:
-    """Without a file anywhere; and each place that shows a source says what it reads."""
+    """A generator needs no file, and every description shows its settings."""
     said = cli.done("source", "create", "g", "--generator", "counter", "--set", "rows=3")
     assert "  n " in said.err + said.out
 
@@ -24,7 +24,7 @@ def test_a_generator_is_made_and_read(cli: Cli) -> None:
 
 
 def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
-    """Its records are rows, or the fields of their json."""
+    """The records of a log become rows, or the fields of their json do."""
     cli.done("log", "create", "orders")
     cli.done("log", "append", "orders", given=b'{"id": 1}\n{"id": 2}\nx\n')
     cli.done("source", "create", "raw", "--log", "orders")
@@ -56,13 +56,13 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
         (("--generator", "counter", "--delimiter", ";"), "need --format csv"),
         (("--kind", "kafka"), "no kind of source named 'kafka'"),
-        (("--log", "no/../../.."), "no log named"),
+        (("--log", "no/../../.."), "there is no log"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_made(
     cli: Cli, arguments: tuple[str, ...], said: str
 ) -> None:
-    """One sentence, and no location."""
+    """A mistake gives one sentence, and makes no location."""
     done = cli("source", "create", "s", *arguments)
 
     assert done.status in (1, 2)
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
 
 
 def test_what_lateness_holds_back_comes_in_at_the_end(cli: Cli) -> None:
-    """And what a source is made with is shown."""
+    """--final releases the rows within the lateness, and describe shows it."""
     made = ("--generator", "counter", "--set", "rows=3000", "--time-column", "time")
     cli.done("source", "create", "g", *made, "--lateness", "1s")
 
@@ -86,7 +86,7 @@ def test_what_lateness_holds_back_comes_in_at_the_end(cli: Cli) -> None:
 def test_the_page_of_sources_ingests_each_row(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log and the generator of the page make 1,000 rows each: the generator has 1,000 keys."""
+    """The log and the generator of the page give 1,000 rows each: the generator has 1,000 keys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDELOG_LOCATION", cli.location)
     Tour().run("docs/guides/sources.md")
@@ -96,7 +96,7 @@ def test_the_page_of_sources_ingests_each_row(
 
 
 def test_files_of_several_places(cli: Cli) -> None:
-    """Each is shown as it was meant, and what cannot be one store is refused."""
+    """Each place is shown as given; places in different stores are refused."""
     for number, folder in enumerate(("a", "b")):
         cli.write_lines(f"{folder}/1.jsonl", {"n": number})
     places = ("--files", cli.folder / "a", "--files", cli.folder / "b" / "*.jsonl")

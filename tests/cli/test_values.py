@@ -1,4 +1,4 @@
-"""How values are written: JSON that every reader takes for the same value, and text."""
+"""The text of values: JSON that any reader takes for the same value, and plain text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES: list[tuple[pa.DataType, Any, Any]] = [
 
 @pytest.mark.parametrize(("dtype", "value", "expected"), CASES, ids=str)
 def test_a_value_of_each_type(dtype: pa.DataType, value: Any, expected: Any) -> None:
-    """Also beside null, which is null in every type, and in a slice, which has an offset."""
+    """A value is written the same next to nulls and in a slice with an offset."""
     column = pa.array([None, value, None, value], dtype)
 
     assert json_values(column) == [None, expected, None, expected]
@@ -58,7 +58,7 @@ def test_a_value_of_each_type(dtype: pa.DataType, value: Any, expected: Any) -> 
 
 
 def test_times_that_python_has_not() -> None:
-    """A year past 9999 is a value like any other; one past 32767 no reason to fail."""
+    """A year after 9999 is written as a date, and one after 32767 as a number."""
     far = pa.array([2**58, 2**60, None], pa.int64())
 
     assert json_values(far.cast(pa.timestamp("us", "UTC"))) == [
@@ -70,7 +70,7 @@ def test_times_that_python_has_not() -> None:
 
 
 def test_infinite_dates_and_moments_are_written_as_sql_writes_them() -> None:
-    """A number of microseconds would look like a fault, and SQL reads 'infinity' back."""
+    """SQL reads 'infinity' back, while a number of microseconds would look like a fault."""
     days = pa.array([2**31 - 1, 1 - 2**31, 0], pa.int32()).cast(pa.date32())
     for dtype in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         moments = pa.array([2**63 - 1, 1 - 2**63], pa.int64()).cast(dtype)
@@ -79,7 +79,7 @@ def test_infinite_dates_and_moments_are_written_as_sql_writes_them() -> None:
 
 
 def test_text_is_json_but_for_strings_and_decimals() -> None:
-    """Csv and tables have no quotes of their own, and show a decimal in full."""
+    """Csv and tables quote by themselves, and show a decimal in full."""
     assert text_values(pa.array(["a", None, ""])) == ["a", None, ""]
     assert text_values(pa.array([True, None])) == ["true", None]
     assert text_values(pa.array([1.5, float("nan")])) == ["1.5", "NaN"]
@@ -90,7 +90,7 @@ def test_text_is_json_but_for_strings_and_decimals() -> None:
 
 @given(st.lists(st.none() | st.decimals(places=3, min_value=-(10**11), max_value=10**11)))
 def test_decimals_of_fifteen_digits_survive_as_numbers(values: list[Decimal | None]) -> None:
-    """The claim on which they are written as numbers: a double tells all of them apart."""
+    """A double distinguishes all decimals of 15 digits, so they are written as numbers."""
     column = pa.array(values, pa.decimal128(15, 3))
     back = json.loads(msgspec.json.encode(json_values(column)))
 
@@ -99,7 +99,7 @@ def test_decimals_of_fifteen_digits_survive_as_numbers(values: list[Decimal | No
 
 @given(st.lists(st.none() | st.floats(width=32, allow_nan=False)))
 def test_floats_are_as_short_as_they_can_be(values: list[float | None]) -> None:
-    """A FLOAT of 0.1 is written 0.1, and is the same FLOAT when it is read."""
+    """A FLOAT of 0.1 is written 0.1, and read back as the same FLOAT."""
     column = pa.array(values, pa.float32())
     back = [float(v) if isinstance(v, str) else v for v in json_values(column)]
 

@@ -1,4 +1,4 @@
-"""``tidelog verify``: its report, and what it says when something is wrong."""
+"""``tidelog verify``: its report, and its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.verify.checker import Checker, LogDiffers, first_cut
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_run_reports_what_it_did(cli: Cli, protocol: str) -> None:
-    """On a location that it makes itself; nothing is left but that."""
+    """A run makes its own location, reports its numbers, and leaves no log behind."""
     said = cli.done("verify", "--seconds", "1", "--protocol", protocol, "--streams", "9")
     found = said.object
 
@@ -29,7 +29,7 @@ def test_a_run_reports_what_it_did(cli: Cli, protocol: str) -> None:
 
 
 def test_it_runs_in_memory(cli: Cli) -> None:
-    """For a look at the machine, or at tidelog itself."""
+    """A run works in memory."""
     said = cli.run("--location", "memory://", "verify", "--seconds", "0.5", "--writers", "1")
 
     assert said.status == 0, said.err
@@ -37,7 +37,7 @@ def test_it_runs_in_memory(cli: Cli) -> None:
 
 
 def test_it_runs_on_s3(cli: Cli, seaweed: SeaweedServer) -> None:
-    """As on any location; and a log goes to wal3's form there, and back."""
+    """A run works on S3; its log survives an export to wal3's form and an adoption."""
     url = seaweed.url("verified")
     said = cli.run("--location", url, "verify", "--seconds", "1", "--keep", "--seed", "8")
 
@@ -53,20 +53,20 @@ def test_it_runs_on_s3(cli: Cli, seaweed: SeaweedServer) -> None:
 
 
 def test_a_run_that_was_kept_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same seed; on a terminal the report is for people."""
+    """A kept run continues with the same seed; a terminal gets a report for people."""
     first = cli.done("verify", "--seconds", "0.5", "--seed", "3", "--keep").object
     assert [one["name"] for one in cli.done("log", "list").objects] == ["verify-3", "verify-3-cuts"]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = cli.done("verify", "--seconds", "0.5", "--seed", "3").out
 
     assert f"replayed from position {first['records'] + 1:,}" in shown
-    assert "wrong         nothing" in shown
+    assert "wrong      nothing" in shown
     assert "records/s" in shown
     assert "takeover" in shown
 
 
 def test_what_is_wrong_is_told_and_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report first, with all that is needed to see it again; then one sentence, status 1."""
+    """A mismatch gives the report with all facts to repeat it, one sentence, and status 1."""
 
     def take(checker: Checker, table: object) -> None:
         raise checker.refuse_end(7)
@@ -101,6 +101,6 @@ def test_what_is_wrong_is_told_and_kept(cli: Cli, monkeypatch: pytest.MonkeyPatc
 def test_mistakes_are_told_before_a_location_is_made(
     cli: Cli, arguments: list[str], told: str
 ) -> None:
-    """A number that cannot be is no reason to make anything."""
+    """A bad number makes no location."""
     refused(cli("verify", *arguments), told)
     assert not Path(cli.folder / "lake").exists()

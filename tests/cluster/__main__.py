@@ -1,4 +1,4 @@
-"""See tidelog on a cluster: ``make cluster-demo``; or ``python -m cluster``, from ``tests``."""
+"""A demonstration of tidelog on a cluster: ``make cluster-demo``, or ``python -m cluster``."""
 
 from __future__ import annotations
 

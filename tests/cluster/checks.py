@@ -1,4 +1,4 @@
-"""Ingest a scene while executors die in each stage, and compare with its replay and by hand."""
+"""Ingest a scene while executors die in each stage; compare with its replay and a local run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from kit.sources import rows_of
 from kit.spark_cluster import StandaloneCluster
 from tidelog.location import Location, open_location
 
-TICK_BYTES: Final = 18_500_000  # More than is one task's: each stage has tasks for all executors.
+# More than one task's share: each stage has tasks for all executors.
+TICK_BYTES: Final = 18_500_000
 STAGES: Final = ["survey", "decode", "write", "commit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did. Units: bytes of the input, and those that the driver read of anything."""
+    """The results of a run.
+
+    Units: bytes of the input, and bytes that the driver read from any store.
+    """
 
     rows: int
     ticks: int
@@ -48,9 +52,9 @@ async def ingest_while_executors_die(
     tick_bytes: int = TICK_BYTES,
     task_bytes: int = 0,
 ) -> Report:
-    """Ingest, with an executor killed in each stage and a worker at a commit; compare all.
+    """Ingest, killing an executor in each stage and a worker at a commit; compare everything.
 
-    Units: tasks are of ``task_bytes``; of 0, as they always are.
+    Units: ``task_bytes`` is the size of tasks; 0 keeps the default.
     """
     source = server.source_url(f"cluster-{seed}/in")
     scene = await write_scene(source, size_bytes=size_bytes, files=8, seed=seed)
@@ -83,7 +87,7 @@ async def ingest_while_executors_die(
 
 
 async def contents(location: Location, name: str = NAME) -> pa.Table:
-    """Return what is in a collection now."""
+    """Return the present contents of a collection."""
     return await (await location.collection(name)).consolidated()
 
 
@@ -95,7 +99,7 @@ async def _ingest_here(location: Location, tick_bytes: int) -> None:
 
 
 def _check_contents(table: pa.Table, scene: Scene) -> None:
-    """Compare with the replay: each row, once."""
+    """Compare with the replay: each row is there once."""
     found = table.drop_columns(["_diff"]).to_pylist()
     assert len(found) == len(scene.contents)
     assert {row["key"]: row for row in found} == scene.contents

@@ -20,7 +20,7 @@ from tidelog.demo.run import NAME, TICK_BYTES, Demo, DemoFailed
 from tidelog.location import open_location
 from tidelog.store.urls import open_store
 
-# After which ticks of the run as a whole what is killed; the first and the last tick are nobody's.
+# The process to kill after a tick of the run; nothing dies at the first and the last tick.
 KILLS: Final = {4: "executor", 9: "executor", 14: "driver", 19: "executor", 24: "executor"}
 
 
@@ -91,7 +91,7 @@ def _read_all(folder: Path) -> dict[str, bytes]:
 
 
 def _kill(victim: str, driver: subprocess.Popen[str], cluster: StandaloneCluster) -> str:
-    """Kill the driver, or its executor that has run longest; say what it was."""
+    """Kill the driver or its oldest executor; return its description."""
     if victim == "driver":
         os.killpg(driver.pid, signal.SIGKILL)
         return "the driver"
@@ -107,7 +107,7 @@ def _reports(driver: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 
 def run_demo(folder: Path, cluster: StandaloneCluster, *, files_url: str, bucket_url: str) -> None:
-    """Run the demo; it says how it goes."""
+    """Run the demo; it prints its progress."""
 
     def say(line: str) -> None:
         print(line, flush=True)

@@ -1,10 +1,10 @@
-"""The command ``tidelog``, whose executors are killed with -9 in each stage, while they work.
+"""The command ``tidelog`` with executors that are killed with -9 in each stage, at work.
 
-``python -m cluster.driver REPORT WORKER_PID TASK_BYTES ...``: what follows are tidelog's own
-arguments. Ticks are cut into tasks of TASK_BYTES; of 0, as they always are. A line of REPORT says
-what was killed when, and the last one how many bytes this process read of stores. A job starts once
-all executors are there, and what is killed is one that has a task; the worker, with its executor,
-dies at a commit.
+``python -m cluster.driver REPORT WORKER_PID TASK_BYTES ...``: the rest are tidelog's own arguments.
+Ticks are cut into tasks of TASK_BYTES; 0 keeps the default. Each line of REPORT names the stage of
+a kill, and the last one the bytes that this process read from stores. A job starts once all
+executors have joined, and only an executor with a task is killed. The worker dies with its executor
+at a commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.spark.plan import TickSettings, plan_tick, share_survey
 
 EXECUTORS: Final = 2
 WAIT_S: Final = 60.0
-# What a job is called, the stage of it, how it is told; each in another job than the one before.
+# A job's name, its stage, and the stage's name in the report; each in another job.
 STAGES: Final = (
     ("the survey", 0, "survey"),
     ("the tick", 0, "decode"),
@@ -53,7 +53,7 @@ class Killer:
     async def run_job(
         self, context: SparkContext, work: Callable[[], T], *, clock: Clock, what: str
     ) -> T:
-        """Do as the engine does, with a look at the stages as they run."""
+        """Run a job as the engine does, and watch its stages."""
         if not self.left or self.left[0][0] != what:
             return await run_job(context, work, clock=clock, what=what)
         _, stage, told = self.left.pop(0)
@@ -111,7 +111,7 @@ class Killer:
 
 @dataclass(slots=True)
 class BytesRead:
-    """A sink of metrics that counts what was read of any store, from the first request on."""
+    """A metrics sink that counts the bytes read from any store."""
 
     total: int = 0
 
@@ -128,7 +128,7 @@ def busy_executors(context: SparkContext) -> list[str]:
 
 
 def cut_small(task_bytes: int) -> None:
-    """Have all work cut into tasks of so many bytes, so that little of it needs several."""
+    """Cut all work into tasks of so many bytes, so that little work needs several."""
     settings = TickSettings(small_bytes=0, task_bytes_min=task_bytes)
 
     vars(engine)["plan_tick"] = lambda job, **given: plan_tick(
@@ -138,14 +138,14 @@ def cut_small(task_bytes: int) -> None:
 
 
 def watch(killer: Killer) -> None:
-    """Have the engine's jobs and the ingester's commits watched."""
+    """Watch the engine's jobs and the ingester's commits."""
     commit = ingest.Ingester._commit
 
     async def watched(self: ingest.Ingester, *given: Any) -> ingest.Commits:
         killer.at_commit()
         return await commit(self, *given)
 
-    setattr(ingest.Ingester, "_commit", watched)  # noqa: B010  mypy knows better methods.
+    setattr(ingest.Ingester, "_commit", watched)  # noqa: B010  mypy forbids an assignment.
     vars(engine)["run_job"] = killer.run_job
 
 

@@ -1,7 +1,7 @@
-"""A merge on a cluster, by a driver that dies after the work, or whose tasks die in each stage.
+"""A merge on a cluster: its driver dies after the work, or its tasks die in each stage.
 
 ``python -m cluster.merging MASTER URL NAME driver|tasks SETTING=VALUE...``. A task dies with -9
-when all its work is done, so that the one that is tried in its place does it once more.
+after all its work, so that its second attempt repeats the work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.spark.merger import SparkMerger
 from tidelog.spark.session import session, stop
 
 
-# Of this module, which is __main__, functions go to executors as they are: these have no tests.
+# This module is __main__, so its functions are sent by value: executors have no tests.
 def cut_and_die(items: Iterable[Any], *, job: MergeJob) -> Iterator[Any]:
     yield from dying(list(merge_task.cut_parts(items, job=job)))
 
@@ -40,7 +40,7 @@ def merge_and_die(items: Iterable[Any], *, job: MergeJob) -> Iterator[Any]:
 
 
 def dying(done: list[Any]) -> list[Any]:
-    """Return what a task has done, if it is tried for the second time."""
+    """Return a task's result if it is the second attempt."""
     task = TaskContext.get()
     assert task is not None
     if task.partitionId() == 1 and task.attemptNumber() == 0:
@@ -50,7 +50,7 @@ def dying(done: list[Any]) -> list[Any]:
 
 @dataclass
 class DiesAfterwards:
-    """Does merges, and dies before their results are applied."""
+    """A merger that dies before its results are applied."""
 
     inner: SparkMerger
 

@@ -1,8 +1,8 @@
-"""A user's own session on a cluster, in which small sources are ingested: what came of each.
+"""A user's own session on a cluster that ingests small sources, and prints each result.
 
-``python -m cluster.own_session MASTER SHARED NAME=VALUE...``, in a directory that the workers do
-not stand in: so ``/proc/self/cwd`` is one path, and another directory for each process, as a path
-of local disks is on the machines of a cluster. Prints an object for each case.
+``python -m cluster.own_session MASTER SHARED NAME=VALUE...``, in a directory that is not the
+workers' working directory. So ``/proc/self/cwd`` is one path, but another directory for each
+process, like a local disk on each machine of a cluster. It prints an object for each case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = 20
 
 
 def ingest_few(spark: SparkSession, url: str, files: Path) -> dict[str, object]:
-    """Ingest what is in a folder to a location on disk; say what came of it."""
+    """Ingest the files of a folder into a location on disk; return the result."""
     with tidelog.connect(url, create=True) as lake:
         lake.sources.create(spec_of(str(files)))
         try:
@@ -40,7 +40,7 @@ def ingest_few(spark: SparkSession, url: str, files: Path) -> dict[str, object]:
 
 
 async def bound_until(url: str) -> int:
-    """Return where the newest binding ends; 0 where nothing was bound."""
+    """Return the end of the newest binding; 0 if nothing was bound."""
     ingester = await (await open_location(url)).sources.ingester(NAME)
     return ingester.remap.state.upper_frontier.time
 
@@ -50,7 +50,7 @@ def main(master: str, shared: Path, settings: list[str]) -> None:
     for name, _, value in (setting.partition("=") for setting in settings):
         builder = builder.config(name, value)
         if name == "spark.pyspark.python":
-            os.environ["PYSPARK_PYTHON"] = value  # What PySpark goes by without spark-submit.
+            os.environ["PYSPARK_PYTHON"] = value  # PySpark's own setting without spark-submit.
     spark = builder.getOrCreate()
     for folder in (APART, shared):
         write_few(folder / "in", ROWS)

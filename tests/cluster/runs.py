@@ -1,4 +1,4 @@
-"""Drivers of a cluster, as processes of their own: the command line, and a session of a user's."""
+"""Drivers of a cluster as separate processes: the command line, and a user's own session."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tidelog.spark.java import find_launcher
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS_MAX: Final = 1_000
-PLAIN_PYTHON: Final = str(plain_python())  # This very Python, without its packages.
+PLAIN_PYTHON: Final = str(plain_python())  # The same Python, without its packages.
 _SUBMIT: Final = re.compile(
     r"^## spark-submit\n<!--[^\n]*-->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-# As an operator of a busy cluster has it: a task that seems slow is run twice.
+# A setting of a busy cluster: a task that seems slow is run twice.
 BUSY: Final = {"spark.speculation": "true", "spark.speculation.interval": "50ms"}
 
 
 def start(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
-    """Start a module of Python in a folder, so that it ends with this process."""
+    """Start a Python module in a folder, so that it ends with this process."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
     env["JAVA_HOME"] = str(find_launcher(os.environ).home)
     return subprocess.Popen(
@@ -45,18 +45,18 @@ def start(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Wait for a good end; return the objects that were printed."""
+    """Wait for a successful end; return the objects that were printed."""
     out, err = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 0, f"exit {process.returncode}: {err[-3_000:]}"
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
 def settings_of(cluster: StandaloneCluster) -> dict[str, str]:
-    """Return what a driver sets for a cluster."""
+    """Return a driver's settings for a cluster."""
     light = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
         "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-        "spark.ui.liveUpdate.period": "0",  # What tasks run is known at once.
+        "spark.ui.liveUpdate.period": "0",  # Shows the running tasks at once.
     }
     return {**cluster.settings, **BUSY, **light}
 
@@ -71,12 +71,12 @@ def ingest_arguments(
 
 
 def run_submit_lines(cluster: StandaloneCluster, url: str, folder: Path) -> str:
-    """Run what the documents show for spark-submit; return what it printed."""
+    """Run the documented lines for spark-submit; return their output."""
     found = _SUBMIT.search((ROOT / "docs/guides/cluster.md").read_text())
     assert found is not None
     lines = found[1].replace("spark://HOST:7077", cluster.master).replace("airborne", NAME)
     lines = lines.replace("s3://bucket/lake", shlex.quote(url))
-    # What a cluster's users have in its configuration.
+    # A cluster's users have these in its configuration.
     settings = "".join(f"{name} {value}\n" for name, value in settings_of(cluster).items())
     (folder / "spark-defaults.conf").write_text(settings)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_CONF_DIR": str(folder)}

@@ -1,6 +1,6 @@
-"""A source in a bucket that is large enough for every stage to be cut into tasks, and its replay.
+"""A source in a bucket, large enough to cut every stage into tasks, and its replay.
 
-The replay is a dict from key to newest row: it shares no code with what it checks.
+The replay is a dict from key to newest row: it shares no code with the ingestion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What was written: how much, and what is to come of it."""
+    """The size of the written files, and the expected rows."""
 
     size_bytes: int
     rows: int
@@ -36,7 +36,7 @@ class Scene:
 
 
 async def write_scene(url: str, *, size_bytes: int, files: int, seed: int) -> Scene:
-    """Write json lines in the order of time to a bucket, with a line that is no row in each."""
+    """Write json lines in the order of time to a bucket, with a bad line in each file."""
     store = open_store(url, clock=SystemClock())
     contents: dict[str, Row] = {}
     total = rows = 0
@@ -75,7 +75,7 @@ def spec_of(files_url: str, *, name: str = NAME) -> SourceSpec:
 
 
 def write_few(folder: Path, count: int) -> list[Row]:
-    """Write a small file of rows, each of its own key; return them."""
+    """Write a small file of rows with different keys; return the rows."""
     folder.mkdir(parents=True)
     rows = [
         {"at": START_MS + n, "key": f"k{n}", "gone": False, "value": n, "note": ""}

@@ -31,7 +31,7 @@ pytestmark = [
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A master and two workers, whose Python has no tidelog."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():  # Of the driver, and of workers when they start.
+        for name, value in KEYS.items():  # For the driver, and for workers when they start.
             patch.setenv(name, value)
         with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as started:
             yield started
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
-    """In a session of a user's own, too; the short form of this is beside Spark's other tests."""
+    """A user's own session is refused too; tests/spark/test_reach.py has the short form of this."""
     folders = [tmp_path / "driver", tmp_path / "shared"]
     for folder in folders:
         folder.mkdir()
@@ -62,7 +62,7 @@ def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
 async def test_every_row_is_there_once_though_executors_die_in_each_stage(
     cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
 ) -> None:
-    """What a task wrote that nobody heard of is garbage, and what was lost is computed again."""
+    """Unacknowledged output of a task is garbage, and lost work is computed again."""
     report = await checks.ingest_while_executors_die(
         cluster,
         seaweed,
@@ -82,14 +82,14 @@ async def test_every_row_is_there_once_though_executors_die_in_each_stage(
 async def test_a_merge_is_done_once_whoever_dies_over_it(
     cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
 ) -> None:
-    """A driver before its result is applied; then tasks of both stages, after their work."""
+    """A driver dies before its result is applied; later, tasks of both stages die after work."""
     url = seaweed.url("merged/lake")
     location = await open_location(url, create=True)
     schema = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())])
     shard = location.shard("s", schema=schema, key=["k"])
     keys = np.arange(5_000)
     ones = np.ones(len(keys), np.int64)
-    # Each key has a value, which is taken back, and gets another, three times.
+    # Each key gets a value, which is retracted and replaced twice.
     for time, (value, diff) in enumerate([(0, 1), (0, -1), (1, 1), (1, -1), (2, 1)]):
         columns = [keys, value * ones, time * ones, diff * ones]
         table = pa.table(columns, ["k", "v", "_time", "_diff"])
@@ -114,7 +114,7 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
     assert told["parts"] > 1
     assert (await (await shard.snapshot(4)).to_arrow()).sort_by("k").to_pydict() == expected
 
-    # What the driver, and the tasks that were tried twice, left behind: the third sweep takes it.
+    # The third sweep deletes the garbage of the driver and of repeated tasks.
     swept = [(await shard.sweep()).deleted for _ in range(3)]
     assert swept[:2] == [0, 0]
     assert swept[2] > written
@@ -135,7 +135,7 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
 def test_executors_of_another_python_are_refused_before_anything_is_bound(
     cluster: StandaloneCluster, tmp_path: Path, program: str, words: str
 ) -> None:
-    """What Spark says of it is a traceback, in the middle of a tick that is bound already."""
+    """The error comes before the tick is bound, and is no traceback of Spark's."""
     rows, url = write_few(tmp_path / "in", 5), str(tmp_path / "lake")
     with tidelog.connect(url, create=True) as lake:
         lake.sources.create(spec_of(str(tmp_path / "in")))
@@ -147,7 +147,7 @@ def test_executors_of_another_python_are_refused_before_anything_is_bound(
     told = [line for line in err.splitlines() if line.startswith("tidelog: ")]
     assert (process.returncode, len(told)) == (2, 1)
     assert words in told[0]
-    # Whoever can comes later, and finds nothing that it would have to obey.
+    # A later ingest by a working cluster finds no binding that it would have to follow.
     with tidelog.connect(url) as lake:
         assert lake.sources.ingest(NAME).rows == len(rows)
 
@@ -156,7 +156,7 @@ def test_executors_of_another_python_are_refused_before_anything_is_bound(
 def test_the_documented_lines_ingest_under_spark_submit(
     cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
 ) -> None:
-    """As they stand there, with a host, a location and a source in place of those shown."""
+    """The documented lines run, with another host, location and source."""
     rows = write_few(tmp_path / "in", 50)
     url = seaweed.url("submitted/lake")
     store = open_store(seaweed.source_url("submitted/in"), clock=SystemClock())

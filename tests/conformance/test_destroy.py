@@ -53,7 +53,7 @@ async def fences_of(within: Within) -> set[str]:
 
 
 async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
-    """Destruction leaves only a tombstone and a slot log's fences; the name stays taken."""
+    """Destruction leaves only a tombstone, a plan and a slot log's fences; the name stays taken."""
     within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 2)

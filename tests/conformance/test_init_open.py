@@ -75,7 +75,7 @@ async def test_a_second_making_touches_nothing(kind: Kind, store: Store) -> None
 
 
 async def test_many_may_make_and_open_a_log_at_once(kind: Kind, store: Store) -> None:
-    """Concurrent creations and opens find one log; in a slot log, each open fences the last."""
+    """Concurrent creations and opens succeed and find one log, which then takes an append."""
     await asyncio.gather(*(kind.make(store) for _ in range(32)))
     await asyncio.gather(*(kind.settle(store) for _ in range(32 if kind is WAL3 else 2)))
     async with kind.writer(store) as writer:

@@ -24,13 +24,13 @@ UNSIGNED: Final = (".streams", "tidelog.", "last_us", "streams", "controls")
 
 
 def a_cursor(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Nothing but itself says where a cursor stands, or that there is one."""
+    """No other object has a cursor's position, or shows that the cursor exists."""
     told = complaint.step == "cursors" or complaint.step.startswith("collect")
     return told and any("/cursor/" in each.key for each in done)
 
 
 def the_end_of_a_log(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """What is lost from some slot on that no manifest names yet leaves a log that ends there."""
+    """If the newest slots, named by no manifest, are lost, the log seems to end before them."""
     lost = [each for each in done if each.kind == "lost" and _is_ahead(each.key, specimen)]
     return bool(lost)
 
@@ -48,7 +48,7 @@ def a_signature(complaint: Complaint, done: Sequence[Mutation], specimen: Specim
 def another_logs_manifest(
     complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
 ) -> bool:
-    """A manifest does not say of which log it is; what it names is not there, once it is read."""
+    """A manifest does not name its log; the first read of an object finds it missing."""
     moved = any(
         each.role == "manifest" and each.kind in ("swapped", "copied") and "MANIFEST" in each.told
         for each in done
@@ -57,7 +57,7 @@ def another_logs_manifest(
 
 
 def an_empty_log(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Nothing else says where a log of wal3's begins that has no record."""
+    """No other object has the beginning of a log in wal3's form without records."""
     truth = specimen.logs[complaint.log]
     return (
         truth.protocol == "manifest"
@@ -69,9 +69,9 @@ def an_empty_log(complaint: Complaint, done: Sequence[Mutation], specimen: Speci
 def the_ends_of_fragments(
     complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
 ) -> bool:
-    """The newest fragment's limit, and the oldest's start where there is no initial_offset.
+    """The newest fragment's limit, and the oldest's start if initial_offset is missing.
 
-    Whoever reads that fragment tells; these look at the manifest alone.
+    A read of that fragment detects it; these calls read only the manifest.
     """
     return (
         complaint.kind == CHANGED
@@ -83,7 +83,7 @@ def the_ends_of_fragments(
 
 
 def an_orphan(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """What a writer of wal3's left without a manifest, the next one believes as it lies."""
+    """No sum covers a fragment that a killed writer left; the next writer accepts it."""
     truth = specimen.logs[complaint.log]
     brought_in = len(truth.rows_when_grown) - len(truth.rows)
     orphans = [each for each in done if each.role == "fragment" and each.kind != "bytes"]
@@ -91,13 +91,13 @@ def an_orphan(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
 
 
 def a_pin_that_is_lost(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Nothing but itself says that there is a pin."""
+    """No other object shows that a pin exists."""
     lost = any(each.role == "pin" and each.kind == "lost" for each in done)
     return lost and ("pin" in complaint.step or "no pin of that name" in complaint.told)
 
 
 def what_a_plan_erases(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """What a plan erases may be gone already: a log may be rebuilt without it."""
+    """Records that a plan erases may be deleted already, so a rebuild may leave them out."""
     folder = log_folder(complaint.log)
     if complaint.step != "rebuild" or f"{folder}/{GARBAGE}" not in specimen.objects:
         return False

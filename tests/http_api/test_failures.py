@@ -1,4 +1,4 @@
-"""Errors through HTTP: a status each, and the same class on the other side."""
+"""Errors over HTTP: each has a status, and becomes the same class in the client."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("error", "status"), TABLE, ids=lambda one: type(one).__name__)
 def test_an_error_comes_back_as_it_was(error: TidelogError, status: int) -> None:
-    """Its class, its kind, its outcome, its sentence."""
+    """Class, kind, outcome and sentence of an error survive the transfer."""
     found = error_of(answer_of(error), status_of(error))
 
     assert status_of(error) == status
@@ -52,7 +52,7 @@ def test_an_error_comes_back_as_it_was(error: TidelogError, status: int) -> None
 
 
 def test_what_is_unknown_is_never_asked_for_again_by_itself() -> None:
-    """Proxies and clients repeat what was answered by 502 to 504, or by 429."""
+    """UNKNOWN is a 500, since proxies and clients retry 502 to 504 and 429."""
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, TidelogError):
             error = kind("x", outcome=Outcome.UNKNOWN)
@@ -60,13 +60,13 @@ def test_what_is_unknown_is_never_asked_for_again_by_itself() -> None:
 
 
 def test_an_answer_of_no_keyed_log_is_told_so() -> None:
-    """A proxy's page says nothing of what became of the records."""
+    """A proxy's error page does not say whether the records were appended."""
     assert error_of_status(502, "<html>bad gateway").outcome is Outcome.UNKNOWN
     assert error_of_status(403, "no").outcome is Outcome.NOT_APPLIED
 
 
 def test_an_error_that_is_not_known_here_has_its_kind() -> None:
-    """A server may be newer than a client; nobody can name what is no error."""
+    """A server may be newer than a client: an unknown error name becomes the class of its kind."""
     answer = answer_of(UsageError("x"))
     for name in ("Newer", "Outcome", "require", "__doc__"):
         told = type(answer)(message="x", kind="usage", outcome="unknown?", error=name)

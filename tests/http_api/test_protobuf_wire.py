@@ -1,4 +1,4 @@
-"""Our codec of protobuf against the package of that name, by the description that is shipped."""
+"""tidelog's protobuf codec against the protobuf package, by the shipped description."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def described() -> dict[str, list[tuple[str, str, str, int]]]:
 
 
 def foreign() -> dict[str, Any]:
-    """Return the classes that the package makes of the description."""
+    """Return the package's classes for the description."""
     file = descriptor_pb2.FileDescriptorProto(name="keyed_log.proto", package="t", syntax="proto3")
     for name, fields in described().items():
         message = file.message_type.add(name=name)
@@ -65,7 +65,7 @@ numbers = st.integers(0, 2**63 - 1)
 
 
 def test_the_description_and_the_messages_are_the_same() -> None:
-    """Names, numbers, kinds, and what is optional."""
+    """Names, numbers, types and optional fields agree in the description and the code."""
     kinds = {"int": "uint64", "bool": "bool", "str": "string", "bytes": "bytes"}
     for name, fields in described().items():
         told = sorted((number, field, label, kind) for label, kind, field, number in fields)
@@ -89,7 +89,7 @@ def test_the_description_and_the_messages_are_the_same() -> None:
 def test_requests_are_read_as_they_were_written_elsewhere(
     pairs: list[tuple[bytes, bytes]], durable: bool | None, timestamp_us: int | None
 ) -> None:
-    """With what was left out told from what is 0."""
+    """A request of the package decodes to the same values; an absent field differs from 0."""
     theirs = FOREIGN["AppendRequest"]()
     for key, value in pairs:
         theirs.records.add(key=key, value=value)
@@ -122,7 +122,7 @@ def test_answers_are_read_elsewhere(
     next_sequence: int,
     more: bool,
 ) -> None:
-    """And by ourselves, as they were."""
+    """The package decodes an answer to the same values."""
     answer = messages.ScanAnswer(
         key=UNSET if key is None else json_bytes(key),
         values=[
@@ -156,7 +156,7 @@ def test_answers_are_read_elsewhere(
 @example(data=b"\x08\x01")  # A list as a number.
 @example(data=b"\x00\x00")
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
-    """And nothing that the package refuses is taken."""
+    """The codec accepts no bytes that the package refuses."""
     try:
         FOREIGN["AppendRequest"].FromString(data)
         is_theirs = True
@@ -170,13 +170,13 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
 
 
 def test_too_many_items_are_refused_before_they_are_made() -> None:
-    """A record takes two bytes, and fifty times as many once it is Python's."""
+    """A record takes two bytes, and fifty times as many as a Python object."""
     with pytest.raises(UsageError, match="more than 10 items"):
         decode_message(b"\x0a\x00" * 1_000_000, messages.AppendRequest, items_max=10)
 
 
 def test_bytes_are_pinned() -> None:
-    """Those of OpenData's clients: a record's key is field 1, its value field 2."""
+    """The bytes are those of OpenData's clients: a record's key is field 1, its value field 2."""
     data = bytes.fromhex("0a0a0a036b65791203 76616c".replace(" ", "")) + b"\x10\x01"
     found = decode_message(data, messages.AppendRequest, items_max=1)
     assert (found.records[0].key, found.records[0].value) == (Base64(b"key"), Base64(b"val"))

@@ -1,4 +1,4 @@
-"""The client where the way to the server, or the answer, is lost."""
+"""The client if the connection or the answer is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answers = Callable[[socket.socket], None]
 
 @contextmanager
 def answering(answers: Answers) -> Iterator[str]:
-    """Listen, and do to each connection what is said, once it has sent something."""
+    """Listen, and give each connection an answer once it has sent something."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -87,7 +87,7 @@ LOST: list[tuple[Answers, type[TidelogError], Outcome]] = [
 def test_an_append_whose_answer_is_lost_may_be_there(
     answers: Answers, kind: type[TidelogError], outcome: Outcome
 ) -> None:
-    """It is never told as refused; a read is."""
+    """An append without a clear answer raises UNKNOWN, never a refusal; a read raises too."""
     with answering(answers) as url, HttpKeyed(url, timeout_s=5) as log:
         with pytest.raises(kind) as found:
             log.append(RECORD)
@@ -97,7 +97,7 @@ def test_an_append_whose_answer_is_lost_may_be_there(
 
 
 def test_a_server_that_does_not_answer_is_left() -> None:
-    """After the time that it has."""
+    """A request ends after its timeout; an append then has an unknown outcome."""
     with answering(asleep) as url, HttpKeyed(url, timeout_s=0.05) as log:
         with pytest.raises(DeadlineExceeded):
             log.count(b"a")
@@ -107,7 +107,7 @@ def test_a_server_that_does_not_answer_is_left() -> None:
 
 
 def test_nothing_was_sent_where_there_is_no_way() -> None:
-    """So that it may be sent again."""
+    """An append that could not connect is NOT_APPLIED, so it may be sent again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with HttpKeyed(f"http://127.0.0.1:{port}") as log:
@@ -117,7 +117,7 @@ def test_nothing_was_sent_where_there_is_no_way() -> None:
 
 
 def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
-    """To send by it would leave open what became of the records."""
+    """A client must not reuse a connection that the server closed: an append would be in doubt."""
     with served() as server, HttpKeyed(server.url) as log:
         assert log.append(RECORD) == 1
 
@@ -130,7 +130,7 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 
 def test_records_come_back_when_the_log_is_full() -> None:
-    """As in a process: nobody has to keep them twice."""
+    """LogFull carries the records, as in a process, so that a caller need not keep them."""
     with served() as server, HttpKeyed(server.url) as log:
         log.append(RECORD)
         weather = server.place.handles["log"].weather
@@ -148,7 +148,7 @@ def test_records_come_back_when_the_log_is_full() -> None:
 
 
 def test_a_follower_goes_on_after_a_restart() -> None:
-    """Each record comes once, whether it was written before or after the restart."""
+    """A follower gets each record once, written before or after the server's restart."""
     lake = MemoryLake()
 
     async def opening() -> MemoryLake:
@@ -190,7 +190,7 @@ SCANNED = '{"status":"success","values":[{"sequence":5,"value":"x","timestampUs"
 def test_a_follower_that_gives_up_reports_where_to_go_on(
     answers: Answers | None, kind: type[TidelogError]
 ) -> None:
-    """Its patience is over, or the error will not pass."""
+    """A follower that gives up reports its next sequence."""
     turns = [plain("200 OK", SCANNED + '"nextSequence":9}'), answers]
 
     def take_turns(client: socket.socket) -> None:
@@ -207,7 +207,7 @@ def test_a_follower_that_gives_up_reports_where_to_go_on(
 
 
 def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
-    """Lost answers, a server that ends, and a proxy without a server: all of them pass."""
+    """A follower retries lost answers, an ending server, and a proxy without a server."""
     ending = plain("503 Away", answer_of_error(ShuttingDown("the server ends")))
     turns = [
         ending,
@@ -229,13 +229,13 @@ def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
     ["", "localhost:80", "ftp://x", "http://", "http://u:p@x", "http://x?y=1", "http://x:99999"],
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    """Before anything is sent."""
+    """A bad URL is refused before any request."""
     with pytest.raises(UsageError):
         HttpKeyed(url)
 
 
 def test_bad_input_is_refused_before_it_is_sent() -> None:
-    """As a log in the process refuses it; and a client that was closed is no more."""
+    """Bad input is refused before it is sent, as by a log in the process."""
     log = HttpKeyed("http://localhost:1")
     for records in ([("a", b"1")], [(b"a", "1")], [(b"a",)], [(b"x" * 16_385, b"")]):
         with pytest.raises(UsageError):
@@ -254,7 +254,7 @@ def test_bad_input_is_refused_before_it_is_sent() -> None:
 
 
 def test_an_append_of_nothing_is_refused_before_it_is_sent() -> None:
-    """In the words of a log in a process: there is no server here to refuse it."""
+    """An empty append is refused before it is sent: there is no server in this test."""
     with HttpKeyed("http://127.0.0.1:1", "orders") as log:
         for append in (log.append, log.try_append):
             with pytest.raises(UsageError, match="an append has at least one record"):

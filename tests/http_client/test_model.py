@@ -1,4 +1,4 @@
-"""A keyed log over HTTP does what one in memory does: the same calls, and the same answers."""
+"""A keyed log over HTTP gives the same answers to the same calls as one in memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tidelog.location import open_location
 
 KEYS = [b"", b"a", b"a\x00", b"ab", b"b", b"\xff", b"\xff\xff", bytes(range(256)), b"k" * 16_384]
 STEPS = 60
-CLOCK = StuckClock()  # So that both give the same times.
+CLOCK = StuckClock()  # Makes both give the same times.
 
 
 @pytest.fixture(scope="module", params=["model", "engine"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """A server over the model, and over what is to be shown."""
+    """A server over the model, and one over the engine."""
 
     async def opening() -> Any:
         if request.param == "model":
@@ -40,7 +40,7 @@ def server(
 
 
 class Pair:
-    """The same log twice: behind a server, and here."""
+    """The same log twice: behind a server, and in memory."""
 
     def __init__(self, server: Served, name: str, chance: random.Random) -> None:
         self.server, self.chance = server, chance
@@ -52,7 +52,7 @@ class Pair:
         self.there = server.place.handles[name]
 
     def check(self, verb: str, *given: Any, **options: Any) -> None:
-        """Call a verb of both; what comes of it must be the same, errors included."""
+        """Call a method of both; their results must be equal, errors included."""
         found = [outcome(getattr(log, verb), *given, **options) for log in (self.http, self.here)]
         assert found[0] == found[1], (verb, given, options)
 
@@ -66,7 +66,7 @@ class Pair:
         return start, limit
 
     def step(self) -> None:
-        """Do one thing that a client does, or that upkeep does beside it."""
+        """Run one random client call or maintenance operation."""
         verb = self.chance.choice(
             ["append"] * 4 + ["scan", "scan_prefix", "scan_range", "count", "keys", "segments",
              "poll", "count_approximate", "upkeep"]
@@ -82,7 +82,7 @@ class Pair:
         time = self.chance.choice([None, self.chance.randrange(2**40)])
         verb = self.chance.choice(["append", "try_append"])
         self.check(verb, records, durable=durable, timestamp_us=time)
-        if not durable:  # When it becomes so is the engine's own affair.
+        if not durable:  # Only the engine decides when it becomes durable.
             self.upkeep("flush")
 
     def _options(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Pair:
         if isinstance(here, tuple):
             assert here == there
             return
-        # What is in runs is for the engine to decide.
+        # The engine decides which records are in runs.
         assert [(s.id, s.start, s.limit) for s in here] == [(s.id, s.start, s.limit) for s in there]
 
     def _poll(self) -> None:
@@ -141,7 +141,7 @@ class Pair:
     def check_poll(
         self, start: int, wanted: Callable[[bytes], bool], which: dict[str, Any]
     ) -> None:
-        """Poll; all that there is up to where it goes on must have come, however much that is."""
+        """Poll; every wanted record before the returned sequence must be in the answer."""
         history, upper = self.history, self.history.durable
         if 0 < start < history.oldest:
             with pytest.raises(SequenceRetired):
@@ -164,7 +164,7 @@ class Pair:
         self.upkeep(deed, **({"retention": Retention(segments=2)} if deed == "retire" else {}))
 
     def upkeep(self, deed: str, **given: Any) -> None:
-        """Do something beside the server, to both."""
+        """Run a maintenance operation next to the server, on both logs."""
 
         async def there() -> None:
             await getattr(self.there, deed)(**given)
@@ -174,7 +174,7 @@ class Pair:
 
 
 def outcome(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return what a call gives, in a form that can be compared; or its error's class."""
+    """Return the comparable result of a call, or the class and outcome of its error."""
     try:
         found = call(*given, **options)
         if hasattr(found, "to_arrow"):
@@ -190,7 +190,7 @@ def outcome(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_http_is_the_log_itself(server: Served, seed: int) -> None:
-    """Whatever is called in whatever order."""
+    """Random calls in random order give the same results over HTTP and in memory."""
     pair = Pair(server, f"seed{seed}", random.Random(seed))
     with pair.http:
         for _ in range(STEPS):
@@ -198,7 +198,7 @@ def test_http_is_the_log_itself(server: Served, seed: int) -> None:
 
 
 def test_pages_are_put_together(server: Served) -> None:
-    """An answer has no more than so many rows; a scan, and a listing, has all."""
+    """A page has a limited number of rows; a scan and a listing return all."""
     server.run(lambda: server.place.keyed.create("pages"))
     with HttpKeyed(server.url, "pages") as log:
         log.append([(b"k%d" % (n % 7), b"%d" % n) for n in range(40)])
@@ -217,7 +217,7 @@ def test_pages_are_put_together(server: Served) -> None:
 
 
 def test_a_name_is_escaped(server: Served) -> None:
-    """Whatever it has, it stays within its path."""
+    """A log name with any characters stays within its path segment."""
     with HttpKeyed(server.url, "../log/append?x#y") as log, pytest.raises(TidelogError) as found:
         log.count(b"a")
     assert found.value.kind in ("http", "gone", "usage")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.canaries.builds import Canary, caught_by
-from sim.kernel.weather import DAYS
+from sim.kernel.rates import DAYS
 
 # The seed that last caught each broken build. If it no longer does, a test tries other seeds, which
 # takes up to a minute. `KEEP_CAUGHT=1 python -m pytest -n0 tests/sim -k caught` updates the file.

@@ -18,7 +18,7 @@ from tidelog.server.app import ServerState
 
 @dataclass
 class Asked:
-    """An app that is asked, and what it asks."""
+    """An app under test, and the requests to it."""
 
     web: httpx.AsyncClient
     lake: Remembering
@@ -26,7 +26,7 @@ class Asked:
 
     @property
     def log(self) -> MemoryKeyed:
-        """Return the handle that the app writes by."""
+        """Return the handle by which the app writes."""
         found = self.lake.handles[NAME]
         assert isinstance(found, MemoryKeyed)
         return found
@@ -39,11 +39,11 @@ class Asked:
 
     @property
     def followers(self) -> float | None:
-        """Return how many requests wait for records."""
+        """Return the number of requests that wait for records."""
         return self.state.metrics.registry.get_sample_value("log_followers")
 
     async def append(self, *pairs: tuple[str, str]) -> int:
-        """Append texts, which must succeed."""
+        """Append texts; the append must succeed."""
         records = [{"key": key, "value": value} for key, value in pairs]
         answer = await self.post("append", {"records": records})
         assert answer.status_code == 200, answer.text
@@ -51,9 +51,9 @@ class Asked:
 
 
 async def until(told: Callable[[], bool]) -> None:
-    """Wait until something is so: machines are shared, and may be busy."""
+    """Wait until a condition holds, since a shared machine may be busy."""
     async with asyncio.timeout(30):
-        while not told():  # noqa: ASYNC110  What is asked tells nobody.
+        while not told():  # noqa: ASYNC110  The condition sends no event.
             await asyncio.sleep(0.001)
 
 
@@ -62,7 +62,7 @@ Asking = Callable[..., AbstractAsyncContextManager[Asked]]
 
 @pytest.fixture
 def asking() -> Asking:
-    """What opens an app with limits or tokens of the test's own."""
+    """Return a function that opens an app with the test's own limits or tokens."""
 
     @asynccontextmanager
     async def opened(

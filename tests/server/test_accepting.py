@@ -1,4 +1,4 @@
-"""Connections before their first request: their number, and their time."""
+"""Connections before their first request: limits on their number and time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def few() -> ServerState:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServerTls, ssl.SSLContext]:
-    """The files of a server with TLS, and what a client needs to trust it."""
+    """Return the TLS files of a server, and the trust settings of a client."""
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = Authority.make(folder).issue("server")
     trust = ssl.create_default_context(cafile=str(folder / "authority.pem"))
@@ -48,7 +48,7 @@ def secure(authority: tuple[ServerTls, ssl.SSLContext]) -> Iterator[Served]:
 
 
 def ended(client: socket.socket) -> bytes:
-    """Return the bytes that come until the server ends the connection."""
+    """Return the bytes until the server ends the connection."""
     found = b""
     try:
         while piece := client.recv(65_536):
@@ -59,7 +59,7 @@ def ended(client: socket.socket) -> bytes:
 
 
 def held(server: Served, count: int, stack: ExitStack) -> list[socket.socket]:
-    """Open silent connections, and return them once the server has all of them."""
+    """Open silent connections, and return them once the server has accepted all."""
     acceptor = server.server.acceptor
     before = acceptor.open_count
     found = [stack.enter_context(server.connect()) for _ in range(count)]
@@ -68,7 +68,7 @@ def held(server: Served, count: int, stack: ExitStack) -> list[socket.socket]:
 
 
 def test_one_connection_too_many_is_a_429_in_the_form_of_errors() -> None:
-    """The others go on; the refusal is counted, and a place that becomes free is taken again."""
+    """A refusal is counted, other connections continue, and a freed place is taken again."""
     state = ServerState(limits=replace(ServerLimits(), connections_max=MOST))
     with served(state=state) as server, ExitStack() as stack:
         first, *_ = held(server, MOST, stack)
@@ -89,7 +89,7 @@ def test_one_connection_too_many_is_a_429_in_the_form_of_errors() -> None:
 
 
 def test_connections_above_the_answered_ones_are_dropped() -> None:
-    """Even refusals have a number: silent clients cannot take all descriptors."""
+    """Refused connections also have a limit, so silent clients cannot take all descriptors."""
     state = ServerState(limits=replace(ServerLimits(), connections_max=MOST))
     with served(state=state) as server, ExitStack() as stack:
         held(server, MOST + REFUSED_MAX, stack)
@@ -101,7 +101,7 @@ def test_connections_above_the_answered_ones_are_dropped() -> None:
 def test_the_number_of_connections_holds_before_the_handshake(
     secure: Served, authority: tuple[ServerTls, ssl.SSLContext]
 ) -> None:
-    """A client that never begins TLS has one of the places, and costs no state of TLS."""
+    """A client that never begins TLS takes one place and no TLS state."""
     with ExitStack() as stack:
         held(secure, MOST, stack)
         assert not secure.server.server_state.connections
@@ -114,7 +114,7 @@ def test_the_number_of_connections_holds_before_the_handshake(
 
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
 def test_a_handshake_that_does_not_come_ends_the_connection(secure: Served, sent: bytes) -> None:
-    """After the time of a head, whether none or some of its bytes came."""
+    """A handshake that does not complete ends the connection after the time limit of a head."""
     with secure.connect() as client:
         client.sendall(sent)
         assert len(ended(client)) < 100
@@ -123,7 +123,7 @@ def test_a_handshake_that_does_not_come_ends_the_connection(secure: Served, sent
 
 
 class OutOfFiles:
-    """A listening socket of a system that has no descriptor left, and then has one."""
+    """A listening socket whose accept fails for lack of descriptors."""
 
     def __init__(self) -> None:
         self.tries = 0
@@ -145,7 +145,7 @@ class OutOfFiles:
 async def test_a_lack_of_descriptors_is_reported_with_its_cause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server pauses, instead of a loop without a rest; its requests go on."""
+    """The acceptor pauses instead of looping, and logs the remedy."""
     acceptor = Acceptor(
         lambda _refused, _ended: asyncio.Protocol(), ServerLimits(), tls=None, dropped=lambda: None
     )
@@ -168,13 +168,13 @@ async def test_a_lack_of_descriptors_is_reported_with_its_cause(
 def test_limits_leave_open_files_for_the_store(
     files: int, connections: int, followers: int
 ) -> None:
-    """A server that has few keeps 256 of them, or half."""
+    """A server with few descriptors keeps 256 of them free, or half."""
     fitted = fit_open_files(ServerLimits(), files)
     assert (fitted.connections_max, fitted.followers_max) == (connections, followers)
 
 
 async def test_a_server_listens_at_all_addresses_of_a_host_by_one_port() -> None:
-    """A client may take any of them; a port that is taken is refused with the remedy."""
+    """The server listens on all addresses of a host by one port; a taken port is refused."""
     sockets = await bind("localhost", 0)
     ports = {one.getsockname()[1] for one in sockets}
     assert len(ports) == 1

@@ -1,4 +1,4 @@
-"""The server and its own description: what one allows the other takes, and answers as it says."""
+"""The server and its OpenAPI description: requests and answers conform to it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tidelog.server.limits import ServerLimits
 from tidelog.server.tokens import parse_tokens
 
 TOKEN = "token-0123456789abcdef"
-# Not `positive_data_acceptance`: a description cannot say that of several ways to name a key
-# exactly one is taken, nor that a range must not go the wrong way.
+# Without `positive_data_acceptance`: OpenAPI cannot say that a request has exactly one kind of key,
+# or that a range must not be reversed.
 CHECKS: tuple[Any, ...] = (
     not_a_server_error,
     status_code_conformance,
@@ -48,19 +48,19 @@ CHECKS: tuple[Any, ...] = (
 
 @schemathesis.serializer("application/protobuf")
 def protobuf_of(_: Any, value: Any) -> bytes:
-    """Return what is sent as protobuf: the description says of it that it is bytes."""
+    """Return a protobuf body; the description declares it as bytes."""
     return value.encode("utf-8", "replace") if isinstance(value, str) else b"\xff"
 
 
 def settled() -> ServerState:
-    """Return limits by which waiting is short, and a token."""
+    """Return a state with short waits, and a token."""
     tokens = parse_tokens([TOKEN], source="test")
     limits = ServerLimits(follow_us_max=1_000, append_us_max=1_000)
     return ServerState(limits=limits, tokens=tokens)
 
 
 async def described() -> dict[str, Any]:
-    """Return what the server says of itself, without a socket."""
+    """Return the server's description, without a socket."""
     transport = httpx.ASGITransport(keyed_app(MemoryLake(), settled()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
         found: dict[str, Any] = (await web.get("/openapi.json")).json()
@@ -69,7 +69,7 @@ async def described() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Where a server is that has some records."""
+    """Return the URL of a server with some records."""
     with served(state=settled()) as server:
         with HttpKeyed(server.url, token=TOKEN) as log:
             log.append([(b"a", b"1"), (b"b", b"2")])
@@ -92,10 +92,10 @@ schema: Any = schemathesis.openapi.from_dict(asyncio.run(described())).exclude(
     suppress_health_check=[*HealthCheck],
 )
 def test_all_that_the_description_allows_and_forbids(case: Any, url: str) -> None:
-    """A right request gets its answer, a wrong one a refusal, and none passes without a token.
+    """A valid request is answered, an invalid one refused, and none passes without a token.
 
-    If a case is wrong for lack of the token, the test must not add the token: the rest of the case
-    may be right.
+    If a case lacks the token on purpose, the test must not add it: the rest of the case may be
+    valid.
     """
     is_without = case.meta.is_negative_at(ParameterLocation.HEADER)
     headers = {} if is_without else {"Authorization": f"Bearer {TOKEN}"}
@@ -103,7 +103,7 @@ def test_all_that_the_description_allows_and_forbids(case: Any, url: str) -> Non
 
 
 async def test_every_route_is_described(asked: Asked) -> None:
-    """With each status that an error of tidelog's can have."""
+    """The description has every route, with each status that an error of tidelog can have."""
     told = (await asked.web.get("/openapi.json")).json()
     described = {
         (method.upper(), path) for path, methods in told["paths"].items() for method in methods
@@ -122,7 +122,7 @@ async def test_every_route_is_described(asked: Asked) -> None:
 async def test_the_paths_of_opendata_are_described_where_they_are(
     asking: Asking, has_log: bool
 ) -> None:
-    """Only with a log to serve there."""
+    """OpenData's paths are described only if the server has a default log."""
     async with asking(log=NAME if has_log else None) as asked:
         answer: httpx.Response = await asked.web.get("/openapi.json")
         assert ("/api/v1/log/scan" in answer.json()["paths"]) == has_log

@@ -1,4 +1,4 @@
-"""docs/reference/http.md: its lines of curl, its Python, its statuses and limits."""
+"""docs/reference/http.md: its curl lines, its Python, its statuses and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMES = re.compile(r'"timestampUs":\d+')
 
 @dataclass
 class Process:
-    """A ``tidelog serve`` of its own."""
+    """A process of ``tidelog serve``."""
 
     process: subprocess.Popen[str]
     url: str
@@ -39,14 +39,14 @@ class Process:
         return self.url.partition("://")[2]
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Tell it to end; return its exit status."""
+        """Send a signal; return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(60)
 
 
 def started(location: str, *options: str) -> Process:
     words = ["--location", location, "serve", "--port", "0", "--json", *options]
-    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    # A test run in the background ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, text=True
@@ -75,7 +75,7 @@ def server(location: str) -> Iterator[Process]:
 
 
 def curl_lines() -> list[tuple[str, str]]:
-    """Return the page's lines of curl, each with the answer that is shown below it."""
+    """Return the page's curl lines, each with the answer shown below it."""
     text = (ROOT / PAGE).read_text()
     return re.findall(r"^(curl -s .*localhost:8080.*)\n(\{.*\})$", text, re.MULTILINE)
 
@@ -86,7 +86,7 @@ def run(command: str, address: str) -> str:
 
 
 def test_curl_answers_as_the_page_shows(server: Process) -> None:
-    """Line by line, but for the times; and then the Python of the page."""
+    """Each curl line gives the shown answer, except times; the page's Python runs too."""
     lines = curl_lines()
     assert len(lines) == 8
     for command, shown in lines:
@@ -110,7 +110,7 @@ def test_a_process_ends_with_what_was_appended(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """Also with what was only ordered."""
+    """A server that ends writes all accepted records, even those without durability."""
     server = started(location)
     request.addfinalizer(server.process.wait)
     request.addfinalizer(server.process.kill)
@@ -125,9 +125,9 @@ def test_a_process_ends_with_what_was_appended(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--log", "nobody"], "no keyed log named 'nobody'"),
+        (["--log", "nobody"], "there is no keyed log 'nobody'"),
         (["--log", "a/b"], "name"),
-        (["--visibility", "none"], "durable or memory"),
+        (["--visibility", "none"], "durable, memory"),
         (["--tls-cert", "x.pem"], "TLS needs both"),
         (["--tls-cert", "no.pem", "--tls-key", "no.key"], "the files for TLS"),
         (["--token-file", "no-file"], "cannot be read"),
@@ -138,7 +138,7 @@ def test_a_process_ends_with_what_was_appended(
 def test_what_cannot_be_served_is_told_before(
     location: str, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 2, in a sentence."""
+    """A bad option gives exit status 2 and a sentence, before the server starts."""
     assert main(["--location", location, "serve", *options]) == 2
     assert told in capsys.readouterr().err
 
@@ -146,14 +146,14 @@ def test_what_cannot_be_served_is_told_before(
 def test_what_has_to_be_installed_is_told(
     location: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is an extra: those who serve nothing need none of it."""
+    """A missing server extra gives exit status 2 and the install command."""
     with patch("tidelog.cli.serve.import_module", side_effect=ImportError("No module 'uvicorn'")):
         assert main(["--location", location, "serve"]) == 2
     assert "pip install 'tidelog[server]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The call is wrong, not the store: exit status 2, and no traceback."""
+    """A taken port is a usage error: exit status 2, without a traceback."""
     with served() as other:
         port = str(other.port)
         assert main(["--location", location, "serve", "--host", "localhost", "--port", port]) == 2
@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_told(location: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_page_has_each_status_and_limit() -> None:
-    """As the tables of the code have them."""
+    """The page lists every status and limit of the code's tables."""
     text = (ROOT / PAGE).read_text()
     errors, limits = text.partition("## Errors")[2].partition("## Limits")[::2]
     statuses = {*BY_KIND.values(), *(status for _, status in BY_CLASS), 500}

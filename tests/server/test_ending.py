@@ -1,4 +1,4 @@
-"""Servers end without loss: who waits is answered, and what was taken is written."""
+"""A server's end without loss: waiting requests are answered, accepted records are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TURNS = 25  # Of 50 ms each: the grace, and the end of TLS.
 
 
 class Turns(SystemClock):
-    """A clock that counts the turns in which a server that ends waits."""
+    """A clock that counts the waits of a server that ends."""
 
     turns = 0
 
@@ -36,7 +36,7 @@ class Turns(SystemClock):
 
 
 def test_whoever_waits_is_answered_when_the_server_ends() -> None:
-    """With none, and where to go on; long before its time is over."""
+    """A follower gets an empty page and its next sequence, long before its timeout."""
     clock = Turns()
     with served(state=ServerState(clock=clock)) as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
@@ -59,7 +59,7 @@ def test_whoever_waits_is_answered_when_the_server_ends() -> None:
 
 
 def test_a_server_that_ends_takes_no_more() -> None:
-    """503 and another try, on connections that are open still; health is told as long as it is."""
+    """An ending server answers 503 on open connections; only the health check still succeeds."""
     with served() as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
         server.state.end()
@@ -76,7 +76,7 @@ def test_a_server_that_ends_takes_no_more() -> None:
 
 
 def test_the_log_is_closed_in_the_end() -> None:
-    """So that what was ordered is durable."""
+    """The server closes its log handle at its end."""
     with served() as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
         handle = server.place.handles["log"]
@@ -86,7 +86,7 @@ def test_the_log_is_closed_in_the_end() -> None:
 
 
 def test_an_idle_client_of_tls_does_not_hold_the_end(tmp_path: Path) -> None:
-    """Its end of the connection need not answer; neither does a client without a handshake."""
+    """Neither an idle TLS client nor one without a handshake delays the end."""
     certificate, key = Authority.make(tmp_path).issue("server")
     trust = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
     clock = Turns()
@@ -108,7 +108,7 @@ def test_an_idle_client_of_tls_does_not_hold_the_end(tmp_path: Path) -> None:
 
 
 def stopped(server: Served, deed: Callable[[], None]) -> None:
-    """Stop a server right after a deed: its loop takes no turn between the two."""
+    """Stop a server right after an action, with no turn of its loop between the two."""
 
     async def end(counter: int) -> bool:
         deed()
@@ -129,7 +129,7 @@ def answer_of(client: socket.socket) -> tuple[bytes, str]:
 
 
 def test_requests_that_come_with_the_signal_are_answered() -> None:
-    """On new connections and on kept ones: with 503, and the end of the connection."""
+    """Requests that arrive with the signal get 503 and the end of the connection."""
     clock = Turns()
     with ExitStack() as stack:
         server = stack.enter_context(served(state=ServerState(clock=clock)))
@@ -154,7 +154,7 @@ def test_requests_that_come_with_the_signal_are_answered() -> None:
 
 
 def test_connections_that_come_with_the_signal_do_not_hold_the_end() -> None:
-    """Silent ones are closed after a moment."""
+    """Silent connections that arrive with the signal are closed after a moment."""
     clock = Turns()
     with ExitStack() as stack:
         server = stack.enter_context(served(state=ServerState(clock=clock)))

@@ -1,4 +1,4 @@
-"""The server over the engine: other processes write, take over, and drop what it serves."""
+"""The server over the engine: other processes write, take over and drop its logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.location import open_location
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[tidelog.Location]:
-    """The location that is served, as another process has it."""
+    """The served location, as opened by another process."""
     with tidelog.connect(tmp_path, create=True) as found:
         yield found
 
@@ -35,7 +35,7 @@ def serving(lake: tidelog.Location, tmp_path: Path, **options: Any) -> Any:
 
 
 def test_the_server_takes_a_log_back_to_write_it(lake: tidelog.Location, tmp_path: Path) -> None:
-    """A read takes nothing over; an append does, at once and again."""
+    """A read takes nothing over; an append takes the log back, each time."""
     with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
         stored = [log.append([(b"a", b"1")])]
         for _ in range(2):
@@ -77,7 +77,7 @@ def test_who_follows_goes_on_though_the_log_was_taken_over(
 def test_a_server_that_only_reads_follows_what_others_write(
     lake: tidelog.Location, tmp_path: Path
 ) -> None:
-    """As it comes, and without taking the log over."""
+    """A read-only server returns new records at once, and takes nothing over."""
     with (
         serving(lake, tmp_path, is_read_only=True) as server,
         HttpKeyed(server.url) as log,
@@ -103,7 +103,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
 
 
 def until_gone(log: HttpKeyed) -> None:
-    """Wait until the server has looked again: it does so once a second."""
+    """Wait until the server has refreshed, which it does once a second."""
     try:
         while log.count(b"a"):
             threading.Event().wait(0.05)
@@ -113,7 +113,7 @@ def until_gone(log: HttpKeyed) -> None:
 
 
 def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: Path) -> None:
-    """410, and 404; a log that is made meanwhile is served."""
+    """Retired records give 410, a dropped log 404, and a log created later is served."""
     with serving(lake, tmp_path, is_read_only=True) as server:
         with lake.keyed.open(NAME) as writer:
             writer.append([(b"a", b"1")])
@@ -136,7 +136,7 @@ def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: P
 
 
 def test_what_is_asked_of_the_store_is_counted(lake: tidelog.Location, tmp_path: Path) -> None:
-    """In the same numbers as tidelog's own."""
+    """The server's metrics include tidelog's own counters."""
     with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
         log.append([(b"a", b"1")])
         assert server.sample("tidelog_store_bytes_out_total", kind="put") > 0

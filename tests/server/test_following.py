@@ -1,4 +1,4 @@
-"""A follower's page, where what it follows gives a part of what there is."""
+"""A follower's page from a scan that returns records key by key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = [b"b", b"a", b"b", b"a"]
 
 
 class InParts(KeyedScan):
-    """Records key by key, as a run has them: until it ends, one cannot go on after any of them."""
+    """Records key by key, as in a run: before its end, no sequence is safe to continue from."""
 
     def __init__(self, log: MemoryKeyed, scan: KeyedScan) -> None:
         self._log, self._scan = log, scan
@@ -41,7 +41,7 @@ class InParts(KeyedScan):
 
 
 class RunsBehind(MemoryKeyed):
-    """A log whose records come, and are compacted, right before they are followed."""
+    """A log whose records are appended and compacted right before a follow."""
 
     def follow(
         self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
@@ -55,14 +55,14 @@ async def page_of(ask: ScanAsk) -> RecordsPage:
 
 
 async def test_nothing_is_passed_over_where_keys_come_one_after_the_other() -> None:
-    """The first table has sequences 2 and 4; to go on after them would leave out 1 and 3."""
+    """The first table has sequences 2 and 4; continuing after them would skip 1 and 3."""
     page = await page_of(ScanAsk(prefix=b"", start=1, follow=True))
     assert page.records["sequence"].to_pylist() == [1, 2, 3, 4]
     assert page.next_sequence == 5
 
 
 async def test_a_key_goes_on_after_its_last_record() -> None:
-    """Of one key nothing else is to come: else the same would come again and again."""
+    """A follow of one key continues after its last record, so that no record repeats."""
     page = await page_of(ScanAsk(key=b"a", start=1, follow=True))
     assert page.records["sequence"].to_pylist() == [2, 4]
     assert page.next_sequence == 5

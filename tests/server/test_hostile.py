@@ -1,4 +1,4 @@
-"""Whatever is sent to the server is answered by it, and never with a 500."""
+"""The server answers any request, and never with a 500."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ fields = st.fixed_dictionaries(
     },
 )
 ROUTES = ["append", "scan", "count"]
-FORM = "application/x-www-form-urlencoded"  # What curl calls a body.
+FORM = "application/x-www-form-urlencoded"  # The content type that curl sends by default.
 KINDS = [
     "application/json",
     FORM,
@@ -76,14 +76,14 @@ def checked(route: str, body: bytes, kind: str) -> None:
 @example(route="scan", body=b'{"startSeq":' + b"9" * 5_000 + b"}", kind="application/json")
 @example(route="append", body=b'{"records":[{"key":"' + b"A" * 70_001, kind="application/json")
 def test_any_bytes_are_answered(route: str, body: bytes, kind: str) -> None:
-    """As JSON, as protobuf, as nothing."""
+    """Any bytes get 200, 400 or 415, as JSON, as protobuf or without a type."""
     checked(route, body, kind)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(route=st.sampled_from(ROUTES), message=fields | json_values)
 def test_any_json_is_answered(route: str, message: Any) -> None:
-    """Nearly right, and quite wrong."""
+    """Any JSON gets an answer, be it nearly right or completely wrong."""
     body = json.dumps(message).encode("utf-8", "surrogatepass")
     checked(route, body, "application/json")
 
@@ -102,7 +102,7 @@ def test_any_json_is_answered(route: str, message: Any) -> None:
     ids=lambda query: query[:40],
 )
 async def test_queries_that_are_wrong_are_a_400(asked: Asked, query: str) -> None:
-    """With a sentence that says what to do."""
+    """A bad query gets 400 with a short sentence."""
     answer = await asked.get(f"scan?{query}")
 
     assert answer.status_code == 400, answer.text
@@ -111,7 +111,7 @@ async def test_queries_that_are_wrong_are_a_400(asked: Asked, query: str) -> Non
 
 
 async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
-    """Are told in the API's own words, with what there is."""
+    """A wrong method gets 405 with the allowed ones, and a wrong path NoSuchRoute."""
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "FOO"):
         answer = await asked.web.request(method, "/api/v1/log/scan")
         assert answer.status_code == 405
@@ -136,7 +136,7 @@ async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
 async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
     asked: Asked, key: Any, fault: str
 ) -> None:
-    """The server guesses nothing: the error names the field and the remedy."""
+    """The server does not guess: the error names the field and the remedy."""
     appended = await asked.post("append", {"records": [{"key": key, "value": ""}]})
     counted = await asked.post("count", {"key": key})
 
@@ -148,7 +148,7 @@ async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
 
 
 async def test_the_former_field_of_texts_is_refused_with_the_present_one(asked: Asked) -> None:
-    """``keyText`` was the field of a text; the refusal names ``key``."""
+    """``keyText`` was once the field of a text; the refusal names ``key``."""
     records = [{"keyText": "a", "valueText": "b"}]
     answer = (await asked.post("append", {"records": records})).json()
 
@@ -156,7 +156,7 @@ async def test_the_former_field_of_texts_is_refused_with_the_present_one(asked: 
 
 
 async def test_a_limit_is_told_with_no_bound_that_is_none(asked: Asked) -> None:
-    """A most of 2^63-1 would be told, and then refused as more than an answer has."""
+    """The message must not offer a limit of 2^63-1, which the next check would refuse."""
     answer = (await asked.get("scan", params={"key": "a", "limit": 0})).json()
 
     assert "limit is a whole number from 1 on" in answer["message"]

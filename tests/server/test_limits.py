@@ -1,4 +1,4 @@
-"""What is asked too much of a server, and by whom: each is refused with a status of its own."""
+"""The server's limits and access rules: each refusal has a status of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def statuses(asked: Asked, *answers: Any) -> list[int]:
 
 
 async def test_bodies_have_a_size_and_a_number_of_records(asking: Asking) -> None:
-    """413 before it is read, or as soon as it is too large; too many records are a 400."""
+    """A large body gets 413 as early as possible; too many records get 400."""
     async with asking(limited(body_bytes_max=1_000, records_max=3)) as asked:
         url = "/api/v1/log/append"
 
@@ -75,7 +75,7 @@ async def test_bodies_have_a_size_and_a_number_of_records(asking: Asking) -> Non
     ids=["text", "braces", "base64"],
 )
 def test_a_body_costs_about_the_processor_time_of_its_decoder(value: str) -> None:
-    """The GIL is held so long, and all other requests wait: no code of Python reads each byte."""
+    """Decoding holds the GIL, so no Python code may look at each byte."""
     body = b'{"records": [{"key": "a", "value": ' + value.encode() + b"}]}"
 
     def cost(decode: Callable[[], object]) -> float:
@@ -88,7 +88,7 @@ def test_a_body_costs_about_the_processor_time_of_its_decoder(value: str) -> Non
 
 
 async def test_a_large_body_is_decoded_off_the_loop(asking: Asking) -> None:
-    """A thread decodes it: requests that come meanwhile are answered."""
+    """A thread decodes a large body, so that the loop can serve other requests."""
     clock = Offloading()
     async with asking(ServerState(clock=clock)) as asked:
         await asked.append(("a", "x" * 65_536))
@@ -98,7 +98,7 @@ async def test_a_large_body_is_decoded_off_the_loop(asking: Asking) -> None:
 
 
 async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
-    """What does not fit is asked for by the next request; a large record comes alone."""
+    """An answer that is full continues in the next request; a large record is alone in one."""
     async with asking(limited(scan_bytes_max=1_000, rows_max=5)) as asked:
         for size in (400, 400, 400, 3_000, 1):
             await asked.append(("a", "x" * size))
@@ -125,7 +125,7 @@ async def test_answers_have_rows_and_bytes(asking: Asking) -> None:
 
 
 async def test_waiting_has_an_end_and_a_number(asking: Asking) -> None:
-    """Longer than the server lets anybody wait nobody waits; one more than may is refused."""
+    """A wait ends after the server's maximum; one follower too many gets 429."""
     async with asking(limited(followers_max=2, follow_us_max=1_000_000)) as asked:
         query = {"key": "a", "follow": "true", "start_seq": 1}
         long = {**query, "timeout_ms": 999_999_999}
@@ -142,7 +142,7 @@ async def test_waiting_has_an_end_and_a_number(asking: Asking) -> None:
 
 
 async def test_reads_take_turns_and_waiting_takes_none(asking: Asking) -> None:
-    """What is read is held in memory; whoever waits for records holds nothing."""
+    """Reads are limited since they hold memory; waiting followers take no place."""
     async with asking(limited(reads_max=2)) as asked:
         await asked.append(("a", "1"))
         reading, most, go_on = 0, 0, asyncio.Event()
@@ -170,7 +170,7 @@ async def test_reads_take_turns_and_waiting_takes_none(asking: Asking) -> None:
 
 
 async def test_tokens_are_asked_for(asking: Asking) -> None:
-    """Of all but health and the description; one for reading does not append."""
+    """Everything but health and the description needs a token; a read token cannot append."""
     tokens = parse_tokens([f"{WRITER}", "# a comment", "", f"{READER} read"], source="x")
     async with asking(ServerState(tokens=tokens)) as asked:
         web = asked.web
@@ -195,13 +195,13 @@ async def test_tokens_are_asked_for(asking: Asking) -> None:
             assert await status(public, None) == 200
         basic = await web.get(scan, headers={"authorization": f"Basic {WRITER}"})
         assert basic.status_code == 401
-        # A body that nobody may send is not even read.
+        # An unauthorized body is not read.
         refused = await web.post(append, content=b"x" * 100_000)
         assert (refused.status_code, refused.headers["connection"]) == (401, "close")
 
 
 async def test_a_page_of_the_web_does_not_append(asking: Asking) -> None:
-    """To a server on its reader's own machine, which has no token to ask for."""
+    """A web page in a browser must not append to a local server without tokens."""
     headers = {"origin": "https://example.org", "content-type": "text/plain"}
     tokens = parse_tokens([WRITER], source="x")
     async with asking() as asked:
@@ -221,14 +221,14 @@ async def test_a_page_of_the_web_does_not_append(asking: Asking) -> None:
      ["ä" * 20]],
 )  # fmt: skip
 def test_a_token_file_that_is_none_is_refused(lines: list[str]) -> None:
-    """With the line, and never with the token."""
+    """The error names the line, and never the token."""
     with pytest.raises(UsageError) as found:
         parse_tokens(lines, source="tokens")
     assert WRITER not in str(found.value)
 
 
 def test_token_files_are_read(tmp_path: Path) -> None:
-    """Or it is told why not."""
+    """A token file is read, or its fault is a UsageError."""
     path = tmp_path / "tokens"
     path.write_text(f"{WRITER}\n")
     load_tokens(path).check(f"bearer   {WRITER}", is_write=True)
@@ -242,7 +242,7 @@ def test_token_files_are_read(tmp_path: Path) -> None:
 
 
 def test_an_allowance_is_shared() -> None:
-    """Who comes alone may take any; what was given back may be taken again."""
+    """A lone caller may take any amount; an amount given back can be taken again."""
     allowance = Allowance(10, "busy")
     allowance.take(100)
     with pytest.raises(TooMany):
@@ -255,21 +255,21 @@ def test_an_allowance_is_shared() -> None:
 
 
 def test_limits_are_numbers() -> None:
-    """From one on."""
+    """A limit is a whole number from 1 on."""
     for wrong in (0, -1, True, "1"):
         with pytest.raises(UsageError):
             ServerLimits(rows_max=wrong)  # type: ignore[arg-type]
 
 
 async def test_answers_that_are_on_their_way_have_a_limit(asking: Asking) -> None:
-    """Who asks for more is told to come again, and that much is always answered."""
+    """Answers under way have a memory limit: a larger read gets 429, an append succeeds."""
     async with asking(limited(held_bytes_max=1_000)) as asked:
         await asked.append(("a", "1"))
         asked.state.outgoing.take(990)
         refused = await asked.get("scan?key=a")
         assert (refused.status_code, refused.json()["error"]) == (429, "TooMany")
         assert refused.headers["retry-after"] == "1"
-        # What was done is told as done.
+        # A completed append is always reported.
         await asked.append(("a", "2"))
         asked.state.outgoing.give(990)
         assert (await asked.get("count?key=a")).json()["count"] == 2
@@ -277,7 +277,7 @@ async def test_answers_that_are_on_their_way_have_a_limit(asking: Asking) -> Non
 
 
 async def test_what_is_held_for_all_has_a_limit(asking: Asking) -> None:
-    """A body that is on its way keeps others out, once together they are too much."""
+    """Bodies under way have a common memory limit: the next one gets 429."""
     async with asking(limited(held_bytes_max=1_000)) as asked:
         begun, go_on = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Each route of keyed logs, as OpenData's clients ask for it, and as people do."""
+"""Each route of keyed logs, for OpenData's clients and for users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTOBUF = {"content-type": "application/protobuf", "accept": "application/proto
 
 
 def b64(value: bytes) -> dict[str, str]:
-    """Return bytes as a client may always write them."""
+    """Return bytes in the base64 form that any client may use."""
     return {"base64": base64.b64encode(value).decode()}
 
 
@@ -42,7 +42,7 @@ async def values(asked: Asked, **query: Any) -> list[str]:
 
 
 async def test_the_routes_and_fields_of_opendata_are_answered(asked: Asked) -> None:
-    """The routes and fields are those of its RFC 0004; a text is a text."""
+    """The routes and fields are those of OpenData's RFC 0004; a text is a text."""
     records = [{"key": "my-key", "value": "my-value"}]
     appended = await asked.post("append", {"records": records, "awaitDurable": True})
     scanned = await asked.get("scan", params={"key": "my-key", "end_seq": 2**64 - 1})
@@ -61,7 +61,7 @@ async def test_the_routes_and_fields_of_opendata_are_answered(asked: Asked) -> N
 
 @pytest.mark.parametrize("text", ["order-1", "abcd", "YQ==", "YQ", "", "\u00e9\u0000\U0001f600"])
 async def test_a_text_is_stored_as_its_own_bytes(asked: Asked, text: str) -> None:
-    """Also a text that could be base64: the log holds its UTF-8, and answers have it again."""
+    """A text is stored as UTF-8, even if it could be base64, and is returned as a text."""
     first = await asked.append((text, text))
 
     found = await asked.log.scan(text.encode()).to_arrow()
@@ -73,7 +73,7 @@ async def test_a_text_is_stored_as_its_own_bytes(asked: Asked, text: str) -> Non
 
 
 async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
-    """By Content-Type, and by Accept; what is accepted counts more."""
+    """Content-Type and Accept choose protobuf; Accept decides the answer."""
     record = messages.RecordIn(key="k", value=Base64(b"\xff"))
     body = encode_message(messages.AppendRequest(records=[record]))
     told = await asked.web.post("/api/v1/log/append", content=body, headers=PROTOBUF)
@@ -101,7 +101,7 @@ async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"a", b"\x00", b"\xff\xfe", bytes(range(256)), b"k" * 16_384])
 async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> None:
-    """Escaped, in base64 of both kinds, in hex, and in a body."""
+    """A key of any bytes is found by escapes, both kinds of base64, hex, and in a body."""
     record = {"key": b64(key), "value": b64(b"v")}
     assert (await asked.post("append", {"records": [record]})).status_code == 200
     escaped = "".join(f"%{byte:02x}" for byte in key)
@@ -124,7 +124,7 @@ async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> No
 
 
 async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
-    """From both ends, and a page at a time."""
+    """A scan reads a key, a prefix or a range, from either end, page by page."""
     await asked.append(("a1", "1"), ("a2", "2"), ("b", "3"), ("a1", "4"))
 
     assert await values(asked, key="a1") == ["1", "4"]
@@ -146,7 +146,7 @@ async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
 
 
 async def test_keys_and_segments_are_paged(asked: Asked) -> None:
-    """Each page says whether others follow."""
+    """Each page reports whether more follow."""
     await asked.append(*((f"k{n}", "v") for n in range(5)))
     await asked.log.seal()
     await asked.append(("k1", "w"))
@@ -169,7 +169,7 @@ async def test_keys_and_segments_are_paged(asked: Asked) -> None:
 
 
 async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
-    """And of a range."""
+    """A count is exact, or has bounds; it may cover a range."""
     await asked.append(("a", "1"), ("b", "2"), ("a", "3"))
 
     assert (await asked.get("count", params={"key": "a"})).json()["count"] == 2
@@ -179,7 +179,7 @@ async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
 
 
 async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
-    """What is there is answered at once; else what comes; else, in time, nothing."""
+    """A follower gets existing records at once, else new ones, else an empty page in time."""
     await asked.append(("a", "1"))
     assert await values(asked, key="a", follow="true") == ["1"]
     nothing = await asked.get(
@@ -206,7 +206,7 @@ async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
 
 
 async def test_every_log_is_served_by_its_name(asked: Asked) -> None:
-    """And one that is not there is a 404, which a second look may find made meanwhile."""
+    """Each log is served by its name; a missing one is a 404 until it is created."""
     path = "/api/v1/keyed"
     assert (await asked.web.get(f"{path}/other/count?key=a")).status_code == 404
     await asked.lake.keyed.create("other")
@@ -224,13 +224,13 @@ async def test_every_log_is_served_by_its_name(asked: Asked) -> None:
 
 
 async def test_opendatas_paths_need_a_log(asking: Asking) -> None:
-    """A server that was told none has them not."""
+    """A server without a default log does not serve OpenData's paths."""
     async with asking(log=None) as asked:
         assert (await asked.get("count?key=a")).status_code == 404
 
 
 async def test_what_was_let_go_of_is_told_with_what_is_left(asked: Asked) -> None:
-    """410, and the oldest sequence in the message."""
+    """A read of retired records gets 410, with the oldest sequence in the message."""
     await asked.append(("a", "1"))
     await asked.log.seal()
     await asked.append(("a", "2"))
@@ -244,7 +244,7 @@ async def test_what_was_let_go_of_is_told_with_what_is_left(asked: Asked) -> Non
 
 
 async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
-    """Nothing was done; with a timeout, the server waits for room itself."""
+    """A full log gets 429 and nothing is appended; with a timeout, the server waits for room."""
     await asked.append(("a", "1"))
     asked.log.weather.is_full = True
     body = {"records": [{"key": "a", "value": "2"}]}
@@ -259,11 +259,11 @@ async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
 
 
 async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
-    """An append is durable unless it says otherwise, in either form."""
+    """An append is durable unless the request says otherwise, in JSON and in protobuf."""
     body = {"records": [{"key": "a", "value": "1"}]}
     await asked.post("append", {**body, "awaitDurable": False})
     assert await asked.log.durable_sequence() == 1
-    # Nor is it shown: a cursor that passed it would miss what may come to stand there.
+    # It is not shown either: a cursor that passed it could miss another record there.
     shown = (await asked.get("scan?key=a&follow=true&timeout_ms=10")).json()
     assert (shown["values"], shown["nextSequence"]) == ([], 1)
     assert await values(asked, key="a") == []
@@ -289,7 +289,7 @@ async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
 async def test_failed_appends_say_what_is_known(
     asked: Asked, error: Exception, status: int, outcome: str, lands: bool
 ) -> None:
-    """Never as success, and what is not known never as a plain failure."""
+    """A failed append never reports success, and reports UNKNOWN if it may have landed."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((error, lands))
     failed = await asked.post("append", {"records": [{"key": "a", "value": "2"}]})
@@ -303,7 +303,7 @@ async def test_failed_appends_say_what_is_known(
 
 
 async def test_an_append_takes_the_log_back(asked: Asked) -> None:
-    """A command wrote next to the server: the next append succeeds, and nothing is lost."""
+    """Another process wrote: the server's next append takes the log back, without loss."""
     await asked.append(("a", "1"))
     other = await asked.lake.keyed.open(NAME, visibility="durable")
     await other.append([(b"a", b"2")])
@@ -316,7 +316,7 @@ async def test_an_append_takes_the_log_back(asked: Asked) -> None:
 
 
 async def test_appends_at_once_after_a_takeover_are_stored_once(asked: Asked) -> None:
-    """All of them meet the handle that is over; one handle replaces it."""
+    """All parallel appends meet the fenced handle; one new handle replaces it."""
     await asked.append(("a", "0"))
     before = asked.log
     await (await asked.lake.keyed.open(NAME, visibility="durable")).append([(b"a", b"1")])
@@ -327,7 +327,7 @@ async def test_appends_at_once_after_a_takeover_are_stored_once(asked: Asked) ->
 
 
 async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: Asked) -> None:
-    """The records may be in the log: the client gets UNKNOWN, and only the next append goes on."""
+    """The records may be in the log, so the server does not retry; the client gets UNKNOWN."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((Fenced("taken", outcome=Outcome.UNKNOWN), True))
     body = {"records": [{"key": "a", "value": "2"}]}
@@ -341,7 +341,7 @@ async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: Asked) -> N
 async def test_a_log_that_others_take_at_every_try_is_a_409(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tries have an end; nothing was appended, and the client may try again."""
+    """After a number of takeovers the append gets 409; nothing was appended."""
     await asked.append(("a", "1"))
 
     async def fenced(*_: Any, **__: Any) -> int:
@@ -357,7 +357,7 @@ async def test_a_log_that_others_take_at_every_try_is_a_409(
 
 
 async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> None:
-    """An append is a 403, and the writer stays the writer."""
+    """An append to a read-only server gets 403, and the writer stays the writer."""
     async with asking(is_read_only=True) as asked:
         writer = await asked.lake.keyed.open(NAME, visibility="durable")
         assert isinstance(writer, MemoryKeyed)
@@ -370,7 +370,7 @@ async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> No
 
 
 async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
-    """A server that has waited for long enough cancels it: the form is that of all errors."""
+    """If the server cancels a request, the client still gets an answer in the form of errors."""
     await asked.append(("a", "1"))
     asked.log.weather.is_full = True
     record = {"key": "a", "value": "2"}
@@ -391,7 +391,7 @@ async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
 async def test_a_failure_outside_the_handlers_has_the_form_of_errors(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither uvicorn nor starlette answers in its place, and the answer is counted."""
+    """A failure in encoding gets the API's own error, and is counted."""
     failures = [RuntimeError("a mistake")]
 
     def failing(answer: Any, media_type: str) -> Plain:

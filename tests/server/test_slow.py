@@ -1,4 +1,4 @@
-"""Clients that are slow, on real sockets: none holds a connection, memory, or the others."""
+"""Slow clients on real sockets: none keeps a connection or memory, or delays others."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def impatient(**limits: Any) -> ServerState:
 
 @pytest.fixture
 def quick() -> Iterator[Served]:
-    """A server that waits for nobody longer than 0.3 seconds."""
+    """A server that waits for a client at most 0.3 seconds."""
     with served(state=impatient(scan_bytes_max=64 * MIB)) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Served]:
-    """A server that waits as long as it does by itself."""
+    """A server with the default waits."""
     with served() as found:
         yield found
 
 
 def received(client: socket.socket) -> bytes:
-    """Return what comes until the server ends the connection."""
+    """Return the bytes until the server ends the connection."""
     client.settimeout(PATIENCE_S)
     found = b""
     try:
@@ -56,7 +56,7 @@ def received(client: socket.socket) -> bytes:
     "head", [b"", b"GET /-/healthy HT", b"GET /-/healthy HTTP/1.1\r\nA: b\r\n"]
 )
 def test_a_head_that_does_not_come_ends_the_connection(quick: Served, head: bytes) -> None:
-    """Also after a request that was answered, and one letter at a time."""
+    """A head that is not completed ends the connection, even after an answered request."""
     with quick.connect() as client:
         client.sendall(head)
         assert received(client) == b""
@@ -68,7 +68,7 @@ def test_a_head_that_does_not_come_ends_the_connection(quick: Served, head: byte
 
 
 def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
-    """In the API's words, and the connection ends."""
+    """A body that is not completed gets a 408 in the API's form, and the connection ends."""
     with quick.connect() as client:
         client.sendall(
             b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
@@ -95,7 +95,7 @@ def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
 def test_strange_heads_are_answered_in_the_apis_words(
     patient: Served, head: bytes, status: int
 ) -> None:
-    """Whatever uvicorn takes for a request."""
+    """Any head that uvicorn accepts gets an answer of the API."""
     with patient.connect() as client:
         client.sendall(head + b"\r\nConnection: close\r\n\r\n")
         told = received(client)
@@ -133,7 +133,7 @@ def test_bytes_that_are_no_request_are_a_400_in_the_form_of_errors(
 
 
 def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
-    """What was held for its body is free again."""
+    """The memory reserved for the body of a client that left is free again."""
     with quick.connect() as client:
         client.sendall(
             b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
@@ -143,7 +143,7 @@ def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
 
 
 def test_a_refused_body_does_not_hold_the_connection(quick: Served) -> None:
-    """One that is too large is answered before it comes; curl asks first, and is told so."""
+    """A body that is too large is refused before it is sent; curl asks first."""
     with quick.connect() as client:
         client.sendall(
             b"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
@@ -155,7 +155,7 @@ def test_a_refused_body_does_not_hold_the_connection(quick: Served) -> None:
 
 
 def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
-    """Its place is free for another."""
+    """The place of a follower that left is free again."""
     with quick.connect() as client:
         client.sendall(
             b"GET /api/v1/log/scan?key=a&follow=true&start_seq=1 HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -165,7 +165,7 @@ def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
 
 
 def slow_reader(server: Served) -> socket.socket:
-    """Return a connection whose client asked for much, and takes none of it."""
+    """Return a connection whose client asked for much, and reads none of it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.settimeout(PATIENCE_S)
@@ -182,7 +182,7 @@ def fill(server: Served) -> None:
 
 
 def test_an_answer_that_nobody_takes_is_dropped() -> None:
-    """With what was held for it, after the time that an answer has."""
+    """An answer that its client does not read is dropped in time, with its memory."""
     state = impatient(scan_bytes_max=64 * MIB)
     with served(state=state) as server:
         fill(server)
@@ -194,7 +194,7 @@ def test_an_answer_that_nobody_takes_is_dropped() -> None:
 
 
 def test_many_clients_do_not_wait_for_a_slow_one() -> None:
-    """200 append and read at once, while one takes nothing of what it asked for."""
+    """200 clients append and read at once while one client reads none of its answer."""
     state = ServerState(limits=replace(ServerLimits(), scan_bytes_max=64 * MIB))
     with served(state=state) as server:
         fill(server)

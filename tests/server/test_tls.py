@@ -1,4 +1,4 @@
-"""TLS: who serves has a certificate, and who asks may have to have one."""
+"""TLS: the server has a certificate, and clients may need one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def trusting(authority: Path) -> ssl.SSLContext:
 
 
 def test_a_certificate_is_asked_for_from_both_ends(tmp_path: Path) -> None:
-    """A client that trusts others, one without a certificate, and one of another's, are refused."""
+    """The server refuses a client without a certificate, or with that of another authority."""
     authority, strangers = Authority.make(tmp_path), Authority.make(tmp_path, "strangers")
     certificate, key = authority.issue("server")
     ours = tmp_path / "authority.pem"
@@ -43,7 +43,7 @@ def test_a_certificate_is_asked_for_from_both_ends(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_certificates_are_refused_before(tmp_path: Path) -> None:
-    """Of the server, and of those who ask; also a key that is another's."""
+    """The check refuses bad certificate files, and the key of another certificate."""
     authority = Authority.make(tmp_path)
     certificate, key = authority.issue("server")
     _, other = authority.issue("other")

@@ -1,4 +1,4 @@
-"""What really befell the runs of a session is counted, and told at its end."""
+"""Counts the faults that took effect in the runs of a session, and prints them at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.workloads.plot import counts_of
+from sim.workloads.scenario import counts_of
 
 STRUCK = "struck"
 
@@ -17,7 +17,7 @@ STRUCK = "struck"
 def tally(
     record_property: Callable[[str, object], None],
 ) -> Callable[[Iterable[Any]], Counter[str]]:
-    """Return what adds up the counts of some runs, and remembers what struck."""
+    """Return a function that sums the counts of some runs, and records the faults that struck."""
 
     def add(reports: Iterable[Any]) -> Counter[str]:
         total: Counter[str] = Counter()

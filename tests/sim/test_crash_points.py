@@ -1,4 +1,4 @@
-"""Crash points: each request of each story, and each thing that can befall the victim there."""
+"""Crash points: each request of each story, with each fault that can strike the victim there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, St
 from sim.crash.stories_schemas import EvolveStory
 from sim.crash.stories_shard import ExpiryStory, UpkeepStory
 from sim.crash.stories_transactions import TransactionStory
-from sim.kernel.fates import Script
+from sim.kernel.faults import Script
 from sim.workloads.log import LogStory
 
 ALL: tuple[Story, ...] = (*STORIES, UpkeepStory(), ExpiryStory(), EvolveStory())
@@ -36,23 +36,23 @@ BY_NAME = {story.name: story for story in ALL}
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_client_may_die_at_any_request(name: str) -> None:
-    """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(BY_NAME[name], fates=KILLED, stride=9)
+    """The victim may die at a request; its heir reaches the same end, whatever had happened."""
+    found = visit(BY_NAME[name], faults=KILLED, stride=9)
 
     assert found.visited == found.struck >= found.requests // 3
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_any_request_may_fail(name: str) -> None:
-    """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(BY_NAME[name], fates=FAILED, stride=23)
+    """The victim continues after a failed request, even if the change lands later."""
+    found = visit(BY_NAME[name], faults=FAILED, stride=23)
 
     assert found.visited == found.struck >= found.requests // 11
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_stories_are_told_again_word_by_word(name: str) -> None:
-    """A crash point is a place only if the story up to it is always the same."""
+    """Equal seeds give equal requests, so that a crash point is always the same place."""
     first, second = Script(), Script()
     BY_NAME[name].tell(first, seed=0)
     BY_NAME[name].tell(second, seed=0)
@@ -62,12 +62,12 @@ def test_stories_are_told_again_word_by_word(name: str) -> None:
 
 
 def test_crash_points_lie_in_all_that_a_shard_goes_through() -> None:
-    """Each kind of change has requests of its own, at some of which the victim is struck here."""
+    """Each kind of change has requests of its own, and the visits strike some of them."""
     stories = (UpkeepStory(), ExpiryStory(), EvolveStory(), TransactionStory())
     total: Counter[str] = Counter()
     for story in stories:
-        total += kinds_of(story, fates=KILLED, stride=9)
-        total += kinds_of(story, fates=FAILED, stride=23)
+        total += kinds_of(story, faults=KILLED, stride=9)
+        total += kinds_of(story, faults=FAILED, stride=23)
     print(dict(total))
     assert set(total) >= KINDS
 
@@ -87,6 +87,6 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
 def test_a_broken_build_is_caught_at_some_crash_point(
     canary: Callable[[], AbstractContextManager[None]], story: StoryOf
 ) -> None:
-    """A build that only fails when killed in the right place must be killed in the right place."""
-    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - how it fails is up to it
+    """A build that fails only at one crash point must be killed there."""
+    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - the kind of failure differs
         visit(story)

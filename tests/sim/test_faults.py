@@ -1,4 +1,4 @@
-"""What befalls clients besides: each kind of it does what it says, and is counted when it does."""
+"""The rarer faults: each kind has the effect it promises, and is counted when it takes effect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from sim.checkers.demands import Violated
 from sim.checkers.liveness import Deadline
-from sim.kernel.fates import Dice, Fate, Fates, Jump, Request, Script, Told
+from sim.kernel.faults import Dice, Fault, Jump, Request, Schedule, Script, Told
 from sim.kernel.loop import SimLoop, run
-from sim.kernel.weather import DAYS, Rates, Worse, day_of, seeds_of, worse_of
+from sim.kernel.rates import DAYS, Rates, Worse, day_of, seeds_of, worse_of
 from sim.kernel.world import Client, World
 from tidelog.errors import (
     ContentionError,
@@ -24,13 +24,13 @@ from tidelog.errors import (
 )
 
 
-def world_of(fate: Fate, *, index: int = 0) -> tuple[World, Client]:
-    world = World(1, Script({("a", index): fate}))
+def world_of(fault: Fault, *, index: int = 0) -> tuple[World, Client]:
+    world = World(1, Script({("a", index): fault}))
     return world, world.client("a")
 
 
 def told(call: Callable[[], Coroutine[object, object, object]]) -> TidelogError | object:
-    """Return what a call gives, or the error that it raises."""
+    """Return the result of a call, or the error that it raises."""
 
     async def main() -> TidelogError | object:
         try:
@@ -43,8 +43,8 @@ def told(call: Callable[[], Coroutine[object, object, object]]) -> TidelogError 
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
-    """Stores say NOT_APPLIED of the try that they refuse; an earlier one may have landed."""
-    world, client = world_of(Fate(happened=happened, told=False, error=Told.BUSY))
+    """A store reports NOT_APPLIED for the refused try, but an earlier try may have landed."""
+    world, client = world_of(Fault(happened=happened, told=False, error=Told.BUSY))
 
     error = told(lambda: client.store.put("key", b"x", if_absent=True))
 
@@ -55,10 +55,10 @@ def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
 
 
 def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
-    """Some stores count what they send; of the others nobody hears that something is missing."""
+    """A store that checks lengths raises for a short read; another returns the prefix."""
     for is_told in (True, False):
-        fate = Fate(told=is_told, error=Told.SHORT, share=0.5)
-        world, client = world_of(fate, index=1)
+        fault = Fault(told=is_told, error=Told.SHORT, share=0.5)
+        world, client = world_of(fault, index=1)
 
         async def read(client: Client = client) -> bytes:
             await client.store.put("key", b"abcd")
@@ -71,16 +71,16 @@ def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
 
 
 def test_what_is_not_there_is_not_cut_short() -> None:
-    """A short read is of an object; that there is none is still told, and nothing is counted."""
-    world, client = world_of(Fate(told=False, error=Told.SHORT, share=0.5))
+    """A get of a missing object raises ObjectNotFound, and counts no short read."""
+    world, client = world_of(Fault(told=False, error=Told.SHORT, share=0.5))
 
     assert isinstance(told(lambda: client.store.get("key")), LookupError)
     assert not world.struck["short"]
 
 
 def test_a_refusal_is_no_answer_that_could_have_happened() -> None:
-    """Credentials that ran out: told as such, and nothing is stored."""
-    world, client = world_of(Fate(happened=False, error=Told.DENIED))
+    """A client with expired credentials gets StoreRefused, and nothing is stored."""
+    world, client = world_of(Fault(happened=False, error=Told.DENIED))
 
     assert isinstance(told(lambda: client.store.put("key", b"x")), StoreRefused)
     assert not world.store.objects
@@ -88,8 +88,8 @@ def test_a_refusal_is_no_answer_that_could_have_happened() -> None:
 
 
 def test_a_deletion_may_be_done_in_part() -> None:
-    """A store deletes key by key; who asked for all is told of no answer."""
-    world, client = world_of(Fate(told=False, share=0.5), index=4)
+    """A store deletes key by key; the client gets UNKNOWN after half of the keys."""
+    world, client = world_of(Fault(told=False, share=0.5), index=4)
 
     async def delete() -> None:
         for name in "abcd":
@@ -105,8 +105,8 @@ def test_a_deletion_may_be_done_in_part() -> None:
 
 
 def test_the_last_put_of_who_dies_may_land_much_later() -> None:
-    """When everybody has long thought that it is over; and a run can wait for that moment."""
-    late = Fate(happened=False, told=False, dies=True, late_us=300_000_000)
+    """The put lands long after the client's death, and a run can wait for that moment."""
+    late = Fault(happened=False, told=False, dies=True, late_us=300_000_000)
     world, client = world_of(late)
     seen: list[bool] = []
 
@@ -125,8 +125,8 @@ def test_the_last_put_of_who_dies_may_land_much_later() -> None:
 
 
 def test_a_copy_takes_what_is_under_way_along() -> None:
-    """What is rebuilt from a copy must stand whatever lands there, and leave the run alone."""
-    world, client = world_of(Fate(happened=False, told=False, late_us=1_000))
+    """Changes under way land on the copy too, and leave the world unchanged."""
+    world, client = world_of(Fault(happened=False, told=False, late_us=1_000))
     other = world.client("b")
     landed: list[str] = []
 
@@ -153,8 +153,8 @@ def test_a_copy_takes_what_is_under_way_along() -> None:
 
 
 def test_a_client_that_stands_still_does_nothing_and_the_world_goes_on() -> None:
-    """Its timers wait, its request happens, and all that was due runs once it goes on."""
-    world, stopped = world_of(Fate(stops_us=60_000_000))
+    """A paused client's timers wait, its request happens, and the world continues."""
+    world, stopped = world_of(Fault(stops_us=60_000_000))
     other = world.client("b")
     events: list[tuple[str, int]] = []
 
@@ -187,7 +187,7 @@ def test_a_client_that_stands_still_does_nothing_and_the_world_goes_on() -> None
 
 
 def test_clocks_jump_and_monotonic_time_only_forward() -> None:
-    """Wall time may go back an hour; what decides nothing must be able to do so."""
+    """Wall time may go back by an hour; monotonic time never goes back."""
 
     class Jumping(Script):
         def jumps_of(self, client: str) -> list[Jump]:
@@ -202,7 +202,7 @@ def test_clocks_jump_and_monotonic_time_only_forward() -> None:
         return clock.now_us() - wall, clock.monotonic_us() - monotonic
 
     assert run(main, 1) == (2_000_000 - 3_600_000_000, 7_000_000)
-    assert world.struck["jumped"] == 1  # The second was not seen by anybody.
+    assert world.struck["jumped"] == 1  # The second jump comes after the run.
 
 
 def request(op: str, *, at_us: int = 0, key: str = "key", client: str = "a") -> Request:
@@ -214,7 +214,7 @@ def dice_of(worse: Worse, **more: float) -> Dice:
 
 
 def test_a_409_goes_on_for_its_key_and_ends() -> None:
-    """Whoever puts that object is told so, be it another; then it is over."""
+    """Every put of the key gets a 409, from any client, until the spell ends."""
     dice = dice_of(Worse(busy=1.0, spells=1.0, spell_us=1_000))
 
     first = dice.of(request("put"))
@@ -231,7 +231,7 @@ def test_a_409_goes_on_for_its_key_and_ends() -> None:
 
 
 def test_a_refusal_goes_on_for_its_client_and_ends() -> None:
-    """For one key or for all, for one kind of request or for all; others are not refused."""
+    """A spell covers one key or all, and one kind of request or all, but only its client."""
     seen = set()
     for seed in range(40):
         dice = dice_of(Worse(denied=1.0, spells=1.0, spell_us=1_000))
@@ -253,7 +253,7 @@ def test_a_refusal_goes_on_for_its_client_and_ends() -> None:
 
 
 def test_what_is_worse_leaves_a_run_without_it_as_it_was() -> None:
-    """A seed that once failed still means what it meant."""
+    """A seed that once failed keeps its meaning when a day adds other faults."""
     rates = {"lost_after": 0.2, "late": 0.2}
     plain, worse = dice_of(DAYS["as before"], **rates), dice_of(Worse(stops=1e-9), **rates)
 
@@ -263,7 +263,7 @@ def test_what_is_worse_leaves_a_run_without_it_as_it_was() -> None:
 
 
 def test_each_day_comes_up_and_a_seed_has_one() -> None:
-    """One kind of trouble alone is understood when it fails; a seed says which it was."""
+    """Every day occurs, and a seed determines its day."""
     found = {day_of(seed) for seed in range(100)}
 
     assert found == set(DAYS)
@@ -277,10 +277,10 @@ async def hang() -> None:
 
 
 def within(
-    seconds: float, work: Callable[[Client], Awaitable[object]], fates: Fates | None = None
+    seconds: float, work: Callable[[Client], Awaitable[object]], schedule: Schedule | None = None
 ) -> None:
-    """Have a client do some work within so many seconds."""
-    world = World(1, fates or Script())
+    """Run some work of a client with a deadline in seconds."""
+    world = World(1, schedule or Script())
     client = world.client("a")
 
     async def live() -> None:
@@ -298,13 +298,13 @@ def within(
 
 
 def test_what_does_not_end_is_named() -> None:
-    """A run that hangs says what was asked for, by whom, and where it waits."""
+    """A deadline names the call, its client, and the place where it waits."""
     with pytest.raises(Violated, match=r"the work of a did not end within 5 s; waiting: .*hang"):
         within(5, lambda _: hang())
 
 
 def test_what_ends_in_time_is_left_alone() -> None:
-    """And so is an error, which is an end."""
+    """Work that ends in time raises nothing new; an error also ends it."""
 
     async def fail(_: Client) -> None:
         raise LocationError("so it is")
@@ -315,8 +315,8 @@ def test_what_ends_in_time_is_left_alone() -> None:
 
 
 def test_the_time_for_which_a_client_stands_still_does_not_count() -> None:
-    """Nothing of it ran; but what runs for too long after is found all the same."""
-    stop = Script({("a", 0): Fate(stops_us=60_000_000)})
+    """A pause does not count for the deadline, but late work after it does."""
+    stop = Script({("a", 0): Fault(stops_us=60_000_000)})
 
     async def work(client: Client, seconds: int) -> None:
         await client.store.put("key", b"x")
@@ -324,11 +324,11 @@ def test_the_time_for_which_a_client_stands_still_does_not_count() -> None:
 
     within(5, lambda client: work(client, 4), stop)
     with pytest.raises(Violated):
-        within(5, lambda client: work(client, 6), Script(stop.fates))
+        within(5, lambda client: work(client, 6), Script(stop.faults))
 
 
 def test_a_stop_is_counted_once_however_often_it_is_asked_for() -> None:
-    """A client that stands still cannot be stopped again, and goes on when it was to."""
+    """A paused client cannot be paused again, and resumes at the first pause's end."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()

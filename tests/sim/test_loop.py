@@ -1,4 +1,4 @@
-"""The simulator's own ground: time, order and trouble, without which no run proves a thing."""
+"""The simulator's foundations: time, order and faults."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import random
 
 import pytest
 
-from sim.kernel.fates import Dice, Fate, Script
+from sim.kernel.faults import Dice, Fault, Script
 from sim.kernel.loop import Crashed, Deadlock, Livelock, SimLoop, run
-from sim.kernel.weather import Rates
+from sim.kernel.rates import Rates
 from sim.kernel.world import Client, World
 from tidelog.errors import LocationError, ObjectNotFound, Outcome
 
 
 def test_time_passes_only_when_all_wait() -> None:
-    """An hour takes no time, and both sleepers wake when they asked to."""
+    """An hour takes no time, and both sleepers wake at their times."""
     woken: list[tuple[str, float]] = []
 
     async def sleeper(name: str, seconds: float) -> None:
@@ -34,7 +34,7 @@ def test_time_passes_only_when_all_wait() -> None:
 
 
 def test_the_seed_decides_who_goes_first() -> None:
-    """Seeds differ, or nothing is shuffled; each repeats itself, or nothing is replayed."""
+    """Different seeds give different orders, and each seed repeats its order."""
 
     def order(seed: int) -> list[int]:
         found: list[int] = []
@@ -56,7 +56,7 @@ def test_the_seed_decides_who_goes_first() -> None:
 
 
 def test_a_deadlock_names_who_waits() -> None:
-    """A run that hangs must say so, and where."""
+    """A run that hangs raises Deadlock, which names the task and where it waits."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
@@ -70,7 +70,7 @@ def test_a_deadlock_names_who_waits() -> None:
 
 
 def test_a_task_that_is_left_behind_is_found() -> None:
-    """A run is over when all of it is, not when its first coroutine returns."""
+    """A run ends when all of its tasks end, not when its first coroutine returns."""
     kept: list[asyncio.Task[None]] = []
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_a_task_that_is_left_behind_is_found() -> None:
 
 
 def test_a_livelock_ends() -> None:
-    """Two that make way for each other for ever are stopped."""
+    """A task that never stops yielding is stopped after a number of steps."""
 
     async def main() -> None:
         for _ in itertools.count():
@@ -96,7 +96,7 @@ def test_a_livelock_ends() -> None:
 
 
 def test_timeouts_and_cancellation_work_in_virtual_time() -> None:
-    """Deadlines are kept by the loop's time, and end what they must."""
+    """A timeout expires at the loop's time, and cancels its work."""
 
     async def main() -> float:
         with pytest.raises(TimeoutError):
@@ -107,19 +107,19 @@ def test_timeouts_and_cancellation_work_in_virtual_time() -> None:
     assert run(main, 1) == 5.0
 
 
-FATES = {
-    "well": (Fate(), None, True),
-    "refused": (Fate(happened=False), Outcome.NOT_APPLIED, False),
-    "lost on the way": (Fate(happened=False, told=False), Outcome.UNKNOWN, False),
-    "answer lost": (Fate(told=False), Outcome.UNKNOWN, True),
+FAULTS = {
+    "well": (Fault(), None, True),
+    "refused": (Fault(happened=False), Outcome.NOT_APPLIED, False),
+    "lost on the way": (Fault(happened=False, told=False), Outcome.UNKNOWN, False),
+    "answer lost": (Fault(told=False), Outcome.UNKNOWN, True),
 }
 
 
-@pytest.mark.parametrize("name", FATES)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_put_happens_or_not_and_is_told_or_not(name: str) -> None:
-    """The four outcomes are what every other test here stands on."""
-    fate, outcome, there = FATES[name]
-    world = World(1, Script({("a", 0): fate}))
+    """A put has four outcomes: it happens or not, and its caller gets the answer or not."""
+    fault, outcome, there = FAULTS[name]
+    world = World(1, Script({("a", 0): fault}))
     client = world.client("a")
 
     async def main() -> Outcome | None:
@@ -134,8 +134,8 @@ def test_a_put_happens_or_not_and_is_told_or_not(name: str) -> None:
 
 
 def test_a_late_put_lands_after_its_failure_was_told() -> None:
-    """The worst of stores: it says that it failed, and then it happens."""
-    world = World(1, Script({("a", 0): Fate(happened=False, told=False, late_us=1_000)}))
+    """A put may land after its caller got an error."""
+    world = World(1, Script({("a", 0): Fault(happened=False, told=False, late_us=1_000)}))
     client = world.client("a")
     seen: list[bool] = []
 
@@ -152,8 +152,8 @@ def test_a_late_put_lands_after_its_failure_was_told() -> None:
 
 
 def test_a_dead_client_does_nothing_more_and_others_live_on() -> None:
-    """A crash ends all tasks of one client, wherever they are, and nobody else's."""
-    world = World(1, Script({("a", 1): Fate(happened=False, told=False, dies=True)}))
+    """A crash ends all tasks of one client, and of no other client."""
+    world = World(1, Script({("a", 1): Fault(happened=False, told=False, dies=True)}))
     mortal, other = world.client("a"), world.client("b")
     steps: list[str] = []
 
@@ -186,11 +186,11 @@ def test_a_dead_client_does_nothing_more_and_others_live_on() -> None:
 
 
 def test_one_seed_gives_one_trace() -> None:
-    """Same seed, same bytes: a failure can be looked at twice."""
+    """Equal seeds give equal traces, so that a failure can be repeated."""
 
     def trace(seed: int) -> str:
-        fates = Dice(random.Random(seed), Rates(lost_after=0.2, late=0.2, slow=0.3))
-        world = World(seed, fates)
+        faults = Dice(random.Random(seed), Rates(lost_after=0.2, late=0.2, slow=0.3))
+        world = World(seed, faults)
 
         async def work(client: Client) -> None:
             for number in range(10):

@@ -1,4 +1,4 @@
-"""Models: what must hold in every interleaving does, and each rule is there for a reason.
+"""Models: every interleaving keeps the rules, and breaking any rule does harm.
 
 `python -m sim.models` takes larger scopes.
 """
@@ -44,7 +44,7 @@ def explore_jugs(*, never: int, states_max: int = 100) -> Explored[Jugs]:
 
 
 def test_the_explorer_finds_the_shortest_way_to_what_must_not_be() -> None:
-    """A trail is read by a person, who should not have to read more than is needed."""
+    """The explorer finds a shortest trail, so that a person reads no more than needed."""
     found = explore_jugs(never=4)
 
     assert found.violation == "there it is"
@@ -62,7 +62,7 @@ def test_the_explorer_finds_the_shortest_way_to_what_must_not_be() -> None:
 
 
 def test_the_explorer_visits_all_there_is() -> None:
-    """And no more: one of the two jugs is always empty or full."""
+    """The explorer visits exactly the reachable states: one of the two jugs is empty or full."""
     found = explore_jugs(never=6)
 
     reached = sum(three in (0, 3) or five in (0, 5) for three in range(4) for five in range(6))
@@ -73,7 +73,7 @@ def test_the_explorer_visits_all_there_is() -> None:
 
 
 def test_the_explorer_says_that_it_stopped_at_its_bound() -> None:
-    """Half a search must not pass for a proof."""
+    """The explorer reports a partial search as partial."""
     found = explore_jugs(never=6, states_max=15)
 
     assert found.states == 15
@@ -82,7 +82,7 @@ def test_the_explorer_says_that_it_stopped_at_its_bound() -> None:
 
 
 def test_the_explorer_checks_steps_to_states_that_it_knows() -> None:
-    """A state may be right in itself, and wrong after the one before it."""
+    """The explorer checks a step to a known state: the step itself may be wrong."""
     found = explore(
         0,
         lambda number: [("up", (number + 1) % 3)],
@@ -96,19 +96,19 @@ def test_the_explorer_checks_steps_to_states_that_it_knows() -> None:
 
 @pytest.mark.parametrize("scope", HOLDING, ids=command_of)
 def test_all_holds_in_every_interleaving(scope: Scope) -> None:
-    """Whatever is late, lost, sent again, dead or in between, at this scope."""
+    """No interleaving of this scope violates a check."""
     found = visit(scope, states_max=200_000)
 
     assert found.violation is None, found.render()
     assert found.is_whole
-    # A model in which next to nothing happens would prove nothing.
+    # A model with hardly any steps proves nothing.
     assert found.states > 2_000
     assert found.steps > 2 * found.states
 
 
 @pytest.mark.parametrize("scope", CANARIES, ids=command_of)
 def test_a_rule_that_is_dropped_does_harm(scope: Scope) -> None:
-    """A rule without a counterexample is not understood, or not needed."""
+    """Each broken rule has a counterexample in its scope."""
     found = visit(scope, states_max=40_000)
 
     assert found.violation is not None
@@ -116,7 +116,7 @@ def test_a_rule_that_is_dropped_does_harm(scope: Scope) -> None:
 
 
 def test_each_rule_has_a_canary() -> None:
-    """A rule that is named and never dropped is a promise that nobody has tried."""
+    """Each named rule has a canary that breaks it."""
     for name, rules in RULES.items():
         assert {c.broken for c in CANARIES if name_of(c) == name} == set(rules), name
 
@@ -134,7 +134,7 @@ def reached(scope: SlotScope) -> Iterator[World]:
 
 
 def test_the_model_comes_to_what_it_is_about() -> None:
-    """Takeovers that acknowledge, strays in collected places, refusals: all of it does happen."""
+    """The scope includes takeovers with acknowledgements, strays in collected places, refusals."""
     scope = SlotScope(records=2, openers=1)
     worlds = list(reached(scope))
     writers = [[each for each in w.agents if isinstance(each, Writing)] for w in worlds]
@@ -159,7 +159,7 @@ def test_the_model_comes_to_what_it_is_about() -> None:
     ids=command_of,
 )
 def test_dead_places_need_no_state_of_their_own(scope: SlotScope) -> None:
-    """All that agents come to where places are erased and filled again one by one, and no more."""
+    """Without a state for dead places, agents reach exactly the same states."""
     short, plain = (
         {(world.agents, world.manifest, world.reader) for world in reached(each)}
         for each in (scope, replace(scope, plain=True))
@@ -169,7 +169,7 @@ def test_dead_places_need_no_state_of_their_own(scope: SlotScope) -> None:
 
 
 def test_a_writer_that_lost_an_answer_opens_again_over_itself_alone() -> None:
-    """It takes over from itself, or learns that another did, and what became of its puts."""
+    """The writer takes over from itself, or learns of another's takeover and its puts' outcome."""
     worlds = list(reached(SlotScope(records=1, openers=1, resolving=True)))
     first = [world.agents[0] for world in worlds]
     again = [each for each in first if isinstance(each, Writing) and each.before is not None]
@@ -183,7 +183,7 @@ def test_a_writer_that_lost_an_answer_opens_again_over_itself_alone() -> None:
 
 
 def test_the_model_comes_to_seals_and_whole_reads() -> None:
-    """A sealed log that holds records, and a reader that has read them past a seal's burst."""
+    """The scope includes a sealed log with records, and a reader that has read them."""
     worlds = list(reached(SlotScope(records=1, openers=0, sealer=True, reader=True)))
     sealed = [world for world in worlds if Gone(told_sealed=True) in world.agents]
     reads = [world.reader for world in worlds if isinstance(world.reader, Reading)]
@@ -194,7 +194,7 @@ def test_the_model_comes_to_seals_and_whole_reads() -> None:
 
 
 def test_an_opener_that_runs_alone_needs_no_fewer_steps_than_is_stated() -> None:
-    """A bound that is far too wide would hide that openers go in circles for a while."""
+    """The stated limit is exact; a wide one would hide detours of openers."""
     stated = SlotScope(records=2, openers=1, signs=1, alpha=1, alone=13)
 
     assert visit(stated, states_max=10_000).violation is None
@@ -202,7 +202,7 @@ def test_an_opener_that_runs_alone_needs_no_fewer_steps_than_is_stated() -> None
 
 
 def test_a_takeover_is_within_its_bounds_where_a_get_is_not_slow() -> None:
-    """With three signs that is so below two puts a get; with seven, up to five puts and more."""
+    """Three signs suffice if a get is faster than two puts; seven suffice up to five puts."""
     below = [ratio for ratio in takeover.RATIOS if ratio < 2]
 
     assert all(
@@ -214,7 +214,7 @@ def test_a_takeover_is_within_its_bounds_where_a_get_is_not_slow() -> None:
 
 
 def test_three_signs_are_too_few_where_a_get_is_slow() -> None:
-    """The first round may be outrun then, and the second sends as many fences again."""
+    """The writer may outrun the first round, and the second sends as many fences again."""
     slow = takeover.worst(takeover.DECIDED, ratio=Fraction(5), alpha=32)
 
     assert slow.rounds == 2
@@ -223,7 +223,7 @@ def test_three_signs_are_too_few_where_a_get_is_slow() -> None:
 
 @pytest.mark.parametrize("rule", ["withdraws", "usurps", "tidies"])
 def test_one_collector_alone_may_treat_its_plan_as_it_likes(rule: str) -> None:
-    """What a plan needs is for another's sake: one that took over, or one that slept."""
+    """The rules of plans protect other collectors, so one collector alone may break them."""
     found = visit(collection.Scope(collectors=1, pins=1, broken=rule), states_max=20_000)
 
     assert found.is_whole
@@ -233,7 +233,7 @@ def test_one_collector_alone_may_treat_its_plan_as_it_likes(rule: str) -> None:
 def test_the_long_form_visits_one_scope_and_says_what_it_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its output is what somebody who widens the scope for a night goes by."""
+    """The long run prints the number of states, and the violation that it found."""
     assert main(["slot", "--records", "1", "--openers", "1"]) == 0
     assert " holds: states=" in capsys.readouterr().out
 

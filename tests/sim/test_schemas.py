@@ -1,4 +1,4 @@
-"""A shard whose columns change under fire, and broken builds of that."""
+"""A shard whose columns change under faults, and broken builds of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.errors import TidelogError
 
 @pytest.mark.parametrize("block", range(3))
 def test_t64_schemas_evolve_among_writers_readers_and_merges(block: int) -> None:
-    """Rows are those that were brought, in whatever columns; who cannot go on is told so."""
+    """Rows stay as written in any columns; a client that cannot continue gets an error."""
     reports = [simulate_schemas(seed) for seed in range(block * 20, block * 20 + 20)]
 
     assert sum(r.committed for r in reports) > 60
@@ -28,7 +28,7 @@ def test_t64_schemas_evolve_among_writers_readers_and_merges(block: int) -> None
 
 @pytest.mark.parametrize("canary", FOR_SCHEMAS, ids=lambda canary: str(canary.__name__))
 def test_a_broken_build_is_caught(canary: Canary) -> None:
-    """A simulator that cannot find what is there proves nothing by finding nothing."""
+    """The simulator must find each broken build, or a run without findings proves nothing."""
     error = caught(canary, simulate_schemas, range(600))
 
     assert isinstance(error, Violated | TidelogError), error

@@ -1,6 +1,6 @@
 """Seeds of each scenario, those that once failed first; and broken builds, which must fail.
 
-`python -m sim` is the long form.
+`python -m sim` is the long run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sim.canaries.slot import FOR_SLOTS
 from sim.checkers.demands import Violated
 from sim.checkers.linear import NotLinear
 from sim.checkers.linear_log import NotLinearLog
-from sim.kernel.weather import seeds_of
+from sim.kernel.rates import seeds_of
 from sim.workloads.collect import simulate_collect_slots
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.ingest import simulate_ingest
@@ -41,16 +41,16 @@ KEPT: dict[str, list[int]] = json.loads((Path(__file__).parent / "seeds.json").r
     ("scenario", "seed"), [(name, seed) for name, seeds in KEPT.items() for seed in seeds]
 )
 def test_a_seed_that_once_failed_does_not_fail_again(scenario: str, seed: int) -> None:
-    """A bug that was found by a seed is found by it again, should it come back."""
+    """A seed that once found a fault passes now, and finds the fault if it returns."""
     SCENARIOS[scenario](seed)
 
 
 @pytest.mark.parametrize("block", range(2))
 def test_consensus_is_linearizable(block: int) -> None:
-    """Whatever is lost or late: one winner a seqno, no wrong answer, no read that goes back."""
+    """Under lost and late requests, each seqno has one winner, and no read goes back."""
     reports = [simulate_consensus(seed) for seed in range(block * 150, block * 150 + 150)]
 
-    # Runs in which nothing happens would prove nothing.
+    # A run without activity proves nothing.
     assert sum(r.landed for r in reports) > 750
     assert sum(r.unsure for r in reports) > 75
     assert sum(r.deaths for r in reports) > 15
@@ -58,19 +58,19 @@ def test_consensus_is_linearizable(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(2))
 def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
-    """Two output shards, two ingesters, and readers: equal to a dict of rows at every time."""
+    """Two ingesters and two output shards give the rows of a plain replay at every time."""
     reports = [simulate_ingest(seed) for seed in range(block * 4, block * 4 + 4)]
 
     assert sum(r.ticks for r in reports) > 6
     assert sum(r.reads for r in reports) > 2
-    # Rivals that never beat each other would prove nothing about rivalry.
+    # If one ingester always wins, the runs prove nothing about rivalry.
     winners = sum((r.winners for r in reports), Counter[str]())
     assert min(winners["a"], winners["b"]) > 0
 
 
 @pytest.mark.parametrize("day", days())
 def test_logs_are_linearizable(day: str, tally: Tally) -> None:
-    """Whatever is lost, late or killed: acknowledged is there, once, in one order for everybody."""
+    """Under every fault, an acknowledged record is in the log once, in one order for all."""
     total = tally(simulate_log(seed) for seed in seeds_of(day, 4))
 
     assert total["acknowledged"] > 20
@@ -80,7 +80,7 @@ def test_logs_are_linearizable(day: str, tally: Tally) -> None:
 
 @pytest.mark.parametrize("day", days())
 def test_slot_logs_are_linearizable(day: str, tally: Tally) -> None:
-    """Takeovers, puts that overlap, roll-ups that race, a seal besides, and a manifest lost."""
+    """Slot logs stay linearizable under takeovers, racing roll-ups, seals and lost manifests."""
     total = tally(simulate_slots(seed) for seed in seeds_of(day, 5))
 
     assert total["acknowledged"] > 5
@@ -91,7 +91,7 @@ def test_slot_logs_are_linearizable(day: str, tally: Tally) -> None:
 
 
 def test_one_seed_is_one_run_also_in_another_process() -> None:
-    """Same seed, same requests, same bytes; nothing hangs on hash seeds or on where objects lie."""
+    """Equal seeds give equal traces in any process: hash seeds and addresses have no influence."""
     seeds = (seeds_of("stops", 1)[0], seeds_of("jumps", 1)[0])
     code = (
         "from sim.workloads.ingest import simulate_ingest as i\n"
@@ -120,31 +120,31 @@ def test_one_seed_is_one_run_also_in_another_process() -> None:
 
 @pytest.mark.parametrize("canary", FOR_CONSENSUS, ids=lambda c: c.__name__)
 def test_a_broken_consensus_is_caught(canary: Canary) -> None:
-    """The checker would see it, had we such a bug."""
+    """The checker catches each broken build of consensus."""
     _must_fail(canary, simulate_consensus)
 
 
 @pytest.mark.parametrize("canary", FOR_SHARDS, ids=lambda c: c.__name__)
 def test_a_broken_shard_is_caught(canary: Canary) -> None:
-    """The model would see it, had we such a bug."""
+    """The model catches each broken build of shards."""
     _must_fail(canary, simulate_shard)
 
 
 @pytest.mark.parametrize("canary", FOR_INGEST, ids=lambda c: c.__name__)
 def test_a_broken_ingester_is_caught(canary: Canary) -> None:
-    """The replay would see it, had we such a bug."""
+    """The replay catches each broken build of ingesters."""
     _must_fail(canary, simulate_ingest)
 
 
 @pytest.mark.parametrize("canary", FOR_LOGS, ids=lambda c: c.__name__)
 def test_a_broken_log_is_caught(canary: Canary) -> None:
-    """The checker would see it, had we such a bug."""
+    """The checker catches each broken build of logs."""
     _must_fail(canary, simulate_log)
 
 
 @pytest.mark.parametrize("canary", FOR_SLOTS, ids=lambda c: c.__name__)
 def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
-    """The checker would see it, had we such a bug."""
+    """The watch or the checker catches each broken build of slot logs."""
     _must_fail(canary, simulate_slots)
 
 
@@ -158,20 +158,20 @@ def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
     ids=lambda one: one.__name__,
 )
 def test_a_fault_of_once_is_caught(simulate: Callable[[int], object], canary: Canary) -> None:
-    """Nobody saw it when it was there: today's simulator would."""
+    """The simulator catches past faults that it once missed."""
     _must_fail(canary, simulate)
 
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
-    # Doubt that goes on is what some of them need.
+    # Some of them need a doubt that lasts.
     error = caught(canary, simulate, [*range(60), *seeds_of("gone", 60)])
 
-    # A canary that fails by its own clumsiness would prove nothing.
+    # A canary that fails by an error of its own proves nothing.
     assert isinstance(error, Violated | NotLinear | NotLinearLog | TidelogError), error
 
 
 def test_the_long_form_counts_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim` is how a night's run is read."""
+    """`python -m sim` prints counts, and the seed and error of a failure."""
     assert main(["--seeds", "20", "--only", "consensus"]) == 0
     assert "consensus: seeds=20 failed=0" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Three hundred seeds of keyed logs, in a file of their own: a file is one worker's."""
+"""Three hundred seeds of keyed logs, in a file of their own because a worker runs a whole file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EACH = 25
 def test_keyed_logs_lose_nothing_and_give_nothing_twice(
     block: int, tally: Callable[[Iterable[Any]], Counter[str]]
 ) -> None:
-    """Whoever writes, compacts, retires, collects, forks, reads or dies over it beside."""
+    """Under every fault, no acknowledged record is lost, and none is returned twice."""
     total = tally(simulate_keyed(seed) for seed in range(block * EACH, (block + 1) * EACH))
 
     assert total["acknowledged"] > 50

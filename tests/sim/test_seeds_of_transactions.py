@@ -1,4 +1,4 @@
-"""Two hundred seeds of transactions, in a file of their own: a file is one worker's."""
+"""Two hundred seeds of transactions, in a file of their own because a worker runs a whole file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EACH = 50
 
 @pytest.mark.parametrize("block", range(4))
 def test_t65_transactions_are_there_in_all_or_in_none(block: int) -> None:
-    """At every time that anybody read, and by the clock: as if one had come after the other."""
+    """Every read sees a transaction in all of its shards or in none, in one order."""
     reports = [simulate_transactions(seed) for seed in range(block * EACH, (block + 1) * EACH)]
 
     assert sum(r.commits for r in reports) > 80

@@ -1,6 +1,6 @@
-"""Takeovers of a writer that keeps alpha puts under way end, and soon, whatever puts and gets take.
+"""Takeovers of a writer that keeps alpha puts under way end soon, at any latency.
 
-The table of all cases is ``python -m sim.takeover``.
+``python -m sim.takeover`` prints the table of all cases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUND_TRIPS_MAX = 12
 @pytest.mark.parametrize(("put_ms", "get_ms"), [(60, 60), (100, 20), (20, 100)])
 @pytest.mark.parametrize("alpha", [1, 8])
 def test_a_takeover_of_a_busy_writer_ends(put_ms: int, get_ms: int, alpha: int) -> None:
-    """Within 12 round trips, its own first append included, and 4 x alpha + 20 requests."""
+    """A takeover ends within 12 round trips, with its first append, and 4 x alpha + 20 requests."""
     found = measure(Case(put_ms=put_ms, get_ms=get_ms, alpha=alpha), WORK["takeover"])
 
     assert found is not None, "the takeover never ended"
@@ -36,7 +36,7 @@ def test_a_takeover_of_a_busy_writer_ends(put_ms: int, get_ms: int, alpha: int) 
 
 
 def test_an_opener_that_goes_no_farther_never_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever fences again and again where the writer has been: the table would show it."""
+    """An opener that fences only slots the writer has passed never takes over."""
     monkeypatch.setattr("sim.takeover.PATIENCE_S", 3)
 
     with opener_starts_over_where_it_began():
@@ -46,7 +46,7 @@ def test_an_opener_that_goes_no_farther_never_takes_over(monkeypatch: pytest.Mon
 
 
 def test_slots_that_the_manifest_does_not_name_are_walked() -> None:
-    """Each is a get more, several at once: a roll-up is due once a second, whatever a put takes."""
+    """An opener gets each unnamed slot, several at once, as roll-ups are due only once a second."""
     found = measure(Case(put_ms=10, get_ms=10, alpha=1), WORK["takeover"])
 
     assert found is not None, "the takeover never ended"
@@ -56,7 +56,7 @@ def test_slots_that_the_manifest_does_not_name_are_walked() -> None:
 
 
 def test_round_trips_are_the_longest_chain_of_requests() -> None:
-    """What is sent at once counts once, and what waits for the slowest of them counts on top."""
+    """Parallel requests count as one trip, and a request after the slowest adds another."""
 
     async def ask() -> tuple[int, int, int]:
         net = Net(MemoryStore(), SimClock(1), 60_000, 20_000, random.Random(1))
@@ -72,7 +72,7 @@ def test_round_trips_are_the_longest_chain_of_requests() -> None:
         await net.delete(["y"])
         with suppress(ObjectExists):
             await net.put(slot, b"2", if_absent=True)
-        for _ in range(2):  # The first reads back what was in the way.
+        for _ in range(2):  # The first get reads back the object that refused the put.
             await net.get(slot)
         return net.trips, net.requests, net.walked
 
@@ -83,12 +83,12 @@ def test_round_trips_are_the_longest_chain_of_requests() -> None:
 
     run(keep, 1)
 
-    # Two puts, two looks beside another put, a deletion; a refused put, and two gets.
+    # Two puts, two refreshes next to another put, a deletion; a refused put, and two gets.
     assert found == [(8, 9, 1)]
 
 
 def test_the_table_tells_round_trips_and_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    """The docs cite what it prints: who checks them must find the same units there."""
+    """The table names seconds, trips and requests, since the docs cite them."""
     assert main(["--work", "bounds", "--seeds", "1", "--alpha", "1"]) == 0
 
     head, *rows = capsys.readouterr().out.splitlines()
@@ -98,7 +98,7 @@ def test_the_table_tells_round_trips_and_requests(capsys: pytest.CaptureFixture[
 
 
 def test_who_gives_up_is_told_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of work that never comes through must not keep the others from being printed."""
+    """The table reports an operation that gives up, and prints the other lines."""
 
     async def lose(log: SlotLog) -> None:
         raise ContentionError("others were first every time")

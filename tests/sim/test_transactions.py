@@ -1,4 +1,4 @@
-"""Transactions under fire, at each of their requests, and as broken builds make them."""
+"""Transactions under faults, with faults at each of their requests, and broken builds of them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ SEEDS_MAX = 600
 
 @pytest.mark.parametrize("name", STORIES)
 def test_t65_a_client_may_die_at_any_request(name: str) -> None:
-    """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(STORIES[name], fates=KILLED, stride=13)
+    """The victim may die at a request; its heir reaches the same end, whatever had happened."""
+    found = visit(STORIES[name], faults=KILLED, stride=13)
 
     assert found.visited == found.struck >= found.requests // 4
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_t65_any_request_may_fail(name: str) -> None:
-    """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(STORIES[name], fates=FAILED, stride=23)
+    """The victim continues after a failed request, even if the change lands later."""
+    found = visit(STORIES[name], faults=FAILED, stride=23)
 
     assert found.visited == found.struck >= found.requests // 11
 
 
 @pytest.mark.parametrize("canary", FOR_TRANSACTIONS, ids=lambda canary: str(canary.__name__))
 def test_a_broken_build_is_caught(canary: Canary) -> None:
-    """A simulator that cannot find what is there proves nothing by finding nothing."""
+    """The simulator must find each broken build, or a run without findings proves nothing."""
     caught(canary, simulate_transactions, range(SEEDS_MAX))
 
 
 @pytest.mark.parametrize("block", range(3))
 def test_t60_transactions_are_linearizable_as_seen_from_outside(block: int) -> None:
-    """Calls, answers and what was read of all shards as of one time, by who knows nothing else."""
+    """A checker that knows only calls, answers and reads accepts every history."""
     reports = [simulate_commits(seed) for seed in range(block * 15, block * 15 + 15)]
 
     assert sum(r.landed for r in reports) > 60
@@ -55,12 +55,12 @@ def test_t60_transactions_are_linearizable_as_seen_from_outside(block: int) -> N
 
 @pytest.mark.parametrize("canary", FROM_OUTSIDE, ids=lambda canary: str(canary.__name__))
 def test_a_broken_decision_is_seen_from_outside(canary: Canary) -> None:
-    """As torn, as an answer that nothing explains, or as a read that goes back."""
+    """The outside checker sees a torn transaction, an impossible answer, or a stale read."""
     assert isinstance(caught(canary, simulate_commits, range(100)), NotLinear)
 
 
 def test_a_history_of_transactions_that_nothing_explains_is_refused() -> None:
-    """The checker can tell: each of these is one step from a history that is right."""
+    """The checker refuses each of these, although each is one step from a right history."""
 
     def commit(name: str, lower: int, answer: str, *shards: str) -> Commit:
         end = FOREVER if answer == UNSURE else 2.0

@@ -1,4 +1,4 @@
-"""The session of Spark that these tests share."""
+"""The Spark session that these tests share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session of this test run, quick to start; workers find what tests share."""
+    """The one session of this test run, quick to start; workers can import the tests' modules."""
     found = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(found))
         for name, value in KEYS.items():
             patch.setenv(name, value)
         started = session(quick=True)
-    # Spark looks for sources once; where that fails on a busy machine, it never looks again.
+    # Spark looks up sources once; if that fails on a busy machine, it never looks again.
     register(started)
     yield started
     stop(started)

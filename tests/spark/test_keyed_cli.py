@@ -1,4 +1,4 @@
-"""``tidelog keyed compact --engine spark``: large runs are merged by tasks of Spark."""
+"""``tidelog keyed compact --engine spark``: tasks of Spark merge large runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.spark.keyed.merger import SparkRunMerger
 def test_compaction_is_done_on_spark_where_it_is_asked_for(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the session that the command starts, and stops."""
+    """The command starts a session, merges with it, and stops it."""
     with connect(tmp_path, create=True) as lake, lake.keyed.create("k") as log:
         log.append([(b"a", b"1"), (b"b", b"2")])
     words = ["--location", str(tmp_path), "keyed", "compact", "k", "--everything"]

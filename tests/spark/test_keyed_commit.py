@@ -1,4 +1,4 @@
-"""Batches that are written once: whoever is killed at which request, and whatever lands late."""
+"""Batches that are written once, with kills at any request and late writes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ QUERY = "query:q"
 
 @dataclass
 class Halting:
-    """A store of a process that is killed at its write of a number, counted from 0.
+    """A store of a process that is killed at its n-th write, counted from 0.
 
-    The write lands (``after``), or does not (``before``), or is on its way and lands by `arrive`
-    (``late``). From then on all that it asks for ends the
-    task that asks. Before the request ``at_request``, what ``then`` has on its way arrives.
+    The write lands (``after``), does not land (``before``), or is delayed until `arrive`
+    (``late``). Every later request cancels its task. Before the request ``at_request``, the delayed
+    writes of ``then`` arrive.
     """
 
     store: Store
@@ -85,7 +85,7 @@ class Halting:
             yield entry
 
     async def arrive(self) -> None:
-        """Have what was on its way come to the store; what its conditions refuse does not."""
+        """Apply the delayed writes; their conditions may refuse them."""
         for key, data, if_absent, if_match in self.late:
             with suppress(TidelogError):
                 await self.store.put(key, data, if_absent=if_absent, if_match=if_match)
@@ -103,7 +103,7 @@ class Halting:
 
     async def _halt(self) -> str:
         self.halted.set()
-        raise asyncio.CancelledError  # What ends a task, wherever it is.
+        raise asyncio.CancelledError  # This ends a task anywhere.
 
 
 def logs_on(store: Store) -> KeyedLogs:
@@ -123,7 +123,7 @@ def block(records: Sequence[tuple[bytes, bytes]]) -> StagedBlock:
 
 
 async def staged(store: Store, number: int) -> Staged:
-    """Stage a batch as a try of its does: one block in the answer, one in an object."""
+    """Stage a batch as a task does: one block in the answer, one in an object."""
     there = block(rows(number)[2:])
     path = f"keyed/log/run/00000000/{SystemClock().unique()}-staged.arrow"
     await store.put(path, there.data or b"")
@@ -140,7 +140,7 @@ async def values_of(store: Store) -> list[bytes]:
 
 
 async def killed(store: Store, number: int, lands: str) -> Halting:
-    """Begin to commit batch 1, as a process that is killed at a write."""
+    """Begin to commit batch 1 in a process that is killed at a write."""
     process, before = Halting(store, number, lands), asyncio.all_tasks()
     work = asyncio.create_task(
         commit_batch(logs_on(process), "log", await staged(store, 1), (QUERY, 1))
@@ -155,7 +155,7 @@ async def killed(store: Store, number: int, lands: str) -> Halting:
 
 
 async def begun() -> MemoryStore:
-    """Return a store with a log that has batch 0, and records of others."""
+    """Return a store with a log that has batch 0."""
     store = MemoryStore()
     await (await logs_on(store).create("log")).close()
     assert await commit_batch(logs_on(store), "log", await staged(store, 0), (QUERY, 0))
@@ -167,10 +167,10 @@ async def begun() -> MemoryStore:
 async def test_a_batch_is_there_once_whenever_its_committer_was_killed(
     lands: str, between: str
 ) -> None:
-    """Killed at each write of a commit, and whatever became of that, and of the log meanwhile."""
+    """After a kill at any write, a retried batch is in the log once, even after a collection."""
     expected = Counter(value for number in (0, 1) for _, value in rows(number))
     number = 0
-    with patch.object(plan, "LOOSE_MAX", 3):  # So that the commit compacts as well.
+    with patch.object(plan, "LOOSE_MAX", 3):  # Makes the commit compact as well.
         while True:
             store = await begun()
             process = await killed(store, number, lands)
@@ -191,9 +191,9 @@ async def test_a_batch_is_there_once_whenever_its_committer_was_killed(
 
 
 async def test_what_lands_late_is_not_there_a_second_time() -> None:
-    """A put of the first try comes to the store before each request of the second, in turn."""
+    """A late put of the first try arrives before each request of the second, one by one."""
     expected = Counter(value for number in (0, 1) for _, value in rows(number))
-    for number in (0, 1):  # The append that takes the log over, and that of the batch.
+    for number in (0, 1):  # The append that takes over the log, and the append of the batch.
         at = 0
         while True:
             store = await begun()
@@ -209,7 +209,7 @@ async def test_what_lands_late_is_not_there_a_second_time() -> None:
 
 
 async def test_batches_come_in_order_and_older_ones_never_again() -> None:
-    """What was written stands in the order in which it was staged; a number rises."""
+    """Batches stay in the order of commits, and a number that is not greater is refused."""
     store = await begun()
     for number in (1, 3):
         assert await commit_batch(
@@ -228,7 +228,7 @@ async def test_batches_come_in_order_and_older_ones_never_again() -> None:
 
 
 async def test_several_who_commit_one_batch_at_once_append_it_once() -> None:
-    """Each takes the log over from the others; who is fenced looks again, or tells so."""
+    """If several committers commit one batch, one appends it; the others see it or are fenced."""
     expected = Counter(value for number in (0, 1) for _, value in rows(number))
     for _ in range(10):
         store = await begun()
@@ -243,7 +243,7 @@ async def test_several_who_commit_one_batch_at_once_append_it_once() -> None:
 
 
 async def test_without_a_name_each_commit_appends() -> None:
-    """As any append of Spark's: who writes again has it twice."""
+    """A commit without a batch name appends each time, like any append of Spark's."""
     store = await begun()
     for _ in range(2):
         assert await commit_batch(logs_on(store), "log", await staged(store, 1), None)
@@ -253,7 +253,7 @@ async def test_without_a_name_each_commit_appends() -> None:
 
 
 async def test_what_was_swept_is_told_and_nothing_is_appended() -> None:
-    """A job that takes longer than two collections finds nothing of what its tasks staged."""
+    """If a collection swept staged objects, the commit raises and appends nothing."""
     store = await begun()
     given = await staged(store, 1)
     log = await logs_on(store).open("log")
@@ -271,7 +271,7 @@ async def test_what_was_swept_is_told_and_nothing_is_appended() -> None:
 async def test_a_batch_that_is_too_large_is_refused_before_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is one append, so that it is there whole or not at all."""
+    """A batch is one append, so that it is atomic; a larger one is refused."""
     store = await begun()
     monkeypatch.setattr(commit, "BATCH_BYTES_MAX", 10)
     with pytest.raises(UsageError, match="written once is one append, of at most 10 bytes"):

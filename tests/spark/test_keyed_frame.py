@@ -1,4 +1,4 @@
-"""Keyed logs as DataFrames: what a scan gives, by Spark's own reader of Parquet, and by tasks."""
+"""Keyed logs as DataFrames: the rows of a scan, by Spark's Parquet reader and by tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_frame_is_what_a_scan_gives(
     spark: SparkSession, lake: Path, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All keys, one, a prefix or a range of them; any sequences; large parts cut into tasks."""
+    """Any keys, prefixes, ranges and sequences give the rows of a scan, with small shares too."""
     monkeypatch.setattr(share, "SHARE_BYTES", 2_000)
     everything = keyed_rows(lake, "orders")
     assert len(everything) == 1_000
@@ -62,7 +62,7 @@ def test_a_frame_is_what_a_scan_gives(
 def test_spark_reads_runs_itself_and_what_is_not_wanted_is_left_out(
     spark: SparkSession, lake: Path
 ) -> None:
-    """A plan has Spark's scan with conditions, of the parts alone that may have some."""
+    """Spark scans only the parts that may match, with pushed conditions."""
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         found = log.to_spark(spark, b"k3", limit=301)
         plan = found._jdf.queryExecution().toString()
@@ -78,7 +78,7 @@ def test_spark_reads_runs_itself_and_what_is_not_wanted_is_left_out(
 def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Appends, seals, compaction and a collection make no odds to it for an hour."""
+    """A frame keeps its rows after an append, a compaction and a collection."""
     make_keyed(tmp_path, "log", compacted=1, loose=1)
     before = keyed_rows(tmp_path, "log")
     with tidelog.connect(str(tmp_path)) as location:
@@ -94,7 +94,7 @@ def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
 
 
 def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: Path) -> None:
-    """A frame has what is durable, also of the process that writes, and from its memory."""
+    """A frame has flushed records, also in the process that writes them."""
     with tidelog.connect(str(tmp_path), create=True) as location:
         log = location.keyed.create("log")
         log.append([(b"a", b"1")])
@@ -106,7 +106,7 @@ def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: P
 
 
 def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever was retired since."""
+    """A checkpoint keeps its records, whatever was retired since."""
     make_keyed(tmp_path, "log", compacted=2, loose=0)
     before = keyed_rows(tmp_path, "log")
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake: Path) -> None:
-    """Each with a sentence; executors do not reach this process's memory."""
+    """Each bad argument gives a sentence; executors cannot reach this process's memory."""
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         for asked, told in (
             ({"key": b"a", "prefix": b"b"}, "not of two"),
@@ -149,7 +149,7 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
 
 
 def test_a_handle_that_is_closed_makes_no_frame(tmp_path: Path) -> None:
-    """As it reads nothing else."""
+    """A closed handle makes no frame."""
     no_session: Any = None
     with tidelog.connect(str(tmp_path), create=True) as location:
         log = location.keyed.create("log")
@@ -159,7 +159,7 @@ def test_a_handle_that_is_closed_makes_no_frame(tmp_path: Path) -> None:
 
 
 def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A byte of a part that changed, by either reader; a part that is lost."""
+    """Either reader raises for a changed byte, and a task raises for a lost part."""
     make_keyed(tmp_path, "log", compacted=1, loose=0)
     (path,) = [p for p in tmp_path.glob("keyed/log/run/*/*.parquet") if "keys" not in p.name]
     whole = path.read_bytes()
@@ -179,7 +179,7 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """It was compacted, and deleted since: that is no damage."""
+    """A plan whose parts were compacted and deleted since is overtaken, not damaged."""
     make_keyed(tmp_path, "log", compacted=1, loose=2)
     with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
         view = log._portal.run(keyed_view(spark, log._inner.standing, native=False))
@@ -191,7 +191,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
 
 
 def test_conditions_are_few(lake: Path) -> None:
-    """Of whole parts none is asked of Spark."""
+    """A whole part needs no condition."""
     from tidelog.spark.keyed.wanted import KeyedScope
 
     assert not [*frame.conditions_of(KeyedScope(), ())]

@@ -1,4 +1,4 @@
-"""Compaction by Spark's tasks: the same records, by ranges of keys, and safe if it dies."""
+"""Compaction by Spark's tasks: the same records, by ranges of keys, safe if it dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compacted(log: Any, spark: SparkSession, *, task_bytes: int) -> int:
 
 
 def make_runs(lake: Path) -> None:
-    """Make a log of three runs of one segment, which are merged if all is compacted."""
+    """Make a log of three runs of one segment, which a full compaction merges."""
     from kit.keyed_lake import append_keyed
 
     make_keyed(lake, "log", compacted=0, loose=0)
@@ -50,7 +50,7 @@ def runs_of(lake: Path) -> Any:
 
 
 def test_tasks_merge_runs_by_ranges_of_keys(spark: SparkSession, tmp_path: Path) -> None:
-    """One run of several parts, in the order of keys, with the same records as before."""
+    """The result is one run of several parts, in the order of keys, with the same records."""
     make_runs(tmp_path)
     before, runs = keyed_rows(tmp_path, "log"), runs_of(tmp_path)
     assert len(runs) == 3
@@ -69,7 +69,7 @@ def test_tasks_merge_runs_by_ranges_of_keys(spark: SparkSession, tmp_path: Path)
 def test_a_merge_that_fails_leaves_the_log_and_its_rest_is_swept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks wrote, and the driver died before the run was named."""
+    """Tasks wrote parts, and the driver died before it named the run: a sweep deletes them."""
     make_runs(tmp_path)
     before = keyed_rows(tmp_path, "log")
 
@@ -92,7 +92,7 @@ def test_a_merge_that_fails_leaves_the_log_and_its_rest_is_swept(
 
 
 def test_what_a_task_meets_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A part that is lost: with tidelog's error, and not one of Spark's."""
+    """A task that meets a lost part raises tidelog's error, not one of Spark's."""
     make_runs(tmp_path)
     for path in tmp_path.glob("keyed/log/run/*/*.parquet"):
         if "keys" not in path.name:
@@ -104,7 +104,7 @@ def test_what_a_task_meets_is_told(spark: SparkSession, tmp_path: Path) -> None:
 def test_small_merges_are_done_here_and_large_ones_by_the_session_that_is_given(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``compact(spark=...)``: tasks cost more than they save where there is little."""
+    """``compact(spark=...)`` uses tasks only for large merges, since tasks have a start cost."""
     asked = []
 
     def counted(*given: Any, **told: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writing keyed logs from Spark: what is refused, and what is there after it."""
+"""Writes to keyed logs from Spark: the refusals, and the records after a write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def staged_in(lake: Path) -> list[Path]:
 def test_a_dataframe_is_appended_with_what_large_tasks_staged(
     spark: SparkSession, lake: Path
 ) -> None:
-    """Texts become bytes; sequences are the log's; nothing that was staged is left."""
+    """Strings become bytes, sequences are dense, and staged objects are deleted."""
     made = spark.range(0, 4_000, 1, 3).selectExpr(
         "concat('k', id % 10) AS key",
         "concat(unhex(sha2(concat('a', id), 512)), unhex(sha2(concat('b', id), 512)), "
@@ -63,7 +63,7 @@ def test_a_dataframe_is_appended_with_what_large_tasks_staged(
 
 
 def test_a_named_batch_is_written_once(spark: SparkSession, lake: Path) -> None:
-    """As Delta's are: by ``txnAppId`` and ``txnVersion``, of which the latter rises."""
+    """``txnAppId`` and a rising ``txnVersion`` name a batch, as in Delta."""
     made = spark.range(10).selectExpr("binary(string(id)) AS value", "binary('k') AS key")
     for version in ("7", "7", "6", "8"):
         save(made, lake, txnAppId="job", txnVersion=version)
@@ -75,7 +75,7 @@ def test_a_named_batch_is_written_once(spark: SparkSession, lake: Path) -> None:
 def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
     spark: SparkSession, lake: Path
 ) -> None:
-    """Not even the rows of other tasks."""
+    """One bad row fails the write, and no row of another task is appended."""
     append_keyed(lake, "orders", first=0)
     with pytest.raises(PySparkException, match="the column key has nulls"):
         save(spark.range(4).selectExpr("nullif('k1', 'k' || id) AS key", "'v' AS value"), lake)
@@ -99,7 +99,7 @@ def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
 def test_bad_writes_are_told_before_a_task_starts(
     lake: Path, schema: str, options: dict[str, str], told: str
 ) -> None:
-    """Columns, types, names: each with a sentence, for batches and for streams."""
+    """Bad columns, types and names each give a sentence, for batches and for streams."""
     given = {"kind": "keyed", "location": str(lake), "path": "orders", **options}
     source = TidelogDataSource(given)
     for call in (source.writer, source.streamWriter):
@@ -108,14 +108,14 @@ def test_bad_writes_are_told_before_a_task_starts(
 
 
 def _schema(told: str) -> StructType:
-    """Return a schema; Spark's own reading of such a text needs a session."""
+    """Return a schema; Spark's own parser needs a session."""
     types = {"string": StringType(), "binary": BinaryType(), "int": IntegerType()}
     pairs = [one.split() for one in told.split(", ")]
     return StructType([StructField(name, types[kind]) for name, kind in pairs])
 
 
 def test_a_log_is_never_written_over(lake: Path) -> None:
-    """Neither by the mode, nor by a stream that gives all of its result again."""
+    """Overwrite mode and complete output mode are both refused."""
     given = {"kind": "keyed", "location": str(lake), "path": "orders"}
     source = TidelogDataSource(given)
     for call in (source.writer, source.streamWriter):
@@ -124,7 +124,7 @@ def test_a_log_is_never_written_over(lake: Path) -> None:
 
 
 def test_other_kinds_are_not_written_and_say_so() -> None:
-    """What a user does instead is in the sentence."""
+    """The error of another kind names the alternative."""
     for kind, told in (("log", "Spark cannot write a log"), ("collection", "cannot write a coll")):
         source = TidelogDataSource({"kind": kind, "location": "/lake", "path": "a"})
         for call in (source.writer, source.streamWriter):
@@ -138,7 +138,7 @@ def batch(count: int, size: int) -> pa.RecordBatch:
 
 
 def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
-    """Before anything is staged."""
+    """A task refuses a key that is too long."""
     place = KeyedLogPlace(location_url=str(lake), name="orders")
     columns: list[Any] = [pa.array([b"k" * 20_000]), pa.array([b"v"])]
     with pytest.raises(UsageError, match="a key must have at most 16384 bytes"):
@@ -146,7 +146,7 @@ def test_a_key_that_is_too_long_is_told_by_its_task(lake: Path) -> None:
 
 
 def test_tasks_stage_what_is_large_and_an_abort_deletes_it(lake: Path) -> None:
-    """Few records ride in the answer; what a failed job staged goes, or is swept."""
+    """Small blocks travel in the answer; an abort deletes staged objects."""
     place = KeyedLogPlace(location_url=str(lake), name="orders")
     assert stage_records(place, 0, iter([])) == ()
     (small,) = stage_records(place, 0, iter([batch(3, 10), batch(0, 0), batch(2, 10)]))
@@ -162,7 +162,7 @@ def test_tasks_stage_what_is_large_and_an_abort_deletes_it(lake: Path) -> None:
 
 
 def test_a_bucket_is_written_and_read_by_tasks(spark: SparkSession, seaweed: SeaweedServer) -> None:
-    """What executors cannot reach as files they read as every reader does; of many keys, one."""
+    """Tasks write and read a log in a bucket, which Spark cannot scan as files."""
     url = seaweed.url("keyed/lake")
     with tidelog.connect(url, create=True) as location:
         location.keyed.create("orders").close()

@@ -1,4 +1,4 @@
-"""``kind`` ``keyed`` in a batch: the records that a keyed log had when it was loaded, each once."""
+"""``kind`` ``keyed`` in a batch: each record that the log had at the load, once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(spark: SparkSession, lake: Path, name: str = "orders", **options: str) 
 
 
 def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path) -> None:
-    """All of it, a key in any form, a prefix, and a range of sequences."""
+    """A read gives the rows of a scan: all, one key in any form, a prefix, or a range."""
     everything = keyed_rows(lake, "orders")
     frame = load(spark, lake)
     assert frame.schema == KEYED_SCHEMA
@@ -54,7 +54,7 @@ def _k3(row: Any, start: int, limit: int) -> bool:
 
 
 def test_conditions_give_what_spark_gives_by_itself(spark: SparkSession, lake: Path) -> None:
-    """Pushed down or not, on key and sequence, with others beside."""
+    """Conditions on key and sequence give Spark's own results, pushed down or not."""
     everything = load(spark, lake).toArrow()
     local = spark.createDataFrame(everything)
     for condition in (
@@ -69,7 +69,7 @@ def test_conditions_give_what_spark_gives_by_itself(spark: SparkSession, lake: P
 
 
 def test_pushed_conditions_leave_out_parts_and_fragments(lake: Path) -> None:
-    """A reader that is told of them plans tasks for what may have some alone."""
+    """A reader with conditions plans tasks only for objects that may match."""
     source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
     source.schema()
     pin = source._pin
@@ -81,13 +81,13 @@ def test_pushed_conditions_leave_out_parts_and_fragments(lake: Path) -> None:
     assert len(reader._pin.loose) == 2
     again = FilteringKeyedReader(pin)  # type: ignore[arg-type]
     assert list(again.pushFilters([spark_filters.EqualTo(("key",), b"zz")]))
-    # A fragment of 200 records of 13 keys has them listed, and parts have the greatest.
+    # A fragment of 200 records and 13 keys lists its keys; parts have only bounds.
     assert not again._pin.loose
     assert len(again._pin.parts) == 3
 
 
 def test_each_record_is_in_one_share(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large parts are cut where row groups begin; executors get no more than their partitions."""
+    """Large parts are cut at row groups, and each record is in exactly one share."""
     from tidelog.keyed.format import part_file
 
     monkeypatch.setattr(part_file, "GROUP_ROWS", 32)
@@ -108,7 +108,7 @@ def test_each_record_is_in_one_share(lake: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A join with itself is planned twice; appends and compaction come between."""
+    """A self-join after an append reads the records of the load on both sides."""
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
     loaded = load(spark, tmp_path)
     append_keyed(tmp_path, "orders", first=400)
@@ -130,7 +130,7 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
     ],
 )
 def test_errors_are_a_sentence_each(lake: Path, options: dict[str, str], told: str) -> None:
-    """When it is loaded, and when it is planned."""
+    """Errors at load and at planning are one sentence each."""
     given = {"kind": "keyed", "location": str(lake), "path": "orders", **options}
     source = TidelogDataSource(given)
     with pytest.raises(SourceError, match=told):
@@ -138,10 +138,10 @@ def test_errors_are_a_sentence_each(lake: Path, options: dict[str, str], told: s
 
 
 def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """It was compacted, and collected, before it was read."""
+    """A plan whose parts were compacted and collected before the read raises ReadOvertaken."""
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
     loaded = load(spark, tmp_path)
-    planned = loaded.rdd  # Planned now.
+    planned = loaded.rdd  # This plans it.
     assert planned.getNumPartitions()
     compact_and_collect(tmp_path, "orders")
     append_keyed(tmp_path, "orders", first=600)
@@ -151,7 +151,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
-    """It would be a cast, or a loss, that nobody sees."""
+    """A user's schema is refused, since it could cast or drop values silently."""
     source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
     with pytest.raises(SourceError, match="has a schema of its own"):
         source.reader(StructType())

@@ -32,10 +32,10 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def copy(frame: DataFrame, lake: Path, check: str = "check") -> list[int]:
-    """Write a stream's keys and values into the log ``copy``; return how many rows batches had.
+    """Write a stream's keys and values into the log ``copy``; return the batches' row counts.
 
-    Spark gives the Python process of a query ten seconds to start, and no setting for it: where the
-    machine is too busy for that, the query is started again.
+    Spark gives the Python process of a query ten seconds to start, without a setting for it. If a
+    busy machine takes longer, the query is started again.
     """
     for _ in range(QUERY_STARTS_MAX - 1):
         try:
@@ -58,7 +58,7 @@ def _copy(frame: DataFrame, lake: Path, check: str) -> list[int]:
 
 
 def values(lake: Path, name: str) -> list[tuple[bytes, bytes]]:
-    """Return keys and values, key by key in their order."""
+    """Return keys and values, in order within each key."""
     rows = sorted(keyed_rows(lake, name), key=lambda row: (row[0], row[1]))
     return [(row[0], row[3]) for row in rows]
 
@@ -66,10 +66,10 @@ def values(lake: Path, name: str) -> list[tuple[bytes, bytes]]:
 def test_each_record_goes_from_one_log_into_another_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Restarts, compaction and collection between; and a batch that Spark commits a second time.
+    """Each record is copied once, across restarts, compaction, collection and a repeated commit.
 
-    As a kill between our commit and Spark's leaves it: the log has the batch, the checkpoint does
-    not say so, and the query commits it again, by the same number.
+    A kill between tidelog's commit and Spark's leaves a batch in the log that the checkpoint lacks.
+    The query then commits the batch again under the same number.
     """
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
     make_keyed(tmp_path, "copy", compacted=0, loose=0)
@@ -103,7 +103,7 @@ def sequences(reader: KeyedStreamReader, start: int, limit: int) -> list[int]:
 
 
 def test_offsets_are_frontiers_and_ranges_never_change(tmp_path: Path) -> None:
-    """What was planned before a compaction is the same after it; limits are of sequences."""
+    """A range keeps its records after a compaction, and a batch limit counts sequences."""
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
     reader = reader_of(tmp_path)
     assert reader.initialOffset() == {"sequence": 1}
@@ -120,7 +120,7 @@ def test_offsets_are_frontiers_and_ranges_never_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [b"k3", b"", b"absent"])
 def test_one_key_goes_on_with_what_others_get(tmp_path: Path, key: bytes) -> None:
-    """Its offset is the frontier, from the start that is told."""
+    """The offset of a stream of one key is the log's frontier, from the given start."""
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
     one = reader_of(tmp_path, wanted=wanted_of(key=key, start=9))
 
@@ -132,7 +132,7 @@ def test_one_key_goes_on_with_what_others_get(tmp_path: Path, key: bytes) -> Non
 
 
 def test_what_comes_after_a_query_was_told_to_end_waits(tmp_path: Path) -> None:
-    """``availableNow`` ends at what there was when it began."""
+    """``availableNow`` ends at the end of the log when the query began."""
     make_keyed(tmp_path, "orders", compacted=0, loose=1)
     reader = reader_of(tmp_path)
     reader.prepareForTriggerAvailableNow()
@@ -143,7 +143,7 @@ def test_what_comes_after_a_query_was_told_to_end_waits(tmp_path: Path) -> None:
 
 
 def test_a_query_whose_records_were_retired_is_told(tmp_path: Path) -> None:
-    """It would have a hole; and one that a log ends before was of another log."""
+    """A query behind retired records fails, and so does one with an offset past the log's end."""
     make_keyed(tmp_path, "orders", compacted=2, loose=0)
     on_keyed(tmp_path, "orders", lambda log: log.retire(tidelog.Retention(segments=1)))
     append_keyed(tmp_path, "orders", first=400)
@@ -161,7 +161,7 @@ def test_a_query_whose_records_were_retired_is_told(tmp_path: Path) -> None:
 
 
 def test_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
-    """All Python of docs/guides/spark-keyed-logs.md, in its order."""
+    """All Python of docs/guides/spark-keyed-logs.md runs in its order."""
     make_keyed(tmp_path, "orders", compacted=1, loose=0)
     make_keyed(tmp_path, "copy", compacted=0, loose=0)
     names: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What is wanted of a keyed log, by options and by Spark's conditions: never less than is asked."""
+"""The scope of a read of a keyed log, by options and conditions: it never omits a match."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONDITIONS = st.lists(condition("key", KEYS) | condition("sequence", SEQUENCES),
 
 
 def fulfils(row: tuple[bytes, int], each: Any) -> bool:
-    """Say what Spark says of a row."""
+    """Return Spark's result of a condition on a row."""
     kind = type(each).__name__
     if kind == "Not":
         return not fulfils(row, each.child)
@@ -65,7 +65,7 @@ def fulfils(row: tuple[bytes, int], each: Any) -> bool:
 def test_conditions_leave_out_no_row_that_fulfils_them(
     rows: list[tuple[bytes, int]], conditions: list[Any]
 ) -> None:
-    """Of loose records, and of parts; what they leave in, Spark looks at."""
+    """Neither loose records nor parts that match are left out; Spark filters the rest."""
     scope = KeyedScope().narrowed(conditions)
     rows = sorted(rows, key=lambda row: row[1])
     wanted = [row for row in rows if all(fulfils(row, each) for each in conditions)]
@@ -83,7 +83,7 @@ def test_conditions_leave_out_no_row_that_fulfils_them(
 
 
 def test_a_plain_condition_is_taken_to_the_letter() -> None:
-    """So that one key of many is read as one key."""
+    """An equality on the key becomes a read of one key."""
     scope = KeyedScope().narrowed(
         [
             spark_filters.EqualTo(("key",), b"k"),
@@ -126,7 +126,7 @@ def settings_of(**options: str) -> Any:
 
 
 def test_options_say_which_keys() -> None:
-    """A key of any bytes, in text, hex or base64; or a prefix."""
+    """An option gives a key in text, hex or base64, or a prefix."""
     assert settings_of().wanted == KeyedScope()
     for options in ({"key": "ä"}, {"keyHex": "c3a4"}, {"keyBase64": "w6Q="}):
         assert settings_of(**options).wanted == wanted_of(key="ä".encode())
@@ -154,13 +154,13 @@ def test_options_say_which_keys() -> None:
     ],
 )
 def test_bad_options_of_reads_are_told(options: dict[str, str], told: str) -> None:
-    """Each with a sentence, before anything is opened."""
+    """Each bad option gives a sentence, before any I/O."""
     with pytest.raises(UsageError, match=told):
         settings_of(**options)
 
 
 def test_options_of_the_other_kind_of_read_are_told() -> None:
-    """What a batch cannot do, and what a stream cannot."""
+    """A batch refuses options of streams, and a stream those of batches."""
     for options, check, told in (
         ({"start": "latest"}, check_keyed_for_batch, "is one for readStream"),
         ({"maxRecordsPerBatch": "5"}, check_keyed_for_batch, "is one for readStream"),
@@ -184,7 +184,7 @@ def test_options_of_the_other_kind_of_read_are_told() -> None:
     ],
 )
 def test_bad_options_of_writes_are_told(options: dict[str, str], told: str) -> None:
-    """A batch is named by both, or by neither."""
+    """A batch name needs both options."""
     given = {"path": "log", "location": "/lake", "kind": "keyed", **options}
     with pytest.raises(UsageError, match=told):
         read_keyed_write_settings(given, {})

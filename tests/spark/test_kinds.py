@@ -1,4 +1,4 @@
-"""Sources that read no files, on Spark: executors make the same rows, and read the same logs."""
+"""Sources without files on Spark: executors make the same rows, and read the same logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def sums_of(location: Location) -> list[bytes]:
 
 
 async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: int) -> None:
-    """Ingest a source here and on Spark, cut as small as can be, and compare what comes of it."""
+    """Ingest a source locally and on Spark, cut as small as possible, and compare the results."""
     sums = []
     for root, is_spark in zip(roots, (False, True), strict=True):
         location = await make_source(root, spec)
@@ -51,7 +51,7 @@ async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: i
 async def test_a_generator_makes_the_same_rows_in_executors(
     spark: SparkSession, tmp_path: Path, envelope: str, lateness: str
 ) -> None:
-    """A task makes those of its share, also again, and knows nothing of the others."""
+    """A task generates the rows of its share alone, the same each time."""
     asked: dict[str, Any] = {"envelope": envelope, "key": ("key",) if envelope == "upsert" else ()}
     shape = {"shape": "key-value", "rows": "1500", "skew": "1", "keys": "90"}
     spec = SourceSpec(
@@ -70,7 +70,7 @@ async def test_a_generator_makes_the_same_rows_in_executors(
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_log_is_read_by_executors(spark: SparkSession, tmp_path: Path, protocol: str) -> None:
-    """By its name: each opens the location that it writes to."""
+    """A log source names its log; each executor opens the location that it writes to."""
     roots = [tmp_path / "a", tmp_path / "b"]
     lines = [json.dumps({"k": n % 30, "at": n // 7}).encode() for n in range(400)]
     batches = [[*lines[n : n + 40], b"none"] for n in range(0, 400, 40)]
@@ -94,7 +94,7 @@ def test_a_log_is_read_by_executors(spark: SparkSession, tmp_path: Path, protoco
 async def test_a_kind_that_was_registered_here_is_known_to_executors(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It goes with the work: there is nobody to register it there."""
+    """A kind registered in the driver travels with the work to the executors."""
     register_kind(Told)
     spec = SourceSpec(name="s", kind=Told.name, schema="k bigint, at bigint", time_column="at")
 
@@ -102,7 +102,7 @@ async def test_a_kind_that_was_registered_here_is_known_to_executors(
 
 
 class Told(Shelf):
-    """Rows that each process can tell by itself."""
+    """Rows that each process can make by itself."""
 
     name = "told"
     rows = {"a": [{"k": n, "at": n, "gone": False, "body": None} for n in range(300)]}  # noqa: RUF012

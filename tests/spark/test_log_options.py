@@ -1,4 +1,4 @@
-"""Options of logs: what is right, and what is said of what is wrong."""
+"""Options of logs: valid ones, and the errors of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = LogSettings(location_url="s3://bucket/lake", name="orders")
 
 
 def test_options_are_read_whatever_their_case() -> None:
-    """Spark gives them in lower case, and Python may not."""
+    """Option names ignore case, since Spark passes them in lower case and Python may not."""
     found = read_log_settings({**HERE, "START": "5", "limit": "9", "MaxRecordsPerBatch": "7"}, {})
 
     assert found == LogSettings(
@@ -27,7 +27,7 @@ def test_options_are_read_whatever_their_case() -> None:
 
 
 def test_a_start_is_a_position_or_one_of_two_words() -> None:
-    """By default nothing is passed over."""
+    """By default, a read starts at the oldest record."""
     assert read_log_settings(HERE, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "Earliest"}, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "latest"}, {}).from_latest
@@ -62,13 +62,13 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
 def test_what_is_wrong_is_said_with_what_is_right(
     options: dict[str, str], error: type[Exception], message: str
 ) -> None:
-    """Options that are silently passed over are what people complain about most."""
+    """An unknown or bad option is refused, with the valid ones in the message."""
     with pytest.raises(error, match=message):
         read_log_settings(options, {})
 
 
 def test_the_kind_is_one_of_three_and_each_has_its_own_options() -> None:
-    """Who forgets the kind is told of it."""
+    """An option of another kind gives an error that names the kind."""
     assert read_kind({}) == "collection"
     assert read_kind({"KIND": "Log"}) == "log"
     with pytest.raises(UsageError, match=r"no kind 'table': it is one of collection, changes, log"):
@@ -78,7 +78,7 @@ def test_the_kind_is_one_of_three_and_each_has_its_own_options() -> None:
 
 
 def test_batch_and_stream_refuse_what_only_the_other_can_do() -> None:
-    """Both get the same options, and must not pass over any."""
+    """Batch and stream share the options, and each refuses those of the other."""
     for settings in (PLAIN, read_log_settings({**HERE, "start": "5"}, {})):
         check_for_batch(settings)
         check_for_stream(settings)

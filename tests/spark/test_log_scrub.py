@@ -1,4 +1,4 @@
-"""A scrub on Spark finds what the plain scrub finds, of whole logs and of damaged ones."""
+"""A scrub on Spark finds the same as the plain scrub, in intact and in damaged logs."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain(found: Scrubbed) -> dict[str, Any]:
-    """Return what was found; neither scrub finds problems in a certain order."""
+    """Return a scrub's result with sorted problems, since their order is not fixed."""
     problems = sorted((p.path, p.why) for p in found.problems)
     return {**asdict(found), "problems": problems}
 
 
 def both(spark: SparkSession, lake: Path, name: str) -> Scrubbed:
-    """Scrub in both ways; what they find must be the same."""
+    """Scrub in both ways; the results must be equal."""
     expected, found = scrubbed(lake, name), scrub_log(spark, str(lake), name)
     assert plain(found) == plain(expected)
     return found
 
 
 def hurt(folder: Path, damage: str) -> None:
-    """Damage objects in the tree, and (of a slot log) past the manifest."""
+    """Damage objects in the tree, and in a slot log also past the manifest."""
     data = sorted(path for path in folder.rglob("*.parquet") if pq.read_metadata(path).num_rows)
     for one, other in ((data[3], data[4]), (data[-3], data[-2])):
         match damage:
@@ -77,7 +77,7 @@ def hurt(folder: Path, damage: str) -> None:
 def test_a_whole_log_is_clean(
     spark: SparkSession, lake: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every record, object and byte is counted, also when many tasks counted them."""
+    """Many tasks count every record, object and byte of an intact log."""
     monkeypatch.setattr(log_scrub, "SHARE_BYTES", 5_000)
     found = both(spark, lake, protocol)
 
@@ -91,7 +91,7 @@ def test_a_whole_log_is_clean(
 def test_damage_is_found_as_the_plain_scrub_finds_it(
     spark: SparkSession, lake: Path, tmp_path: Path, protocol: str, damage: str
 ) -> None:
-    """Two scrubs that differ would make one doubt both."""
+    """Both scrubs report the same damage."""
     shutil.copytree(lake, tmp_path / "lake")
     hurt(folder_of(tmp_path / "lake", protocol), damage)
 
@@ -104,7 +104,7 @@ def test_damage_is_found_as_the_plain_scrub_finds_it(
 def test_what_nothing_can_be_said_of_is_an_error(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
-    """As with the plain scrub: no log, or a manifest that cannot be read."""
+    """A missing log and an unreadable manifest are errors, as in the plain scrub."""
     shutil.copytree(lake, tmp_path / "lake")
     with pytest.raises(NoSuchLog):
         scrub_log(spark, str(tmp_path / "lake"), "other")
@@ -121,7 +121,7 @@ def test_the_command_says_the_same_on_spark(
     capsys: pytest.CaptureFixture[str],
     is_hurt: bool,
 ) -> None:
-    """The session that runs already is used, and goes on."""
+    """The command uses the running session, and does not stop it."""
     shutil.copytree(lake, tmp_path / "lake")
     if is_hurt:
         hurt(folder_of(tmp_path / "lake", "slot"), "lost")
@@ -136,5 +136,5 @@ def test_the_command_says_the_same_on_spark(
 
 
 async def test_a_log_is_scrubbed_in_a_notebook(spark: SparkSession, lake: Path) -> None:
-    """Its cells run within a loop, in which no other can be run."""
+    """A notebook cell runs within an event loop, and can call the scrub."""
     assert scrub_log(spark, str(lake), "slot").problems == []

@@ -1,4 +1,4 @@
-"""``kind`` ``log`` in a batch: the records that a log had when it was loaded, each once."""
+"""``kind`` ``log`` in a batch: each record that the log had at the load, once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def in_order(frame: DataFrame) -> pa.Table:
 
 
 def said(frame: DataFrame) -> str:
-    """Return what a read that must fail says."""
+    """Return the message of a read that must fail."""
     with pytest.raises(PySparkException) as raised:
         frame.collect()
     return str(raised.value)
@@ -61,7 +61,7 @@ def said(frame: DataFrame) -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path, protocol: str) -> None:
-    """All columns of all records, from the tree, and past the manifest; and any range of them."""
+    """A read gives the columns and records of a scan, of the tree and the tail, in any range."""
     assert records(lake, protocol).num_rows == (230 if protocol == "slot" else 170)
     for options in ({}, {"start": "earliest"}, {"start": "35", "limit": "138"}, {"limit": "1"}):
         frame = load(spark, lake, protocol, **options)
@@ -77,7 +77,7 @@ def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path, protoco
 def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A join with itself is planned twice; and roll-ups move what it reads into the manifest."""
+    """A self-join after an append and a roll-up reads the records of the load on both sides."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(4))
     loaded = load(spark, tmp_path, "log")
@@ -95,7 +95,7 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
 def test_partitions_follow_the_bytes_of_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks read side by side; each position is in one of them, also where the range cuts one."""
+    """Tasks read in parallel; each position is in exactly one task, even at cut objects."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(6))
     monkeypatch.setattr(log_share, "SHARE_BYTES", 1)
@@ -132,7 +132,7 @@ def with_keys(lake: Path, name: str) -> None:
 
 
 def test_records_of_one_key_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    """As a scan gives them; objects that hold none of them are not read, which is planned."""
+    """A read of one key gives a scan's records, and plans only objects that may hold the key."""
     with_keys(tmp_path, "log")
     everything = records(tmp_path, "log").to_pylist()
 
@@ -153,7 +153,7 @@ def test_records_of_one_key_are_read(spark: SparkSession, tmp_path: Path) -> Non
 def test_what_was_collected_is_told_with_how_to_go_on(
     spark: SparkSession, tmp_path: Path, protocol: str
 ) -> None:
-    """Before it is planned, or between the plan and the read."""
+    """The error names the oldest record and the option, before planning or before the read."""
     make(tmp_path, "log", protocol)
     append(tmp_path, "log", batches_of(5), rollover=WIDE)
     if protocol == "slot":
@@ -177,7 +177,7 @@ def test_what_was_collected_is_told_with_how_to_go_on(
 
 
 def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A flipped byte of a body, and an object that is lost though the log names it."""
+    """A flipped byte and a lost object each raise a CorruptionError."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(3))
     roll_up(tmp_path, "log")
@@ -196,7 +196,7 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
-    """As with collections: when it is loaded, and when it is planned."""
+    """Errors at load and at planning are one sentence each."""
     missing = spark.read.format("tidelog").option("kind", "log").option("location", str(lake))
     with pytest.raises(PySparkException) as raised:
         missing.load("other")
@@ -208,7 +208,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
 
 
 def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
-    """It would be a cast, or a loss, that nobody sees. Spark then asks for none of ours."""
+    """A user's schema is refused, since it could cast or drop values silently."""
     source = TidelogDataSource({"kind": "log", "location": str(lake), "path": "slot"})
 
     with pytest.raises(SourceError, match="has a schema of its own"):

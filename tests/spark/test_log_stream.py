@@ -1,4 +1,4 @@
-"""``kind`` ``log`` in a stream: each record once, whatever is stopped and started again."""
+"""``kind`` ``log`` in a stream: each record once, across stops and restarts."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
-    """Write all that there is into files, from the checkpoint on; return each batch's progress.
+    """Write all available records into files, from the checkpoint; return the batches' progress.
 
-    Spark gives the Python process of a query ten seconds to start, and no setting for it: where the
-    machine is too busy for that, the query is started again.
+    Spark gives the Python process of a query ten seconds to start, without a setting for it. If a
+    busy machine takes longer, the query is started again.
     """
     for _ in range(QUERY_STARTS_MAX - 1):
         try:
@@ -62,7 +62,7 @@ def _run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
 
 
 def written(place: Path) -> list[dict[str, Any]]:
-    """Return what Spark committed to the sink, in the order of positions."""
+    """Return the rows that Spark committed to the sink, in the order of positions."""
     return pq.read_table(place / "out").sort_by("position").to_pylist()
 
 
@@ -79,7 +79,7 @@ def positions(reader: LogStreamReader, start: int, limit: int) -> Iterator[int]:
 def test_a_query_that_is_started_again_has_each_record_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """From its checkpoint, whatever came meanwhile; killed before its commit, it reads the same."""
+    """A restarted query continues at its checkpoint; after a kill it reads the same batch again."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(6))
     first = run_once(stream(spark, tmp_path, maxRecordsPerBatch="25"), tmp_path)
@@ -91,7 +91,7 @@ def test_a_query_that_is_started_again_has_each_record_once(
     run_once(stream(spark, tmp_path), tmp_path)
     assert written(tmp_path) == records(tmp_path, "log").to_pylist()
 
-    # As a kill leaves it: files of the last batch lie there, but neither sink nor query knows it.
+    # State after a kill: files of the last batch exist, but neither sink nor query lists them.
     (tmp_path / "check" / "commits" / "3").unlink()
     (tmp_path / "out" / "_spark_metadata" / "3").unlink()
     append(tmp_path, "log", batches_of(4, first=11))
@@ -103,7 +103,7 @@ def test_a_query_that_is_started_again_has_each_record_once(
 
 
 def test_a_stream_of_one_key_passes_over_the_rest(spark: SparkSession, tmp_path: Path) -> None:
-    """Its positions go on past what it does not read, and nothing of the key is left out."""
+    """A stream of one key advances past other records, and misses none of its own."""
     make(tmp_path, "log", "slot")
 
     async def fill(log: Log) -> None:
@@ -123,7 +123,7 @@ def test_a_stream_of_one_key_passes_over_the_rest(spark: SparkSession, tmp_path:
 
 
 def test_errors_are_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """Those of the process that Spark keeps for a query, too."""
+    """An error in the query's Python process reaches the user as a sentence."""
     make(tmp_path, "log", "slot")
     with pytest.raises(PySparkException) as raised:
         run_once(stream(spark, tmp_path, start="99"), tmp_path)
@@ -134,7 +134,7 @@ def test_errors_are_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_query_that_collection_overtook_is_told_how_to_go_on(tmp_path: Path) -> None:
-    """To pass over what is gone would lose records without a word."""
+    """A query behind the collection fails, since to continue would lose records silently."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(5), rollover=WIDE)
     roll_up(tmp_path, "log", rollover=WIDE)
@@ -151,7 +151,7 @@ def test_a_query_that_collection_overtook_is_told_how_to_go_on(tmp_path: Path) -
 
 
 def test_a_sealed_log_gives_no_more(tmp_path: Path) -> None:
-    """Nor is its seal read again at every look."""
+    """A sealed log gives no more records, and the stream reads no object of it again."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(2))
     on_log(tmp_path, "log", lambda log: log.seal())
@@ -165,7 +165,7 @@ def test_a_sealed_log_gives_no_more(tmp_path: Path) -> None:
 
 
 def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
-    """Collections as streams, and an end."""
+    """A stream of a collection and a stream with an end are refused."""
     given = {"location": str(tmp_path), "path": "log"}
 
     with pytest.raises(
@@ -179,7 +179,7 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
 def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Whole, with its number: one whose commit was lost comes again, and can be told by that."""
+    """After a lost commit, Spark appends the batch again, with the same batch number."""
     make(tmp_path, "orders", "slot")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"flight": "1"}\n{"flight": "2"}\n')
@@ -205,7 +205,7 @@ def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_offsets_follow_the_log(tmp_path: Path, protocol: str) -> None:
-    """The end moves with appends and roll-ups; what lies between two offsets never changes."""
+    """The end follows appends and roll-ups; the records between two offsets never change."""
     make(tmp_path, "log", protocol)
     append(tmp_path, "log", batches_of(2))
     reader, everything = reader_of(tmp_path), ReadAllAvailable()
@@ -226,7 +226,7 @@ def test_offsets_follow_the_log(tmp_path: Path, protocol: str) -> None:
 
 
 class StillClock(SystemClock):
-    """A clock that goes on only when it is told to."""
+    """A clock that moves only by hand."""
 
     at_us = 0
 
@@ -237,7 +237,7 @@ class StillClock(SystemClock):
 def test_an_idle_query_looks_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark asks a hundred times a second, and each look is two requests, which cost money."""
+    """Spark asks a hundred times a second, and each look costs two requests."""
     looks, renew = [0], LogView.renew
 
     async def counted(view: LogView) -> None:
@@ -267,7 +267,7 @@ def test_an_idle_query_looks_ever_more_seldom(
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:
-    """Of records, and of what there was when Spark asked for all that is available now."""
+    """A batch respects the record limit and the end at the query's start."""
     make(tmp_path, "log", "slot")
     append(tmp_path, "log", batches_of(3))
     reader = reader_of(tmp_path, batch_records_max=12)
@@ -284,7 +284,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_log_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    """A query would pass over the new log's first records, and nobody would know."""
+    """A query must not take a new log for the old one, or it would skip its first records."""
     make(tmp_path / "one", "log", "slot")
     append(tmp_path / "one", "log", batches_of(5))
     make(tmp_path / "other", "log", "slot")

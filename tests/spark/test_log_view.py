@@ -1,4 +1,4 @@
-"""What a driver knows of a log, while writers, rollers and collectors go on."""
+"""A driver's view of a log, with concurrent writers, roll-ups and collectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLACE = LogPlace(location_url="s3://bucket/lake", name="log", is_slots=True)
 
 
 def lazy_writer(store: Store) -> SlotWriter:
-    """Return one that leaves rolling up to others, also when it is closed."""
+    """Return a writer that never rolls up, even when it is closed."""
 
     async def before(op: str, key: str) -> None:
         if op == "put" and key == MANIFEST:
@@ -50,7 +50,7 @@ async def fill(store: Store, count: int) -> None:
 
 
 async def collect_all(store: Store) -> Manifest:
-    """Roll up and collect all that is there, as other processes would."""
+    """Roll up and collect the whole log, as other processes would."""
     head, steps = await load_head(store), list[Step]()
     async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
         steps.append(passed.step)
@@ -76,7 +76,7 @@ def seal_of(epoch: Epoch, slot: int) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_fragments_of_any_range_are_those_that_hold_it(kind: Kind) -> None:
-    """Each position of the range lies in exactly one, whether in a snapshot or past all."""
+    """Each position of a range is in exactly one fragment, in a snapshot or in the tail."""
     store = MemoryStore()
     await kind.make(store)
     async with kind.writer(store) as writer:
@@ -94,7 +94,7 @@ async def test_fragments_of_any_range_are_those_that_hold_it(kind: Kind) -> None
 
 
 async def test_a_view_that_was_overtaken_starts_over() -> None:
-    """All that it had walked is gone; what came since lies elsewhere."""
+    """A view whose tail was collected starts again from the manifest."""
     store = MemoryStore()
     await make_slots(store)
     await fill(store, 3)
@@ -113,7 +113,7 @@ async def test_a_view_that_was_overtaken_starts_over() -> None:
 
 
 async def test_a_seal_that_a_sleeper_put_into_a_collected_slot_is_not_believed() -> None:
-    """A stream would stand still for ever."""
+    """A late seal in a collected slot must not end a stream."""
     store = MemoryStore()
     await make_slots(store)
     writer = lazy_writer(store)
@@ -132,7 +132,7 @@ async def test_a_seal_that_a_sleeper_put_into_a_collected_slot_is_not_believed()
 
 
 async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_lost() -> None:
-    """One is said as such, with how to go on; the other is damage."""
+    """A collected snapshot raises PositionCollected; a lost one is damage."""
     store = MemoryStore()
     await make_slots(store)
     async with slot_writer(store) as writer:
@@ -165,7 +165,7 @@ async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_l
 
 
 async def test_a_log_that_is_gone_is_told() -> None:
-    """Not as a file that is missing."""
+    """A log without a manifest raises NoSuchLog."""
     store = MemoryStore()
     await make_slots(store)
     view = await open_view(store, clock=CLOCK)
@@ -179,7 +179,7 @@ async def test_a_log_that_is_gone_is_told() -> None:
     data=st.data(),
 )
 def test_shares_cover_a_range_once(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
-    """No record is read twice, and none is left out, wherever objects end."""
+    """The shares of a range contain each record exactly once, for any object sizes."""
     fragments, at = [], 1
     for number, (count, size) in enumerate(sizes):
         fragments.append(

@@ -1,4 +1,4 @@
-"""How merges are shared out: each row has one place, and rows that may cancel have the same."""
+"""The division of merges: each row has one place, and rows that may cancel have the same one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job_of(places: int, cuts: tuple[object, ...] = ()) -> MergeJob:
 
 @given(data=st.data())
 def test_rows_go_where_their_first_column_says(data: st.DataObject) -> None:
-    """In whatever order they come; nulls come after all values, as in every part."""
+    """A row's place follows from its first column, in any input order; nulls come last."""
     kind = data.draw(st.sampled_from([k for k in sorted(KINDS) if can_cut(schema_of([k], keys=1))]))
     schema = schema_of([kind, "int64"], keys=1)
     table = data.draw(updates(schema, [kind, "int64"], max_size=20))
@@ -58,7 +58,7 @@ def test_rows_go_where_their_first_column_says(data: st.DataObject) -> None:
 
 @given(data=st.data())
 def test_equal_rows_have_one_place_by_their_hash(data: st.DataObject) -> None:
-    """Of every type; what differs in time and diff alone may cancel, and meets."""
+    """Rows that differ only in time and diff have one place, for every type."""
     kinds = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3))
     schema = schema_of(kinds, keys=1)
     table = data.draw(updates(schema, kinds, max_size=20))
@@ -75,12 +75,12 @@ def test_equal_rows_have_one_place_by_their_hash(data: st.DataObject) -> None:
     [(0, 8, 1), (7 * MIB, 8, 1), (16 * MIB, 8, 2), (64 * MIB, 2, 2), (6_400 * MIB, 2, 100)],
 )
 def test_there_are_as_many_places_as_pay(size_bytes: int, cores: int, places: int) -> None:
-    """All cores have work, if there is enough; and no task has more than it can hold."""
+    """All cores get work if there is enough, and no task gets more than it can hold."""
     assert places_count(size_bytes, cores) == places
 
 
 def test_parts_are_read_in_their_order_some_at_a_time() -> None:
-    """Each once; one that is large is a task's alone."""
+    """Each part is read once and in order; a large part has a task of its own."""
     sizes = [6, 6, 6, 40, 1, 1]
     parts = [
         Part(
@@ -104,6 +104,6 @@ def test_parts_are_read_in_their_order_some_at_a_time() -> None:
 
 
 def test_an_empty_table_has_no_pieces() -> None:
-    """A part is never empty, and what is left of one may be."""
+    """An empty table gives no pieces."""
     schema = schema_of(["int64"], keys=1)
     assert not list(pieces_of(table_of(schema, []), job_of(2, (1,)), schema))

@@ -1,4 +1,4 @@
-"""Merges by tasks change no contents: whatever came in, whoever is first, whatever fails."""
+"""Merges by tasks keep the contents, with any input, any race and any failure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Tags:
 
 @dataclass
 class TasksHere:
-    """Tasks that this process does, one after the other: what Spark makes of them, without it."""
+    """A replacement for Spark's tasks: this process runs them, one after the other."""
 
     tags: Any = field(default_factory=_Tags)
     is_elsewhere: bool = False
@@ -71,7 +71,7 @@ class TasksHere:
 
 @contextmanager
 def tasks_here(tasks: TasksHere | None = None) -> Iterator[TasksHere]:
-    """Have the tasks of merges done in this process, many of them for few bytes."""
+    """Run the tasks of merges in this process, many of them for few bytes."""
     found = tasks or TasksHere()
     with (
         patch.object(merger, "tasks_of", lambda _: found),
@@ -100,7 +100,7 @@ KEYED = schema_of(["int64", "string"], keys=1)
 
 
 async def grown(shard: Shard, *, times: int = 6, keys: int = 2_000) -> ShardModel:
-    """Write keys, each of which gets another value at each time, to a shard that is held at 3."""
+    """Write keys with a new value at each time, to a shard that is held at 3."""
     model = ShardModel()
     with patch.object(part, "INLINE_BYTES", 0):
         await shard.hold("h", 0)
@@ -126,7 +126,7 @@ async def check(shard: Shard, model: ShardModel, since: int, upper: int) -> None
 def test_merges_of_any_updates_are_exact(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Every type, with keys and without, by ranges, by hashes, and joined."""
+    """Merges are exact for every type, with keys and without, by ranges, by hashes, and joined."""
     schema, kinds = data.draw(schemas())
     cuts = [*sorted(data.draw(st.sets(st.integers(1, 5), max_size=4))), 6]
     table = data.draw(updates(schema, kinds, max_size=40))
@@ -159,7 +159,7 @@ def spark_merger(spark: Any = None) -> SparkMerger:
 
 
 async def test_ranges_of_a_merge_stand_in_order(tmp_path: Path) -> None:
-    """A reader by key opens what it has to; so parts of one run do not overlap."""
+    """Parts of one run do not overlap, so that a read by key opens only the parts it needs."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
     with tasks_here() as tasks:
@@ -176,7 +176,7 @@ async def test_ranges_of_a_merge_stand_in_order(tmp_path: Path) -> None:
 
 
 async def test_rows_of_one_key_are_shared_out_by_their_hash(tmp_path: Path) -> None:
-    """A range that nothing cuts would be one task's, however large."""
+    """Rows of one key are divided by their hash, since a range cannot divide them."""
     shard = on_disk(tmp_path, schema_of(["int64", "string"], keys=2))
     model = ShardModel()
     await shard.hold("h", 0)
@@ -196,7 +196,7 @@ async def test_rows_of_one_key_are_shared_out_by_their_hash(tmp_path: Path) -> N
 
 
 async def test_columns_that_came_later_are_merged_by_tasks(tmp_path: Path) -> None:
-    """V of the rows as they are now is told by who read them, once, whatever Spark tries twice."""
+    """Tasks merge parts of two schemas, and the contents stay the same."""
     shard = on_disk(tmp_path, KEYED)
     await grown(shard)
     await shard.evolve_schema(pa.schema([*KEYED.data, pa.field("later", pa.int32())]))
@@ -211,7 +211,7 @@ async def test_columns_that_came_later_are_merged_by_tasks(tmp_path: Path) -> No
 
 
 class _Lossy(TasksHere):
-    """One task's result is lost, and another's comes twice."""
+    """One task's result is lost, and another's arrives twice."""
 
     def meet(self, *given: Any) -> list[Any]:
         found = super().meet(*given)
@@ -219,7 +219,7 @@ class _Lossy(TasksHere):
 
 
 async def test_v_of_every_merge_is_compared(tmp_path: Path) -> None:
-    """Whatever tasks say, rows that did not go in do not come out."""
+    """A merge whose rows differ from its input raises CorruptionError and commits nothing."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
     with tasks_here(_Lossy()), pytest.raises(CorruptionError, match="differ from its inputs"):
@@ -230,7 +230,7 @@ async def test_v_of_every_merge_is_compared(tmp_path: Path) -> None:
 
 
 async def test_what_a_task_meets_is_told_as_it_is(tmp_path: Path, spark: SparkSession) -> None:
-    """A damaged part, and one that is gone: no merge, and the words of any reader."""
+    """A damaged or missing part stops the merge with the error of any reader."""
     shard = on_disk(tmp_path, KEYED)
     await grown(shard, times=3)
     path = tmp_path / (list(shard.state.batches)[1].parts[0].path or "")
@@ -238,7 +238,8 @@ async def test_what_a_task_meets_is_told_as_it_is(tmp_path: Path, spark: SparkSe
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
     with (
         small_tasks(),
-        patch.object(merge_plan, "MERGED_BYTES", 1 << 30),  # Nothing is sampled: tasks meet it.
+        # Without samples, only tasks read the part.
+        patch.object(merge_plan, "MERGED_BYTES", 1 << 30),
         pytest.raises(CorruptionError, match="do not match its checksum"),
     ):
         await compact(shard, full=True, merger=spark_merger(spark))
@@ -253,7 +254,7 @@ async def test_what_a_task_meets_is_told_as_it_is(tmp_path: Path, spark: SparkSe
 
 
 async def test_a_merge_by_tasks_of_spark(tmp_path: Path, spark: SparkSession) -> None:
-    """By the user's call, with ranges of the key; and by rows that are only appended."""
+    """The user's call merges by key ranges; a keyless merge keeps the written order."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
     with small_tasks(), patch.object(merger.SparkMerger, "__init__", _least(0)):
@@ -292,7 +293,7 @@ async def _rows_of(shard: Shard, one: part.Part) -> list[object]:
 
 
 async def test_what_is_small_is_merged_here(tmp_path: Path) -> None:
-    """A start of tasks is worth it for much; and who has no session to ask asks none."""
+    """A small merge runs without tasks, and without a session."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard, times=4)
     with patch.object(merger, "tasks_of", side_effect=AssertionError):
@@ -301,7 +302,7 @@ async def test_what_is_small_is_merged_here(tmp_path: Path) -> None:
 
 
 async def test_executors_that_cannot_reach_a_store_are_not_asked() -> None:
-    """This process's memory is nobody else's."""
+    """Executors cannot reach the memory store of this process."""
     shard = on_store(MemoryStore()).shard(schema=KEYED)
     await grown(shard, times=3)
     with pytest.raises(UsageError, match="cannot reach memory"):
@@ -310,7 +311,7 @@ async def test_executors_that_cannot_reach_a_store_are_not_asked() -> None:
 
 @dataclass
 class _Meanwhile:
-    """A merger after whose work, and before its result is applied, something else happens."""
+    """A merger with another action after its work, before its result is applied."""
 
     inner: SparkMerger
     also: Any
@@ -324,7 +325,7 @@ class _Meanwhile:
 
 
 async def test_a_result_that_comes_late_is_not_applied(tmp_path: Path) -> None:
-    """Another merged the same meanwhile; what came late names nothing, and goes at once."""
+    """A merge that another process finished first is not applied, and its parts are deleted."""
     shard, other = on_disk(tmp_path, KEYED), on_disk(tmp_path, KEYED)
     model = await grown(shard)
 
@@ -343,7 +344,7 @@ async def test_a_result_that_comes_late_is_not_applied(tmp_path: Path) -> None:
 
 
 async def test_a_result_that_slept_through_two_sweeps_is_written_again(tmp_path: Path) -> None:
-    """Its parts may be deleted already; so it is refused, and the merge is done once more."""
+    """Sweeps may have deleted the parts of a late merge, so it is refused and done again."""
     shard, other = on_disk(tmp_path, KEYED), on_disk(tmp_path, KEYED)
     model = await grown(shard)
     sweeps: list[int] = []
@@ -361,7 +362,7 @@ async def test_a_result_that_slept_through_two_sweeps_is_written_again(tmp_path:
 
 
 async def test_a_large_merge_is_claimed_while_it_is_done(tmp_path: Path) -> None:
-    """Nobody else begins the same, for all that it takes; afterwards nothing is claimed."""
+    """A claim keeps other processes from the same merge; it ends with the merge."""
     shard, other = on_disk(tmp_path, KEYED), on_disk(tmp_path, KEYED)
     model = await grown(shard)
     seen: list[int] = []
@@ -384,7 +385,7 @@ class _Failing(TasksHere):
 
 
 async def test_a_merge_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """And the next one, by whomever, does it."""
+    """A failed merge changes nothing, and another handle can do the merge."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
     with tasks_here(_Failing()), pytest.raises(LocationError):
@@ -400,7 +401,7 @@ def test_the_command_merges_on_spark(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A collection's shards, too; and Spark is started for what is large, with what was told."""
+    """The command merges collections too, and starts Spark only for large merges."""
     started: list[tuple[str | None, dict[str, str]]] = []
 
     def session(*, master: str | None, extra: dict[str, str]) -> SparkSession:

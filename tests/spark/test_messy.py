@@ -1,4 +1,4 @@
-"""Messy files on Spark: some of the seeds of `tests/messy`, so that each format comes."""
+"""Messy files on Spark: some of the seeds of `tests/messy`, so that each format occurs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = (1, 2, 3, 7, 11, 23, 24, 32, 43, 44, 48, 57)
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_each_row_is_in_once(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Spark is compared with the same model as the local engine; every other seed cut small."""
+    """Spark's result matches the model of the local engine; every other seed is cut small."""
 
     def engine_of(location: Location) -> SparkEngine:
         settings = CUT if seed % 2 else TickSettings()

@@ -1,4 +1,4 @@
-"""Options of the data source, and the schema that it shows."""
+"""Options of the data source, and its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HERE = {"location": "s3://bucket/lake", "path": "c"}
 
 
 def test_options_are_read_whatever_their_case() -> None:
-    """Spark gives them in lower case, and Python may not."""
+    """Option names ignore case, since Spark passes them in lower case and Python may not."""
     found = read_settings({**HERE, "asof": "1970-01-01T00:00:01Z", "COLUMNS": " a, b"}, {})
 
     assert found == ReadSettings(
@@ -34,7 +34,7 @@ def test_options_are_read_whatever_their_case() -> None:
 
 
 def test_changes_have_times_of_their_own() -> None:
-    """From one up to another, or the newest that is complete."""
+    """Changes run from ``since`` to ``until``, or to the newest complete time."""
     told = {**HERE, "kind": "Changes", "since": "1970-01-01", "until": "5"}
 
     found = read_settings(told, {})
@@ -44,7 +44,7 @@ def test_changes_have_times_of_their_own() -> None:
 
 @pytest.mark.parametrize("word", ["now", "today", " Yesterday", "-1h", "-90 s"])
 def test_relative_times_stay_words_until_the_read_is_planned(word: str) -> None:
-    """The plan knows the clock of the location, and the newest complete time for ``now``."""
+    """Only the plan knows the location's clock, and the newest complete time for ``now``."""
     changes = {**HERE, "kind": "changes", "since": word, "until": word}
 
     assert read_settings({**HERE, "asof": word}, {}).as_of == word
@@ -53,7 +53,7 @@ def test_relative_times_stay_words_until_the_read_is_planned(word: str) -> None:
 
 
 def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None:
-    """A notebook sets it once; a query may still look elsewhere."""
+    """An option for the location wins over the environment."""
     environment = {"TIDELOG_LOCATION": "file:///other"}
 
     assert read_settings({"path": "c"}, environment).location_url == "file:///other"
@@ -88,13 +88,13 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
 def test_what_is_wrong_is_said_with_what_is_right(
     options: dict[str, str], error: type[Exception], message: str
 ) -> None:
-    """Options that are silently passed over are what people complain about most."""
+    """An unknown or bad option is refused, with the valid ones in the message."""
     with pytest.raises(error, match=message):
         read_settings(options, {})
 
 
 def test_columns_are_checked() -> None:
-    """Spark would name a column that it cannot resolve only long after."""
+    """Unknown columns are refused at once, long before Spark would notice."""
     check_columns(("b", "a"), ["a", "b"])
 
     with pytest.raises(UsageError, match="the columns are a, b"):
@@ -104,7 +104,7 @@ def test_columns_are_checked() -> None:
 
 
 def test_errors_are_told_as_spark_tells_its_own() -> None:
-    """A word in brackets to search for, and a sentence."""
+    """An error begins with its kind in brackets, like Spark's own errors."""
     with pytest.raises(SourceError) as raised, told_as_spark_tells():
         raise AsOfNotComplete("not yet", asked=5)
 
@@ -124,7 +124,7 @@ def test_an_error_hides_the_traceback_of_itself_alone(monkeypatch: pytest.Monkey
 
 
 def test_all_columns_may_be_null_also_inside_of_others() -> None:
-    """Batches must say the same of nulls as the schema does, to the letter."""
+    """Columns and nested fields are nullable, as the batches declare them."""
     schema = spark_schema(
         pa.schema([pa.field("l", pa.list_(pa.field("x", pa.uint16(), nullable=False)))])
     )
@@ -135,6 +135,6 @@ def test_all_columns_may_be_null_also_inside_of_others() -> None:
 
 
 def test_a_type_that_spark_lacks_is_refused_by_the_name_of_its_column() -> None:
-    """The other columns can still be read, and the message says how."""
+    """The error names the column and the option that leaves it out."""
     with pytest.raises(UsageError, match=r"column 'x'.*'columns'"):
         spark_schema(pa.schema([("x", pa.list_(pa.decimal128(5, -2)))]))

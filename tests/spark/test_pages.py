@@ -17,7 +17,7 @@ PAGE = "docs/guides/spark.md"
 def test_the_guide_reads_contents_changes_and_snapshots(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A reader copies the blocks into a session, with a location of their own."""
+    """A user can copy the blocks into a session, with a location of their own."""
     url = str(tmp_path / "lake")
     (tmp_path / "1.jsonl").write_text(
         '{"flight": 1, "at": "2013-01-15T13:00:00Z"}\n{"flight": 2, "at": "2013-01-15T14:30:00Z"}\n'

@@ -1,4 +1,4 @@
-"""Plans of ticks: nothing is lost or done twice, and what belongs together meets."""
+"""Plans of ticks: each record is computed once, and messages of one key meet."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def plan_of(job: Job, *, cores: int = 4, settings: TickSettings | None = None) -
 
 
 def test_a_small_tick_is_one_task() -> None:
-    """Its cost is that of being handed on, so it is not."""
+    """A small tick runs as one task."""
     job = job_of([1_000] * 5, shards=3)
     plan = plan_of(job)
 
@@ -96,7 +96,7 @@ def test_a_small_tick_is_one_task() -> None:
 
 
 def test_messages_of_one_key_need_a_second_stage_and_others_do_not() -> None:
-    """Updates of a row chain one to the next; rows that are only appended do not."""
+    """Messages of one key meet in a second stage; rows that are only appended need none."""
     upsert = plan_of(job_of([64 * MIB]))
     appended = plan_of(job_of([64 * MIB], envelope="none"))
 
@@ -106,12 +106,12 @@ def test_messages_of_one_key_need_a_second_stage_and_others_do_not() -> None:
 
 
 def test_with_one_core_and_one_task_there_is_no_second_stage() -> None:
-    """There would be nobody to hand messages on to."""
+    """A single task hands no messages on."""
     assert not plan_of(job_of([60 * MIB]), cores=1).finishes
 
 
 def test_a_task_is_never_larger_than_fits_into_memory() -> None:
-    """However few cores there are: the others wait their turn."""
+    """With few cores, twenty files of 64 MiB still become at least twenty tasks."""
     plan = plan_of(job_of([64 * MIB] * 20), cores=2)
 
     assert len(plan.shares) >= 20
@@ -119,7 +119,7 @@ def test_a_task_is_never_larger_than_fits_into_memory() -> None:
 
 @pytest.mark.parametrize(("shards", "tasks"), [(1, 4), (3, 4), (4, 4), (5, 4), (64, 4)])
 def test_second_stage_shares_carry_their_own_shards_and_no_others(shards: int, tasks: int) -> None:
-    """All parts of all shards in every task is what would stop growing with the cluster."""
+    """A second-stage task carries only its own shards, so that its size does not grow with them."""
     plan = plan_of(job_of([64 * MIB], shards=shards), cores=tasks)
     alone = [place for share in plan.finishes for place in share.places]
 
@@ -137,7 +137,7 @@ def test_second_stage_shares_carry_their_own_shards_and_no_others(shards: int, t
 
 @given(sizes=st.lists(st.integers(0, 10_000), min_size=1, max_size=30), tasks=st.integers(1, 12))
 def test_pieces_cover_all_ranges_in_order_and_once(sizes: list[int], tasks: int) -> None:
-    """A record that is in no piece is lost; one that is in two is there twice."""
+    """Each byte of each range is in exactly one piece."""
     job = job_of(sizes)
     settings = TickSettings(range_bytes=10)
     shares = list(share_out(job, tasks, settings))
@@ -154,14 +154,14 @@ def test_pieces_cover_all_ranges_in_order_and_once(sizes: list[int], tasks: int)
 
 @given(sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=30), tasks=st.integers(1, 12))
 def test_a_task_reads_each_range_once(sizes: list[int], tasks: int) -> None:
-    """Two pieces of a range that follow each other are one."""
+    """Adjacent pieces of a range become one piece."""
     for share in share_out(job_of(sizes), tasks, TickSettings(range_bytes=10)):
         ranks = [p.rank for p in share]
         assert len(set(ranks)) == len(ranks)
 
 
 def test_what_has_line_ends_in_quotes_is_not_cut() -> None:
-    """Nobody who begins within it knows which of them are in quotes."""
+    """A range with quoted line ends is not cut: a reader in its middle cannot parse it."""
     job = job_of([64 * MIB], format="csv")
     source = msgspec.structs.replace(job.source, csv=CsvDialect(multiline=True))
     (share,) = share_out(msgspec.structs.replace(job, source=source), 4, TickSettings())
@@ -173,7 +173,7 @@ def test_what_has_line_ends_in_quotes_is_not_cut() -> None:
 def test_a_range_with_sums_is_cut_behind_the_first_byte_of_a_block(
     start: int, size: int, count: int
 ) -> None:
-    """So that to look at the byte before a piece reads no block of another's."""
+    """Cuts are one byte after a block's start: the look-back must read no other piece's block."""
     found = msgspec.structs.replace(
         range_of("a", start, start + size), sums=b"x" * 16, block_bytes=16
     )
@@ -187,7 +187,7 @@ def test_a_range_with_sums_is_cut_behind_the_first_byte_of_a_block(
 
 @given(weights=st.lists(st.floats(0, 1e9), min_size=1, max_size=50), count=st.integers(1, 20))
 def test_packing_keeps_order_and_leaves_nothing_out(weights: list[float], count: int) -> None:
-    """Ranks are in the order of paths, which is part of what an upsert means."""
+    """Packing keeps the order of paths, which decides between messages of one key."""
     runs = pack(weights, count)
 
     assert 1 <= len(runs) <= count
@@ -196,7 +196,7 @@ def test_packing_keeps_order_and_leaves_nothing_out(weights: list[float], count:
 
 @pytest.mark.parametrize(("shards", "tasks"), [(1, 5), (3, 2), (3, 3), (3, 7)])
 def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int) -> None:
-    """The same shard that the local engine gives them, and one task for one key."""
+    """A message goes to the task of its key's shard, the same shard as in the local engine."""
     job = job_of([64 * MIB], shards=shards)
     settings = TickSettings(task_bytes_min=64 * MIB // tasks)
     plan = plan_of(job, cores=tasks, settings=settings)
@@ -219,6 +219,6 @@ def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int
 
 
 def test_a_share_is_a_plain_value() -> None:
-    """It crosses to other machines; what is in it must come out of it."""
+    """A share survives pickling, since it crosses to other machines."""
     for share in plan_of(job_of([64 * MIB])).shares:
         assert pickle.loads(pickle.dumps(share)) == share

@@ -1,4 +1,4 @@
-"""What executors have and see is told in a sentence that says what to do."""
+"""Faults of executors: each becomes a sentence with a remedy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ GONE = ObjectNotFound("no object has that key")
 def test_what_is_wrong_with_an_executor_is_told(
     seen: ReachSeen, kind: type[TidelogError], words: str
 ) -> None:
-    """With its host, for whoever has to go there."""
+    """The error names the executor's host."""
     problem = judge(seen, ASKED, "file:///lake")
 
     assert type(problem) is kind
@@ -69,7 +69,7 @@ def test_what_is_wrong_with_an_executor_is_told(
 
 
 def test_nothing_is_told_of_an_executor_that_can() -> None:
-    """Also where the source has no file yet, and nothing was to be looked at."""
+    """An executor that reaches everything raises nothing, even if the source has no file yet."""
     assert judge(SEEN, ASKED, "file:///lake") is None
     assert judge(SEEN, replace(ASKED, sample=None), "file:///lake") is None
 
@@ -86,7 +86,7 @@ def test_nothing_is_told_of_an_executor_that_can() -> None:
     ],
 )
 def test_what_keeps_spark_from_running_anything_is_told(cause: str, words: str) -> None:
-    """Spark's own words are for who knows how it starts its workers."""
+    """Spark's messages assume knowledge of its workers, so the error gives the remedy."""
     found = explain(LocationError(f"Spark did not finish the look at its executors: {cause}"))
 
     assert isinstance(found, UsageError)
@@ -95,7 +95,7 @@ def test_what_keeps_spark_from_running_anything_is_told(cause: str, words: str) 
 
 
 def test_what_is_not_known_is_passed_on() -> None:
-    """A store that is away for a moment is no mistake of anybody's."""
+    """An unknown failure, such as a store that is away, is passed on unchanged."""
     error = LocationError("Spark did not finish the look at its executors: lost")
 
     assert explain(error) is error
@@ -118,9 +118,10 @@ async def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
     files: Path,
     words: str | None,
 ) -> None:
-    """Parts on a worker's own disk would be committed, and read by nobody ever after.
+    """A location that executors do not see is refused before anything is bound.
 
-    Workers stand in another directory than this process, where the same path is another place.
+    Parts on a worker's own disk would be committed, but no reader could find them. The workers have
+    another working directory, so the same path is another place there.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tidelog.spark.tasks.is_elsewhere", lambda master: True)
@@ -144,7 +145,7 @@ async def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
 
 
 def test_the_documented_session_of_ones_own_ingests(spark: SparkSession, tmp_path: Path) -> None:
-    """By the engine of the session, as it stands in the document."""
+    """The block of docs/guides/cluster.md ingests with an engine of the user's session."""
     source = write_files(tmp_path / "in", "json", changes(60))
     spec = SourceSpec(name="airborne", files=source, schema=SCHEMA, time_column="at")
     asyncio.run(make_source(tmp_path / "lake", spec))
@@ -158,7 +159,7 @@ def test_the_documented_session_of_ones_own_ingests(spark: SparkSession, tmp_pat
 async def test_parts_that_are_not_here_are_not_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that joins a cluster later was not asked whether it sees the location."""
+    """Parts that the driver cannot see are not committed: a machine may join the cluster late."""
     monkeypatch.setattr("tidelog.spark.tasks.is_elsewhere", lambda master: True)
     source = write_files(tmp_path / "in", "json", changes(3_000))
     location = await make_source(
@@ -181,7 +182,7 @@ async def test_parts_that_are_not_here_are_not_committed(
 
 
 async def test_an_executor_reads_what_the_driver_wrote_and_answers(tmp_path: Path) -> None:
-    """As a task does it, here in a thread of its own."""
+    """An executor reads the driver's probe and answers, here in a thread instead of a task."""
     clock = SystemClock()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_bytes(b"x" * 10_000)

@@ -40,7 +40,7 @@ def test_readme_shows_a_table_and_its_changes(
 def test_the_guide_reads_a_time_and_the_changes_after_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session of the block is the active one."""
+    """The block uses the active session."""
     names = run_spark_block("docs/guides/read-a-collection.md", tmp_path, monkeypatch)
 
     assert names["spark"] is spark

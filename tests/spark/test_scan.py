@@ -1,4 +1,4 @@
-"""Scans: however a snapshot is shared out, each row comes out of exactly one share."""
+"""Scans: each row of a snapshot is in exactly one share, for any division."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Update = tuple[int | None, str, int, int]
 def part_of(
     updates: Sequence[Update], schema: ShardSchema = KEYED, *, inline: bool = False
 ) -> tuple[Part, bytes]:
-    """Return a part and its bytes; outside of the state, its row groups are of three rows."""
+    """Return a part and its bytes; a part outside the state has row groups of three rows."""
     rows = [dict(zip(("k", "v", TIME, DIFF), u, strict=True)) for u in updates]
     table = sort_updates(pa.Table.from_pylist(rows, schema=schema.updates), schema)
     return stored_part(table, schema, inline=inline)
@@ -83,7 +83,7 @@ def scan_of(
 
 
 def read(scan: Scan, data: dict[int, bytes]) -> Counter[tuple[Any, ...]]:
-    """Return how often each row comes out of a scan; ``data`` is by the parts' checksums."""
+    """Return how often a scan returns each row; ``data`` is by the parts' checksums."""
     tables = [decode_share(p, data[hash(p.xxh3)], scan) for p in scan.parts]
     found: Counter[tuple[Any, ...]] = Counter()
     for table in contents(tables, scan):
@@ -95,7 +95,7 @@ def read(scan: Scan, data: dict[int, bytes]) -> Counter[tuple[Any, ...]]:
 
 
 def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ...]]:
-    """Return what a list of updates comes to."""
+    """Return the rows of a list of updates with their counts."""
     found: Counter[tuple[Any, ...]] = Counter()
     for k, v, time, diff in updates:
         if time <= as_of:
@@ -105,7 +105,7 @@ def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ..
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_t64_a_part_of_an_earlier_schema_gives_nulls_for_what_it_has_not(inline: bool) -> None:
-    """A task is told the schemas with its scan, and knows nothing else of the shard."""
+    """A task gets the schemas with its scan, and fills missing columns with nulls."""
     types: dict[str, pa.DataType] = {"k": pa.int64(), "w": pa.date32()}
     newest = pa.schema(types)
     schema = ShardSchema(newest, 1, known=(KEYED.data, newest))
@@ -121,7 +121,7 @@ def test_t64_a_part_of_an_earlier_schema_gives_nulls_for_what_it_has_not(inline:
 
 
 def histories() -> st.SearchStrategy[list[list[Update]]]:
-    """Return parts of updates, each of which takes back what an earlier one put there."""
+    """Return parts of updates, some of which retract rows of other parts."""
     rows = st.tuples(st.one_of(st.none(), st.integers(-5, 20)), st.sampled_from("abc"))
     entry = st.tuples(rows, st.integers(0, 6), st.integers(0, 6), st.booleans(), st.integers(0, 2))
 
@@ -139,7 +139,7 @@ def histories() -> st.SearchStrategy[list[list[Update]]]:
 @settings(deadline=None)
 @given(parts=histories(), as_of=st.integers(0, 12), cuts=st.integers(1, 6))
 def test_shares_by_key_come_to_the_whole(parts: list[list[Update]], as_of: int, cuts: int) -> None:
-    """A row whose updates were parted would be there although it was taken back."""
+    """The updates of a row stay in one share, or a retracted row would appear."""
     made = [part_of(p) for p in parts]
     data = {hash(part.xxh3): found for part, found in made}
     whole = scan_of([part for part, _ in made], as_of=as_of)
@@ -161,7 +161,7 @@ def test_shares_by_key_come_to_the_whole(parts: list[list[Update]], as_of: int, 
 
 
 def test_shares_by_key_leave_out_what_they_cannot_need() -> None:
-    """Else every task would fetch all parts, and decode all rows."""
+    """A share lists only the parts that it needs."""
     low = part_of([(n, "a", 0, 1) for n in range(30)])
     high = part_of([(n, "a", 0, 1) for n in range(100, 130)])
     whole = scan_of([low[0], high[0]])
@@ -174,10 +174,10 @@ def test_shares_by_key_leave_out_what_they_cannot_need() -> None:
 
 
 def test_days_beyond_python_are_shared_out_too() -> None:
-    """Arrow holds more years than Python does, and a key may lie in any of them."""
+    """A key may be a date after the last year of Python's dates."""
     types: dict[str, pa.DataType] = {**TYPES, "k": pa.date32()}
     schema = shard_schema(pa.schema(types), key=["k"])
-    days = range(2_932_000, 2_934_000, 50)  # The last day of Python's is the 2,932,896th.
+    days = range(2_932_000, 2_934_000, 50)  # Python's last day is the 2,932,896th.
     numbers: Any = pa.array(days, pa.int32())
     rows = {"k": numbers.cast(pa.date32()), "v": ["a"] * 40, TIME: [0] * 40, DIFF: [1] * 40}
     part, data = stored_part(pa.table(rows, schema=schema.updates), schema, inline=False)
@@ -195,7 +195,7 @@ def test_days_beyond_python_are_shared_out_too() -> None:
 
 
 def test_shares_by_part_come_to_the_whole() -> None:
-    """Nothing is ever taken back there, so nothing has to meet."""
+    """Shares of an appended collection need no meeting of updates, since none is retracted."""
     parts = [[(n, "a", n % 3, 1), (7, "b", 0, 2)] for n in range(20)]
     made = [part_of(p, KEYLESS) for p in parts]
     data = {hash(part.xxh3): found for part, found in made}
@@ -210,7 +210,7 @@ def test_shares_by_part_come_to_the_whole() -> None:
 
 
 def test_columns_that_were_left_out_do_not_merge_rows() -> None:
-    """Two rows that differ elsewhere are two rows, also where one of them was taken back."""
+    """Rows that differ in an unselected column stay separate."""
     updates: list[Update] = [(1, "a", 0, 1), (2, "a", 0, 1), (3, "a", 0, 1), (3, "a", 1, -1)]
     part, data = part_of(updates)
 
@@ -218,7 +218,7 @@ def test_columns_that_were_left_out_do_not_merge_rows() -> None:
 
 
 def test_parts_in_the_state_are_read_like_others() -> None:
-    """Small ones have no object of their own."""
+    """Parts stored in the state are read like others."""
     part, data = part_of([(1, "a", 0, 1), (2, "b", 5, 1)], inline=True)
 
     assert part.inline is not None
@@ -226,7 +226,7 @@ def test_parts_in_the_state_are_read_like_others() -> None:
 
 
 def test_bytes_that_are_not_those_written_are_refused() -> None:
-    """A bit that flipped in a store, or on the way, must never become a row."""
+    """A changed byte raises CorruptionError."""
     part, data = part_of([(1, "a", 0, 1)])
 
     with pytest.raises(CorruptionError, match="do not match its checksum"):
@@ -234,7 +234,7 @@ def test_bytes_that_are_not_those_written_are_refused() -> None:
 
 
 def test_a_row_that_an_appended_collection_lost_is_corruption() -> None:
-    """Its shares are not consolidated: they would give the row to one, and its loss to another."""
+    """A retraction in an appended collection raises, since its shares are not consolidated."""
     part, data = part_of([(1, "a", 0, -1)], KEYLESS)
     scan = scan_of([part], KEYLESS, appended=True)
 
@@ -243,7 +243,7 @@ def test_a_row_that_an_appended_collection_lost_is_corruption() -> None:
 
 
 def test_rows_are_given_as_often_as_they_are_there_in_batches_of_bounded_size() -> None:
-    """A multiplicity is a number in one row, and may be a million."""
+    """A row is repeated by its count, in batches of limited size."""
     table = pa.table({"v": ["a", "b", "c"], DIFF: pa.array([1, 200_000, 2], pa.int64())})
     batches = list(batches_of(table, pa.schema([("v", pa.string())])))
 
@@ -253,7 +253,7 @@ def test_rows_are_given_as_often_as_they_are_there_in_batches_of_bounded_size() 
 
 
 def test_large_rows_come_in_small_batches() -> None:
-    """A batch of 64 thousand rows of a megabyte each fits nowhere."""
+    """Large rows arrive in batches of few rows."""
     table = pa.table({"v": ["x" * 1_000_000] * 40, DIFF: pa.array([1] * 40, pa.int64())})
     batches = list(batches_of(table, pa.schema([("v", pa.string())])))
 
@@ -262,7 +262,7 @@ def test_large_rows_come_in_small_batches() -> None:
 
 
 def test_small_scans_share_a_partition() -> None:
-    """A collection of 256 nearly empty shards would cost seconds otherwise."""
+    """Small scans share a partition, or hundreds of nearly empty shards would cost seconds."""
     part, _ = part_of([(1, "a", 0, 1)])
     packed = pack_scans([scan_of([part])] * 300)
 
@@ -270,7 +270,7 @@ def test_small_scans_share_a_partition() -> None:
 
 
 def test_cuts_are_between_like_numbers_of_rows() -> None:
-    """What one task takes longer for, all others wait for."""
+    """Cuts divide the rows evenly, since all tasks wait for the slowest."""
     groups = [(n, 10) for n in range(100)]
 
     assert choose_cuts(groups, 4 * scans.PARTITION_BYTES) == [25, 50, 75]
@@ -283,7 +283,7 @@ def test_cuts_are_between_like_numbers_of_rows() -> None:
     [(pa.int64(), True), (pa.string(), True), (pa.date32(), True), (pa.float64(), False)],
 )
 def test_only_keys_of_a_plain_order_are_cut_by(dtype: pa.DataType, can: bool) -> None:
-    """NaN lies in no range, and of other types statistics may say another order."""
+    """Floats are not cut by, since NaN is in no range."""
     schema = shard_schema(pa.schema([("k", dtype)]), key=["k"])
 
     assert can_share_keys(schema) == can

@@ -1,4 +1,4 @@
-"""The session: what it sets, what it says (nothing), and what it leaves behind (nothing)."""
+"""The session: its settings, its silence, and no trace after its end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def settings_for(
 
 
 def test_an_active_session_is_given_back_as_it_is(spark: SparkSession) -> None:
-    """A notebook's own session is the user's; ours must not change its settings."""
+    """An active session is the user's, so tidelog must not change its settings."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
 
     again = session(app_name="other", extra={"spark.sql.shuffle.partitions": "77"})
@@ -71,7 +71,7 @@ def test_an_active_session_is_given_back_as_it_is(spark: SparkSession) -> None:
 
 
 def test_the_session_has_the_settings_that_were_chosen(spark: SparkSession) -> None:
-    """Spark takes a setting that it does not know in silence, so it is asked for a few of them."""
+    """Spark accepts unknown settings silently, so the test reads some of them back."""
     conf = spark.sparkContext.getConf()
 
     assert spark.sparkContext.uiWebUrl is None
@@ -85,7 +85,7 @@ def test_the_session_has_the_settings_that_were_chosen(spark: SparkSession) -> N
 
 
 def test_workers_run_the_same_python(spark: SparkSession) -> None:
-    """Another Python would lack tidelog, or pyarrow, and fail in a way that is hard to read."""
+    """Another Python would lack tidelog or pyarrow, and fail with an obscure error."""
 
     def executable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -99,7 +99,7 @@ def test_workers_run_the_same_python(spark: SparkSession) -> None:
 def test_a_failing_task_raises_one_sentence_and_logs_nothing(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The exception carries all there is to know; Spark would print it four more times."""
+    """The exception holds the whole message; nothing is logged."""
 
     def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise ValueError("what went wrong")
@@ -112,13 +112,13 @@ def test_a_failing_task_raises_one_sentence_and_logs_nothing(
 
 
 def test_an_unknown_source_is_answered_as_spark_does(spark: SparkSession) -> None:
-    """Our module for static discovery must not get in the way of the search."""
+    """The module for static discovery must not disturb the search for other sources."""
     with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
         spark.read.format("no_such_source").load()
 
 
 def test_a_process_says_nothing_and_leaves_no_process(tmp_path: Path) -> None:
-    """A script's stderr is its own, and a JVM that stays behind holds memory for nothing."""
+    """A process prints nothing to stderr, and leaves no JVM behind."""
     answer = use_session(tmp_path, dict(os.environ))
 
     assert answer.stderr == ""
@@ -126,7 +126,7 @@ def test_a_process_says_nothing_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
-    """``pip install 'tidelog[spark]'`` is all that a laptop should need."""
+    """``pip install 'tidelog[spark]'`` suffices on a machine without Java."""
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     env["PATH"] = str(path_without_java(tmp_path / "bin"))
 
@@ -140,7 +140,7 @@ def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_session_starts_from_the_archive_once_there_is_one(tmp_path: Path) -> None:
-    """The JVM ignores an archive in silence; so what is checked is that it maps this one."""
+    """The JVM ignores a bad archive silently, so the test checks that it maps this one."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     written = subprocess.run(
@@ -157,7 +157,7 @@ def test_a_session_starts_from_the_archive_once_there_is_one(tmp_path: Path) -> 
 
 
 def test_extra_settings_win_and_java_options_are_added() -> None:
-    """Ours must stay when a user adds one: without them stdout and stderr are the JVM's."""
+    """A user's Java options are added to tidelog's, which keep the JVM silent."""
     chosen = settings_for(
         spark_ui_enabled="true", spark_driver_extraJavaOptions="-Dtheirs", spark_my_own="1"
     )
@@ -168,7 +168,7 @@ def test_extra_settings_win_and_java_options_are_added() -> None:
 
 
 def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
-    """Checkpoints there lie in a shared file system, and its workers are not ours to choose."""
+    """A cluster gets no settings for one machine, such as local checkpoints and workers."""
     local = settings_for().keys() - settings_for(master="spark://host:7077").keys()
 
     assert local == {
@@ -196,7 +196,7 @@ def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
 def test_a_driver_listens_beyond_loopback_only_for_executors_elsewhere(
     master: str, stays: bool
 ) -> None:
-    """Those connect back to it; bound to loopback, a driver would wait for them for ever."""
+    """Executors elsewhere connect back to the driver, so it must not be bound to loopback."""
     chosen = settings_for(master=master)
 
     assert (chosen.get("spark.driver.bindAddress") == "127.0.0.1") is stays
@@ -204,7 +204,7 @@ def test_a_driver_listens_beyond_loopback_only_for_executors_elsewhere(
 
 
 def test_a_clusters_workers_run_the_python_that_was_said() -> None:
-    """PySpark reads the setting only under spark-submit; else it has workers run what it likes."""
+    """PySpark honours the setting only under spark-submit, so tidelog passes it on."""
     master, said = {"spark.master": "spark://host:7077"}, "spark.pyspark.python"
 
     def python(chosen: Mapping[str, str], **env: str) -> str:
@@ -218,18 +218,18 @@ def test_a_clusters_workers_run_the_python_that_was_said() -> None:
 
 @pytest.mark.parametrize(("gib", "mib"), [(1, 1024), (4, 1024), (8, 2048), (16, 4096), (512, 4096)])
 def test_the_jvm_takes_a_quarter_of_the_memory_within_bounds(gib: int, mib: int) -> None:
-    """Below a gigabyte Spark does not start; above four it only delays collecting garbage."""
+    """Spark needs at least a gigabyte; above four, garbage is only collected later."""
     assert memory_mib(gib * 2**30) == mib
 
 
 def test_the_machine_is_measured() -> None:
-    """Whatever this machine is, it has a core and some memory."""
+    """This machine has a core and some memory."""
     assert cores_count() >= 1
     assert physical_bytes() > 2**26
 
 
 def test_quick_sessions_compile_less() -> None:
-    """Quick to start and quick to compute exclude each other; the default is to compute."""
+    """A quick session compiles less; the default favours computing speed."""
     launcher = Launcher(Path("/nowhere"), 17)
 
     assert "TieredStopAtLevel=1" in java_options(launcher, quick=True)
@@ -251,12 +251,12 @@ def test_quick_sessions_compile_less() -> None:
     ],
 )
 def test_why_spark_did_not_start_is_a_sentence(text: str, words: str) -> None:
-    """A wrong master, or a wrong setting, is the user's to correct, and no mistake of tidelog's."""
+    """A wrong master or setting gives the user a sentence about it."""
     assert words in str(explain_start(text, "spark://host:7077"))
 
 
 def test_the_log_settings_are_shipped() -> None:
-    """Without the file Spark logs as it likes, and says so first."""
+    """Without the file, Spark logs by its own settings."""
     assert Path(java.__file__).with_name("log4j2.properties").is_file()
 
 
@@ -264,7 +264,7 @@ def test_the_log_settings_are_shipped() -> None:
 def test_the_archive_is_read_only_where_there_is_one(
     tmp_path: Path, version: int, kind: str
 ) -> None:
-    """The JVM of Java 25 stops at an AOT cache named in the old way, and the other way round."""
+    """Java 25 uses an AOT cache, and older versions a CDS archive, under another name."""
     launcher = Launcher(tmp_path, version)
     path = archive.archive_path(launcher)
 
@@ -293,12 +293,12 @@ def use_session(
 
 
 def path_without_java(directory: Path) -> Path:
-    """Return a directory that holds every program on PATH, save Java's."""
+    """Return a directory that holds every program on PATH, except Java's."""
     directory.mkdir()
     for place in os.get_exec_path():
         for program in Path(place).iterdir() if Path(place).is_dir() else ():
             here = directory / program.name
-            # A link that leads nowhere does not exist, and yet takes its name.
+            # A broken link does not exist, but occupies its name.
             if not program.name.startswith("java") and not here.is_symlink():
                 here.symlink_to(program)
     assert shutil.which("java", path=str(directory)) is None

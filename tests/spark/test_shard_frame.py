@@ -1,4 +1,4 @@
-"""Snapshots of shards as DataFrames: the same rows by every engine, whatever their types."""
+"""Snapshots of shards as DataFrames: every engine returns the same rows, for all types."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.testing.models import Row, accumulate, canonical, contents_of, rows_of, updates_of
 
-MANY = 8  # Of types: what Spark makes of more takes it seconds to compile.
+MANY = 8  # Of types: Spark takes seconds to compile more.
 QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
 def rows_in(frame: DataFrame, names: Sequence[str]) -> dict[Row, int]:
-    """Return what a frame says: rows, and how often each is there."""
+    """Return the rows of a frame with their counts."""
     table = frame.toArrow()
     assert table.column_names == [*names, DIFF]
     found: Counter[Row] = Counter()
@@ -82,7 +82,7 @@ async def test_rows_of_all_types_are_the_same_by_every_engine(
     as_of: int,
     inline: int,
 ) -> None:
-    """Arrow and DuckDB read them here, Spark its own way and in tasks; grouped, they are equal."""
+    """Arrow, DuckDB, Spark's reader and Spark's tasks return equal rows."""
     schema, table = drawn
     store = open_store(str(tmp_path_factory.mktemp("store")), clock=SystemClock())
     shard = await written(store, schema, table, inline=inline)
@@ -111,7 +111,7 @@ def in_order(values: Sequence[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("kind", FLAT)
 def test_values_of_every_type_have_one_order(spark: SparkSession, kind: str) -> None:
-    """Runs that one engine sorted are merged by another: NaN past all numbers, nulls at the end."""
+    """All engines sort NaN after all numbers and nulls last, since they merge each other's runs."""
     schema = schema_of([kind], keys=1)
     strategy = st.lists(st.none() | KINDS[kind][1], min_size=30, max_size=30)
     drawn: list[list[Any]] = []
@@ -151,7 +151,7 @@ HARD: dict[str, list[Any]] = {
 async def test_a_plain_shard_is_scanned_without_a_shuffle(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """And without Python: Spark reads what it has to, with checksums of pages."""
+    """Spark reads only the needed columns, without a shuffle and without Python."""
     schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
     table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
@@ -168,14 +168,14 @@ async def test_a_plain_shard_is_scanned_without_a_shuffle(
 
 
 def without_compression(table: pa.Table) -> bytes:
-    """Return a file in which a byte that changed is another value, and nothing else."""
+    """Return a file in which a changed byte is another value, and nothing else."""
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="none", use_dictionary=False, write_page_checksum=True)
     return sink.getvalue()
 
 
 async def test_a_byte_that_changed_is_told_by_spark(tmp_path: Path, spark: SparkSession) -> None:
-    """Never rows that nobody wrote: the checksum of each page is looked at."""
+    """Spark checks page checksums, so a changed byte is an error."""
     schema = schema_of(["int64", "int64"], keys=1)
     table = table_of(schema, [(n, n * 7919, 0, 1) for n in range(1_000)])
     shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
@@ -199,7 +199,7 @@ async def test_a_byte_that_changed_is_told_by_spark(tmp_path: Path, spark: Spark
 async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
     moto: MotoServer, spark: SparkSession
 ) -> None:
-    """In a bucket, where tasks read: by ranges of the key, so that what cancels meets."""
+    """In a bucket, tasks read by key ranges, so that updates that cancel meet."""
     schema = schema_of(["int64", "string"], keys=1)
     store = open_store(moto.url("frames"), clock=SystemClock())
     numbers = [(n, f"row {n}", 0, 1) for n in range(3_000)]
@@ -221,7 +221,7 @@ async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
 async def test_what_spark_cannot_do_is_told_before_it_tries(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Executors do not see this process's memory; and what a hold is, is told in a few words."""
+    """Memory stores and bad holds are refused before a lease is placed."""
     schema = schema_of(["int64"], keys=1)
     shard = on_store(MemoryStore()).shard(schema=schema)
     await shard.compare_and_append(table_of(schema, [(1, 0, 1)]), 0, 1)
@@ -236,7 +236,7 @@ async def test_what_spark_cannot_do_is_told_before_it_tries(
 
 
 async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkSession) -> None:
-    """A shard that nothing was written to but times."""
+    """A shard without rows gives an empty frame."""
     schema = schema_of(["int64", "struct"], keys=1)
     shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
     await shard.compare_and_append(None, 0, 1)
@@ -251,7 +251,7 @@ async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkS
 CONDITIONS: dict[str, Callable[[int], bool]] = {
     "c0 >= 2000 AND c0 < 2100": lambda n: 2_000 <= n < 2_100,
     "c1 LIKE '%7' OR c0 = 3": lambda n: n % 10 == 7 or n == 3,
-    "c0 // 1000 = 1 AND length(c1) > 0": lambda n: n // 1_000 == 1,  # As DuckDB divides.
+    "c0 // 1000 = 1 AND length(c1) > 0": lambda n: n // 1_000 == 1,  # DuckDB's integer division.
     "c0 > 10000": lambda _: False,
 }
 
@@ -261,7 +261,7 @@ CONDITIONS: dict[str, Callable[[int], bool]] = {
 async def test_a_condition_chooses_the_same_rows_on_spark(
     tmp_path: Path, spark: SparkSession, where: str, taken_back: bool
 ) -> None:
-    """In the same dialect, exactly; also where a column that it reads is not shown."""
+    """A condition gives the same rows as in DuckDB, even on a column that is not shown."""
     schema = schema_of(["int64", "string"], keys=1)
     shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
     rows = [(n, f"row {n}", 0, 1) for n in range(3_000)]
@@ -282,7 +282,7 @@ async def test_a_condition_chooses_the_same_rows_on_spark(
 async def test_a_condition_leaves_out_parts_and_row_groups(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """What bounds rule out is not read: it may be gone, for all that the frame knows."""
+    """A frame does not read parts that the bounds exclude: they may be gone."""
     schema = schema_of(["int64", "string"], keys=1)
     shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
     with patch.object(part, "INLINE_BYTES", 0), patch.object(parquet, "ROW_GROUP_ROWS", 100):
@@ -298,7 +298,7 @@ async def test_a_condition_leaves_out_parts_and_row_groups(
 
 
 async def test_a_condition_that_fails_on_a_row_is_told(tmp_path: Path, spark: SparkSession) -> None:
-    """In the words of every other reader."""
+    """A condition that fails on a row raises the error of every other reader."""
     schema = schema_of(["int64", "string"], keys=1)
     shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
     await shard.compare_and_append(table_of(schema, [(1, "one", 0, 1)]), 0, 1)
@@ -309,7 +309,7 @@ async def test_a_condition_that_fails_on_a_row_is_told(tmp_path: Path, spark: Sp
 
 
 async def merged_and_collected(shard: Shard) -> None:
-    """Have a shard's parts replaced, and deleted as soon as nobody holds them."""
+    """Merge a shard's parts, and delete the replaced ones that no hold protects."""
     with patch.object(part, "INLINE_BYTES", 0):
         assert (await shard.compact(full=True)).merges == 1
     await shard.collect(after_us=0)
@@ -319,7 +319,7 @@ async def merged_and_collected(shard: Shard) -> None:
 async def test_what_a_frame_holds_stays_until_its_term_is_over(
     tmp_path: Path, spark: SparkSession, native: bool
 ) -> None:
-    """By Spark's own scan and by tasks; then a sentence says what to do, and no file is missed."""
+    """A held frame reads its parts until the hold expires, and then raises HoldExpired."""
     schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
     table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
@@ -350,7 +350,7 @@ async def test_what_a_frame_holds_stays_until_its_term_is_over(
 
 
 async def test_a_frame_is_held_as_of_what_stands_now(tmp_path: Path, spark: SparkSession) -> None:
-    """What the snapshot was planned from may have been merged, and be gone, before it was held."""
+    """The snapshot's parts may be merged and deleted before the frame places its hold."""
     schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
     table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
@@ -365,7 +365,7 @@ async def test_a_frame_is_held_as_of_what_stands_now(tmp_path: Path, spark: Spar
 async def test_executors_keep_and_hedge_as_the_url_says(
     seaweed: SeaweedServer, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """On a real server: what one query read, the next has from the folder, and asks nobody for."""
+    """The next query reads an executor's cached copies, even after the parts are deleted."""
     folder = tmp_path / "copies"
     url = f"{seaweed.url('frames/kept')}&cache={folder}&hedge=on"
     schema = schema_of(["int64", "string"], keys=1)
@@ -380,7 +380,7 @@ async def test_executors_keep_and_hedge_as_the_url_says(
     first = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
     kept = [path for path in folder.rglob("*") if path.is_file()]
     bare = await open_location(seaweed.url("frames/kept"))
-    # Whoever deletes through a cache deletes its copies, too.
+    # A deletion through a cache would delete its copies too.
     await bare.store.delete([one.path for one in snapshot.parts if one.path is not None])
     again = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
 

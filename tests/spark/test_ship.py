@@ -1,4 +1,4 @@
-"""The archive of tidelog's modules that executors are sent."""
+"""The archive of tidelog's modules for executors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(tidelog.__file__, pyspark_tidelog.__file__, tidelog.spark.task.__cached__,
 
 
 def test_the_archive_is_this_tidelog_wherever_it_is_imported(tmp_path: Path) -> None:
-    """An executor shows by the fingerprint that it runs what the driver does, compiled by it."""
+    """The fingerprint proves that an executor runs the driver's modules, compiled by it."""
     archive, _ = ship.write_for_submit(tmp_path)
 
     told = subprocess.run(
@@ -39,7 +39,7 @@ def test_the_archive_is_this_tidelog_wherever_it_is_imported(tmp_path: Path) -> 
 
 
 def test_another_tidelog_has_another_fingerprint(tmp_path: Path) -> None:
-    """A version that was changed without a new number would compute something else in silence."""
+    """A changed tidelog has another fingerprint, even with the same version number."""
     archive, _ = ship.write_for_submit(tmp_path)
     with zipfile.ZipFile(archive, "a") as packed:
         packed.writestr("tidelog/more.py", "")
@@ -52,14 +52,14 @@ def test_another_tidelog_has_another_fingerprint(tmp_path: Path) -> None:
 
 
 def test_the_archive_is_the_same_each_time(tmp_path: Path) -> None:
-    """It is cached by whoever fetches it, and compared by whoever deploys it."""
+    """Equal archives can be cached and compared."""
     archives = [ship.write_for_submit(tmp_path / name)[0].read_bytes() for name in ("one", "two")]
 
     assert archives[0] == archives[1]
 
 
 def test_the_file_for_spark_submit_is_the_command(tmp_path: Path) -> None:
-    """spark-submit runs files whose name ends with .py, and the script ``tidelog`` has none."""
+    """spark-submit runs files whose names end with .py, and the script ``tidelog`` has none."""
     _, program = ship.write_for_submit(tmp_path)
 
     told = subprocess.run(
@@ -73,7 +73,7 @@ def test_the_file_for_spark_submit_is_the_command(tmp_path: Path) -> None:
 
 
 def test_shipping_for_spark_submit_warns_of_nothing(tmp_path: Path) -> None:
-    """Python warns if the module is loaded before it runs as the program."""
+    """Python would warn if the module were loaded before it runs as the program."""
     command = [sys.executable, "-m", "tidelog.spark.ship", str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
 
@@ -82,7 +82,7 @@ def test_shipping_for_spark_submit_warns_of_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
-    """Without the guard the worker fails with the bare name of a module, after four tries."""
+    """Without the guard, the worker fails four times with the bare name of a module."""
     payload = tmp_path / "work"
     work = guarded(_reader([]))
     payload.write_bytes(cloudpickle.dumps(work))  # type: ignore[no-untyped-call]
@@ -114,12 +114,12 @@ def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
     ],
 )
 def test_executors_are_elsewhere_unless_the_driver_is_one(master: str, elsewhere: bool) -> None:
-    """What a driver reaches it reaches as an executor too, and nothing is to be asked."""
+    """Executors run in other processes unless the master is local."""
     assert ship.is_elsewhere(master) is elsewhere
 
 
 def test_nothing_is_shipped_where_the_driver_computes(spark: SparkSession) -> None:
-    """It would cost a second at each start, for modules that are there."""
+    """A local session ships nothing, since shipping costs a second at each start."""
     ship.ship(spark)
 
     assert not [name for name in spark.sparkContext._python_includes or () if "tidelog" in name]

@@ -1,4 +1,4 @@
-"""What a survey's task decoded, on an executor's disk."""
+"""Rows that a survey task decoded, stored on an executor's disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def piece(path: str = "a", rows: int = 1_000) -> DecodedPiece:
 
 
 def test_another_process_finds_what_was_kept(tmp_path: Path) -> None:
-    """Rows, bad records and the proof; and of that file alone."""
+    """Another process finds the rows, bad records and proof of exactly the requested file."""
     kept = RowsOnDisk(folder=tmp_path / "s", clock=SwiftClock(), bytes_min=0)
     kept.keep(piece("a"))
     kept.keep(piece("b"))
@@ -48,7 +48,7 @@ def test_another_process_finds_what_was_kept(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_is_not_found(tmp_path: Path) -> None:
-    """A writer that was killed left half a file, or somebody emptied one."""
+    """A file that was cut short or emptied is not found."""
     kept = RowsOnDisk(folder=tmp_path / "s", clock=SwiftClock(), bytes_min=0)
     kept.keep(piece())
     [file] = (tmp_path / "s").iterdir()
@@ -64,7 +64,7 @@ def test_what_is_damaged_is_not_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_rows_that_a_disk_gives_back_otherwise_are_not_found(tmp_path: Path, share: float) -> None:
-    """No bound range would tell: its sums are those of the source's bytes."""
+    """A changed row is not found, although the source's checksums cannot detect it."""
     kept = RowsOnDisk(folder=tmp_path / "s", clock=SwiftClock(), bytes_min=0)
     kept.keep(piece())
     [file] = (tmp_path / "s").iterdir()
@@ -76,7 +76,7 @@ def test_rows_that_a_disk_gives_back_otherwise_are_not_found(tmp_path: Path, sha
 
 
 def test_only_pieces_that_are_asked_for_are_read(tmp_path: Path) -> None:
-    """Each task of many asks for its own share of a large file."""
+    """Each of many tasks reads only its own share of a large file."""
     kept = RowsOnDisk(folder=tmp_path / "s", clock=SwiftClock(), bytes_min=0)
     kept.keep(piece(rows=1_000))
 
@@ -88,7 +88,7 @@ def test_only_pieces_that_are_asked_for_are_read(tmp_path: Path) -> None:
 
 
 def test_a_disk_is_never_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark has to write there, too: what only saves work goes first."""
+    """The store leaves free space for Spark, and deletes its oldest rows first."""
     usage, free = shutil.disk_usage(tmp_path), [10**6]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
     kept = RowsOnDisk(
@@ -108,7 +108,7 @@ def test_a_disk_is_never_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_was_written_first_goes_first(tmp_path: Path) -> None:
-    """Beyond its bound the disk is others'; sources of one executor share it."""
+    """The stores of one executor share a limit; the oldest rows go first."""
     size = 40_000
     one, other = (
         RowsOnDisk(folder=tmp_path / name, clock=SwiftClock(), bytes_max=size, bytes_min=0)
@@ -125,7 +125,7 @@ def test_what_was_written_first_goes_first(tmp_path: Path) -> None:
 
 
 def test_small_pieces_are_not_written(tmp_path: Path) -> None:
-    """A hundred thousand small files would be as many more."""
+    """Small pieces are not written, to avoid many small files."""
     kept = RowsOnDisk(folder=tmp_path / "s", clock=SwiftClock(), bytes_min=10**6)
     kept.keep(piece())
 

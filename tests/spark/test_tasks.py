@@ -1,4 +1,4 @@
-"""Tasks of RDDs and of DataFrames: the engine cannot tell which it has."""
+"""Tasks of RDDs and of DataFrames: the engine can use either."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.spark.plan import TickSettings
 from tidelog.spark.ship import is_connect
 from tidelog.spark.tasks import FrameTasks, RddTasks, SparkTasks
 
-# Everything is cut as small as can be, so that messages of one key come from many tasks.
+# Everything is cut as small as possible, so that messages of one key come from many tasks.
 CUT = TickSettings(
     small_bytes=0, task_bytes_min=1, task_bytes_max=1_500, range_bytes=1, driver_bytes=0
 )
@@ -46,19 +46,19 @@ def each(request: pytest.FixtureRequest, spark: SparkSession) -> SparkTasks:
 
 
 def test_each_item_has_a_task_of_its_own(each: SparkTasks) -> None:
-    """Two pieces in one task would take twice as long, with a core that waits."""
+    """Each item runs in a task of its own, so that no core is idle."""
     assert sorted(each.run(squares, [1, 2, 3, 4, 5])) == [[1], [4], [9], [16], [25]]
 
 
 def test_what_is_made_for_a_partition_meets_there(each: SparkTasks) -> None:
-    """Messages of a key that came to two tasks would be counted by two that know half."""
+    """Items of one partition meet in one task, since a key's messages must not be divided."""
     found = each.meet(spread, [1, 2, 3, 4, 5, 7], gathered, 3)
 
     assert sorted(found, key=str) == [({0}, [3]), ({1}, [1, 4, 7]), ({2}, [2, 5])]
 
 
 def test_both_know_how_many_tasks_run_at_once(spark: SparkSession) -> None:
-    """By that number a tick is cut."""
+    """Both report the same number of parallel tasks, which decides the cuts of a tick."""
     assert FrameTasks(spark).cores_count() == RddTasks(live_context(spark)).cores_count()
 
 
@@ -66,7 +66,7 @@ def test_both_know_how_many_tasks_run_at_once(spark: SparkSession) -> None:
 async def test_an_engine_of_dataframes_gives_the_same_collection(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envelope: str
 ) -> None:
-    """A session of Spark Connect has no RDDs; what it ingests must not show it."""
+    """Spark Connect has no RDDs; the engine of DataFrames gives the same collection."""
     files = write_files(tmp_path / "in", "json", changes(240))
     spec = SourceSpec(
         name="c",
@@ -95,7 +95,7 @@ async def test_an_engine_of_dataframes_gives_the_same_collection(
 
 
 def test_what_needs_rdds_says_so_on_spark_connect() -> None:
-    """Spark's own words are of a JVM, and of an attribute."""
+    """The error names Spark Connect instead of a missing JVM attribute."""
     connected: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
 
     assert is_connect(connected)

@@ -104,7 +104,7 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
     store = open_store(moto.url("x", bucket="nosuch"), clock=CLOCK)
     for verb, error in failures(store, leave_out="delete").items():  # moto allows it.
         assert type(error) is LocationError, verb
-        assert "no bucket 'nosuch'" in str(error), verb
+        assert "no bucket named 'nosuch'" in str(error), verb
         assert error.outcome is Outcome.NOT_APPLIED
 
 

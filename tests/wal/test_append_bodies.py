@@ -19,10 +19,10 @@ from tidelog.wal.append.bodies import array_of, checked, joined
         (b"bytes", "put it into a list"),
         (bytearray(b"bytes"), "put it into a list"),
         (["text"], "not str"),
-        ([b"bytes", "text", 7], "never int or str"),
-        ([1, 2], "never int"),
-        ([None], "never NoneType"),
-        ([[b"nested"]], "never list"),
+        ([b"bytes", "text", 7], "not int or str"),
+        ([1, 2], "not int"),
+        ([None], "not NoneType"),
+        ([[b"nested"]], "not list"),
         (7, "a list of bytes"),
         (pa.array([b"x"], pa.binary()), "append_arrow"),
         (pa.chunked_array([[b"x"]], pa.binary()), "append_arrow"),
@@ -86,7 +86,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(pa.array([bytes(100)] * 10, pa.binary())), "what is said, and not a byte less"
     with pytest.raises(UsageError, match="a record has over 100 bytes"):
         checked(pa.array([b"x", bytes(101)], pa.binary()))
-    with pytest.raises(UsageError, match="over 1000 bytes in all"):
+    with pytest.raises(UsageError, match="over 1000 bytes in total"):
         checked(pa.array([*[bytes(100)] * 10, b"x"], pa.binary()))
 
 

@@ -129,7 +129,7 @@ def test_a_column_stands_there_once() -> None:
     """A file with two columns of one name is refused. One would be counted and the other read."""
     body = ColumnBytes(name="body", pages=[BODY])
 
-    refuse(parquet_bytes([*places(2), body, body], rows=2), "column body is not")
+    refuse(parquet_bytes([*places(2), body, body], rows=2), "column body is missing")
 
 
 @given(

@@ -152,7 +152,7 @@ async def test_bad_input_is_told_before_anything_is_written() -> None:
                 await log.create_pin("p", start=start, limit=limit)
         with pytest.raises(UsageError, match="cannot be the name of a pin"):
             await log.create_pin("a-b")
-        with pytest.raises(PositionCollected, match="the oldest is 9"):
+        with pytest.raises(PositionCollected, match="the oldest record is 9"):
             await log.create_pin("p", start=3, limit=12)
         for work in (log.drop_pin, log._pins().load):
             with pytest.raises(NoSuchPin):

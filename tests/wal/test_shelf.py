@@ -150,7 +150,7 @@ async def test_what_cannot_be_forked_is_told() -> None:
         (lambda: shelf.fork("a", "a"), NameTaken, "already"),
         (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
         (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
-        (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
+        (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest record is 4"),
         (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
         (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
         (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),

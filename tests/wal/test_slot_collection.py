@@ -190,7 +190,7 @@ async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
     await log.collect(keep=ALL, grace_us=0)
     rest = [row["position"] async for table in scan for row in table.to_pylist()]
     assert rest[-1] == 12
-    with pytest.raises(PositionCollected, match="the oldest is 9"):
+    with pytest.raises(PositionCollected, match="the oldest record is 9"):
         _ = [table async for table in behind]
 
 

@@ -1,6 +1,6 @@
 """Damaged slot logs: a scrub reports every effective change, except for a short list.
 
-The list is in docs/internals/log-claims.md, "What cannot be seen". These tests prove that it is
+The list is in docs/internals/log-claims.md, "Undetected changes". These tests prove that it is
 complete for the changes tried here.
 """
 

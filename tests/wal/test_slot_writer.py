@@ -252,6 +252,22 @@ async def test_the_manifest_keeps_up() -> None:
     assert len(await contents(SLOTS, inner)) == 120
 
 
+async def test_a_closing_writer_does_not_wait_for_a_roll_up() -> None:
+    """A closing writer sends its remaining appends, also if no roll-up succeeds."""
+    inner = MemoryStore()
+
+    def toss(request: Request) -> Fault:
+        return Fault(happened=not (request.op == "put" and request.key == MANIFEST))
+
+    await make_slots(inner)
+    writer = slot_writer(Faulty(inner, toss=toss), batch_bytes=1)
+    calls = [asyncio.create_task(writer.append([b"y"])) for _ in range(60)]
+    await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    await writer.close()
+    assert sorted(await asyncio.gather(*calls)) == list(range(1, 61))
+    assert len(await contents(SLOTS, inner)) == 60 > BEHIND_MAX * 5
+
+
 @pytest.mark.parametrize(
     "shape",
     [

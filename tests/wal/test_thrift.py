@@ -97,7 +97,7 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
         (thrift({3: (STRUCT, {})}), "another type"),
         (thrift({5: (LIST, (I32, [1]))}), "elements of another type"),
         (b"\x05\x02\x02\0", "out of order"),
-        (b"\x6c" * 40 + b"\0" * 40, "too deeplyly"),
+        (b"\x6c" * 40 + b"\0" * 40, "too deeply"),
         (b"\x69" + b"\x19" * 40 + b"\0" * 40, "unknown type"),
         (b"\x6b\x00\x00", "unknown type"),
         (b"\x59\xfc" + varint(2**40) + b"\0" * 9, "too long"),

@@ -1,4 +1,4 @@
-"""The command line on keyed logs: on the model, and on the engine where there is one."""
+"""The command line on keyed logs, on the model and on the engine."""
 
 from __future__ import annotations
 

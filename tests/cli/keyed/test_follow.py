@@ -1,4 +1,4 @@
-"""``tidelog keyed follow``, in a process of its own: what comes is written as it comes."""
+"""``tidelog keyed follow`` in a process of its own: it prints records as they are appended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tidelog import connect
 
 @pytest.mark.parametrize("options", [["--key", "a"], ["--prefix", "a", "--new"], []])
 def test_what_comes_is_written_until_ctrl_c(tmp_path: Path, options: list[str]) -> None:
-    """Of what is asked for, from the oldest, or only what is new; and then exit status 130."""
-    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    """A follower prints only the requested records, old or new, and exits with 130 at Ctrl-C."""
+    # A test run in the background ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with connect(tmp_path, create=True) as lake, lake.keyed.create("k") as log:
         log.append([(b"a", b"old")])
@@ -47,7 +47,7 @@ def test_what_comes_is_written_until_ctrl_c(tmp_path: Path, options: list[str]) 
 
 
 def _has_begun(process: subprocess.Popen[str]) -> bool:
-    """Say whether there is something to read, after a moment: what is new begins late."""
+    """Return True if there is output within a moment: a follow with --new begins late."""
     import select
 
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""``tidelog keyed`` with bad input, and with keys of any bytes: exit status 2, and no traceback."""
+"""``tidelog keyed`` with bad input, and with keys of any bytes: no traceback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WRONG = [
 
 @pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(words)[:40])
 def test_misuse_is_told_in_a_sentence(keyed: Cli, words: tuple[str, ...]) -> None:
-    """Exit status 2, before anything is done."""
+    """Misuse exits with 2, and appends nothing."""
     said = keyed.run("--location", keyed.location, "keyed", *words, given=b"")
 
     assert said.status == 2, said.err
@@ -88,7 +88,7 @@ def test_misuse_is_told_in_a_sentence(keyed: Cli, words: tuple[str, ...]) -> Non
     ],
 )
 def test_a_line_that_is_no_record_is_named(keyed: Cli, line: bytes) -> None:
-    """What stands before it is appended, and counted."""
+    """The error names the line."""
     lines = b'{"key": "a", "value": "1"}\n' + line + b"\n"
     said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=lines)
 
@@ -98,7 +98,7 @@ def test_a_line_that_is_no_record_is_named(keyed: Cli, line: bytes) -> None:
 
 
 def test_a_value_that_is_no_text_is_told_how_to_be_one(keyed: Cli) -> None:
-    """Numbers and objects are what a newcomer's JSON has first."""
+    """A new user's JSON often has a number or an object as the value."""
     said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=b'{"value": 3}\n')
     assert "value is not text: put it in quotes" in said.err
 
@@ -109,7 +109,7 @@ def test_a_value_that_is_no_text_is_told_how_to_be_one(keyed: Cli) -> None:
 def test_a_checkpoint_that_is_not_there_says_which_verb_lists_them(
     cli: Cli, words: tuple[str, ...]
 ) -> None:
-    """It is said where it is read, and where it is dropped."""
+    """A missing checkpoint is reported with the verb that lists checkpoints."""
     cli.done("keyed", "create", "k")
 
     said = cli.run("--location", cli.location, "keyed", *words)
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_not_there_says_which_verb_lists_them(
 
 
 def test_a_log_without_keys_is_named_where_a_keyed_one_is_asked_for(cli: Cli) -> None:
-    """Two kinds of logs may have one name: whoever takes one for the other is told."""
+    """A log without keys is named if a user takes it for a keyed log."""
     cli.done("log", "create", "plain")
 
     said = cli.run("--location", cli.location, "keyed", "scan", "plain")
@@ -125,7 +125,7 @@ def test_a_log_without_keys_is_named_where_a_keyed_one_is_asked_for(cli: Cli) ->
 
 
 def test_the_list_of_verbs_has_whole_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal of 80 columns none is cut: the first help that anybody reads."""
+    """Descriptions are not cut on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
     for words in (("keyed",), ("keyed", "checkpoint")):
@@ -133,14 +133,14 @@ def test_the_list_of_verbs_has_whole_sentences(cli: Cli, monkeypatch: pytest.Mon
 
 
 def test_a_location_that_is_not_there_is_made_by_keyed_create_too(cli: Cli) -> None:
-    """Whoever begins with keyed logs is told of their own verb."""
+    """The error names ``keyed create`` to a user of keyed logs."""
     assert "'tidelog keyed create'" in cli.run("--location", cli.location, "keyed", "list").err
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.binary(max_size=40), value=st.binary(max_size=40))
 def test_keys_of_any_bytes_go_in_and_out(keyed: Cli, key: bytes, value: bytes) -> None:
-    """As hex and as base64, and as text where they are any; values in JSON."""
+    """Any key survives as hex and as base64, and any value in JSON."""
     before = keyed.done("keyed", "describe", "k").object["next_sequence"]
     told = base64.b64encode(key).decode()
     line = json.dumps({"key": key.hex(), "value_base64": base64.b64encode(value).decode()})
@@ -162,7 +162,7 @@ def test_keys_of_any_bytes_go_in_and_out(keyed: Cli, key: bytes, value: bytes) -
 
 @given(line=st.binary(max_size=60))
 def test_no_line_raises_anything_else(line: bytes) -> None:
-    """Whatever stands in it, it is a record or a usage error."""
+    """Any line gives records or a UsageError."""
     try:
         records = json_records(None, "text")([line])
     except UsageError:

@@ -1,4 +1,4 @@
-"""``tidelog keyed scrub``: what is stored is whole, or it is told what is not."""
+"""``tidelog keyed scrub``: it reports an intact log, or each damaged object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stored(cli: Cli) -> Path:
 
 
 def test_a_whole_log_is_told_to_be_so(cli: Cli, stored: Path) -> None:
-    """With how much was read; in words, and as JSON."""
+    """An intact log is reported with the amount read, as text and as JSON."""
     found = cli.done("keyed", "scrub", "k").object
     assert (found["is_clean"], found["records"], found["runs"]) == (True, 3, 1)
     with patch("tidelog.cli.keyed.scrub.choose_format", return_value="table"):
@@ -37,7 +37,7 @@ def test_a_whole_log_is_told_to_be_so(cli: Cli, stored: Path) -> None:
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_damage_is_told_with_its_object(cli: Cli, stored: Path, is_gone: bool) -> None:
-    """Exit status 1, whatever became of it."""
+    """A damaged or missing object is named, with exit status 1."""
     data = bytearray(stored.read_bytes())
     data[len(data) // 2] ^= 1
     stored.chmod(0o644)

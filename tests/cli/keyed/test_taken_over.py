@@ -12,7 +12,7 @@ TAKEN = r"was open for the writer (\S+:\d+): this command fenced that writer"
 
 
 def test_a_command_names_the_writer_that_it_takes_a_keyed_log_from(cli: Cli) -> None:
-    """That writer, such as a server, is refused from then on, and its user must learn why."""
+    """The fenced writer may be a server, whose user must learn the reason."""
     cli.done("keyed", "create", "k")
     assert "fenced that writer" not in cli.done("keyed", "append", "k", given=LINES).err
     with tidelog.connect(cli.location) as lake, lake.keyed.open("k") as log:
@@ -22,7 +22,7 @@ def test_a_command_names_the_writer_that_it_takes_a_keyed_log_from(cli: Cli) -> 
 
 
 def test_a_command_names_the_writer_that_it_takes_a_log_from(cli: Cli) -> None:
-    """Also of a log without keys."""
+    """The same holds for a log without keys."""
     cli.done("log", "create", "other")
     with tidelog.connect(cli.location) as lake, lake.logs.create("plain") as log:
         log.append([b"1"])

@@ -1,4 +1,4 @@
-"""``tidelog compact``, ``collect`` and ``scrub`` keep keyed logs in order beside all else."""
+"""``tidelog compact``, ``collect`` and ``scrub`` also maintain keyed logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two(cli: Cli) -> Cli:
 
 
 def test_unless_named_keyed_logs_are_compacted_and_collected_too(two: Cli) -> None:
-    """What is loose becomes runs, what retired is told, and what was compacted goes in time."""
+    """Compaction makes runs and reports retired segments; collection deletes replaced objects."""
     before = two.done("keyed", "scan", "k", "--key", "a", "--json").objects
     two.done("keyed", "configure", "k", "--retain-segments", "1")
     found = {one["name"]: one for one in two.done("compact", "--full", "--json").objects}
@@ -49,7 +49,7 @@ def test_unless_named_keyed_logs_are_compacted_and_collected_too(two: Cli) -> No
 
 
 def test_a_scrub_of_all_finds_what_is_damaged_in_keyed_logs(two: Cli) -> None:
-    """It is told with the log's name, the other logs are read too, and the status says it."""
+    """A scrub of everything names the damaged keyed log, reads the others, and exits with 1."""
     two.done("compact", "--full", "k")
     clean = two.done("scrub", "--json").objects
     assert {one["name"]: one["is_clean"] for one in clean if "is_clean" in one} == {
@@ -70,23 +70,23 @@ def test_a_scrub_of_all_finds_what_is_damaged_in_keyed_logs(two: Cli) -> None:
 
 
 def test_people_are_told_of_each_log_by_its_name(two: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of a log, as of a shard."""
+    """A terminal gets one line for each log."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert "m: 0 records in 0 runs read, 0 bytes, and 0 records" in two.done("scrub", "m").err
 
 
 def test_a_name_of_nothing_is_told(two: Cli) -> None:
-    """Also beside one that there is; and who takes a keyed log for a log is told."""
+    """An unknown name is reported even next to a known one, with a hint to keyed logs."""
     assert "no collection named 'x'" in two("compact", "k", "x").complaint
-    assert "read it with 'tidelog keyed scan k'" in two("log", "describe", "k").complaint
+    assert "'tidelog keyed scan k' reads it" in two("log", "describe", "k").complaint
     assert "'tidelog log list'" in two("log", "describe", "x").complaint
 
 
 @pytest.mark.parametrize("verb", ["create", "configure"])
 def test_segments_of_a_few_bytes_are_a_slip(two: Cli, verb: str) -> None:
-    """256 was meant to be 256MiB."""
+    """256 was meant as 256MiB."""
     name = "n" if verb == "create" else "k"
     refused = two("keyed", verb, name, "--seal-bytes", "256")
     assert refused.status == 2
-    assert "must be 64KiB or more" in refused.complaint
+    assert "write 64KiB or more" in refused.complaint
     two.done("keyed", verb, name, "--seal-bytes", "64KiB")

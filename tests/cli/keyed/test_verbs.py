@@ -1,4 +1,4 @@
-"""``tidelog keyed``: every verb, and what it says."""
+"""``tidelog keyed``: every verb, and its output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scanned(cli: Cli, *options: str) -> list[tuple[str, str]]:
 
 
 def test_records_are_scanned_as_they_are_asked_for(filled: Cli) -> None:
-    """Of a key, a prefix, a range, or all; from where, how many, and from which end."""
+    """A scan takes a key, a prefix, a range or all, with bounds, a limit and an order."""
     every = [("a", "1"), ("b", "2"), ("a", "3")]
     sequences = [one["sequence"] for one in filled.done("keyed", "scan", "k").objects]
 
@@ -50,7 +50,7 @@ def test_records_are_scanned_as_they_are_asked_for(filled: Cli) -> None:
 
 
 def test_what_scan_writes_append_takes(filled: Cli) -> None:
-    """So that one log is copied into another by a pipe."""
+    """A pipe from scan to append copies a log."""
     filled.done("keyed", "create", "other")
     written = filled.done("keyed", "scan", "k", "--key", "a").out.encode()
     filled.done("keyed", "append", "other", given=written)
@@ -60,7 +60,7 @@ def test_what_scan_writes_append_takes(filled: Cli) -> None:
 
 
 def test_lines_are_values_of_one_key(keyed: Cli) -> None:
-    """As they are, empty ones included; or as JSON without a key."""
+    """A line is one value, even if empty; with json, the key may come from --key."""
     keyed.done("keyed", "append", "k", "--key", "x", given=b"one\r\n\ntwo")
     keyed.done(
         "keyed", "append", "k", "--key", "x", "--format", "json", given=b'{"value": "three"}\n'
@@ -74,7 +74,7 @@ def test_lines_are_values_of_one_key(keyed: Cli) -> None:
 
 
 def test_tables_and_csv_have_the_same_columns(filled: Cli) -> None:
-    """Bytes that are no text stand beside, in base64, in csv."""
+    """Csv has base64 columns for bytes that are no text."""
     filled.done("keyed", "append", "k", "--key", "z", given=b"\xff\n")
     csv = filled.done("keyed", "scan", "k", "--key", "z", "--format", "csv").out.splitlines()
     table = filled.done("keyed", "scan", "k", "--key", "z", "--format", "table").out
@@ -86,7 +86,7 @@ def test_tables_and_csv_have_the_same_columns(filled: Cli) -> None:
 
 
 def test_upkeep_from_seal_to_collect(filled: Cli) -> None:
-    """Segments are sealed, compacted, let go of by what is kept, and collected."""
+    """A segment is sealed, compacted, retired by the retention and collected."""
     sealed = filled.done("keyed", "seal", "k").object["sealed"]
     assert filled.done("keyed", "seal", "k").object["sealed"] is None
     filled.done("keyed", "append", "k", "--key", "new", given=b"x\n")
@@ -111,7 +111,7 @@ def test_upkeep_from_seal_to_collect(filled: Cli) -> None:
 
 
 def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
-    """They are made, listed and dropped; a fork goes its own way."""
+    """Checkpoints and forks are created, listed and dropped; a fork has its own appends."""
     filled.done("keyed", "checkpoint", "create", "k", "c")
     assert [one["name"] for one in filled.done("keyed", "checkpoint", "list", "k").objects] == ["c"]
     filled.done("keyed", "append", "k", "--key", "a", given=b"late\n")
@@ -132,7 +132,7 @@ def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
 
 
 def test_people_are_told_in_sentences(filled: Cli) -> None:
-    """On a terminal: each verb says what it did, in words."""
+    """On a terminal, each verb describes its result in words."""
     names = ("count", "create", "describe", "seal", "compact", "configure", "retire")
     places = [f"tidelog.cli.keyed.{name}" for name in (*names, "collect", "append", "fork", "drop")]
 
@@ -146,31 +146,31 @@ def test_people_are_told_in_sentences(filled: Cli) -> None:
         for place in (*places, "tidelog.cli.keyed.checkpoint", "tidelog.cli.output"):
             patched.setattr(f"{place}.choose_format", chosen)
         assert said("count", "k", "--key", "a").out == "2 records\n"
-        assert said("seal", "k").err.startswith("Sealed the segment 0")
+        assert said("seal", "k").err.startswith("The segment 0 is sealed")
         assert "sealed at 1.07 GB" in said("describe", "k").out
         assert "run" in said("compact", "k", "--everything").err
         assert (
             "keeps the last 1d"
             in said("configure", "k", "--seal-age", "1h", "--retain-age", "1d").err
         )
-        assert said("retire", "k").err.startswith("0 segments dropped;")
+        assert said("retire", "k").err.startswith("0 segments were retired of")
         assert "deleted" in said("collect", "k").err
         assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")
         assert "is a fork of" in said("fork", "k", "other").err
-        assert "Dropped the keyed log" in said("drop", "other", "--yes").err
+        assert "is dropped" in said("drop", "other", "--yes").err
         assert "keeps sequences" in said("checkpoint", "create", "k", "c").err
         assert "active" in said("segments", "k").out
         assert "other" not in said("list").out
 
 
 def test_a_log_that_others_took_over_is_told(keyed: Cli) -> None:
-    """And what of the input is in the log already."""
+    """A fenced append exits with 1, and names the cause."""
     from tidelog.errors import Fenced
 
     with patch("tidelog.cli.log.feed.Feed.lines", side_effect=Fenced("taken")):
         said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=LINES)
     assert said.status == 1
-    assert "another process took over" in said.err
+    assert "another process appends" in said.err
 
 
 def test_json_is_valid_line_by_line(filled: Cli) -> None:

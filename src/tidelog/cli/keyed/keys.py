@@ -49,18 +49,12 @@ def keys(
     rows: RowsMax = None,
     first_segment: FirstSegment = None,
     last_segment: LastSegment = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="table|json|csv",
-            help="The output format. The default is a table on a terminal, else JSON lines.",
-        ),
-    ] = None,
+    format: Annotated[str | None, typer.Option(metavar="table|json|csv")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the keys in the order of their bytes.
+    """List the keys in the order of their bytes, with their counts of records.
 
-    The list has the number of records of each key, and its first and last sequence.
+    The list also has the first and the last sequence of each key.
     """
     check_form(key_form)
     check_rows(rows)

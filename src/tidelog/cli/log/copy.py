@@ -37,10 +37,9 @@ def copy(
     start: Start = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a log, with the same protocol or the other one.
+    """Copy a log, to the same protocol or the other; positions and times stay.
 
-    The records keep their positions and times. Hold SOURCE by a cursor or a pin if another process
-    may collect it during the copy.
+    Hold SOURCE by a cursor or a pin if another process may collect it during the copy.
     """
     check_start(start)
     check_log(name)

@@ -219,7 +219,7 @@ def _parameters(scheme: str, query: str) -> dict[str, str]:
         if name not in known:
             allowed = ", ".join(known) or "none; credentials come from the environment"
             raise UsageError(
-                f"{name!r} is not a parameter of {scheme}:// URLs: the parameters are {allowed}"
+                f"{name!r} is not a parameter of {scheme}:// URLs; known parameters: {allowed}"
             )
     if "endpoint" in told and not re.match(r"https?://[^/@]+/?", told["endpoint"]):
         raise UsageError("an endpoint must be http://host:port or https://host, without a user")

@@ -99,7 +99,7 @@ def refusal(open_now: Mapping[bytes, StreamInfo], control: Control) -> UsageErro
         )
     if control.op == OPEN and len(open_now) >= STREAMS_MAX:
         return UsageError(
-            f"the log has {STREAMS_MAX} open streams, the limit: close some, or use more logs"
+            f"a log has at most {STREAMS_MAX} open streams: close some, or use more logs"
         )
     if control.op == CLOSE and not is_open:
         return NoSuchStream("the stream is not open, so it cannot be closed", stream=control.stream)

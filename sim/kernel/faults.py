@@ -1,8 +1,9 @@
-"""Fates: what becomes of each request of each client. Pure but for the dice they are given.
+"""Faults: the outcome of each request of each client. Pure but for its random numbers.
 
-Two coins are tossed, did it happen and was the caller told; besides, a change can land after the
-caller was told that it failed, an answer can be cut short, a deletion be done in part, a refusal go
-on for a while, and the client can die there, or stand still for a minute.
+Two independent draws decide whether a request happened and whether its caller got the answer. In
+addition, a change can land after its caller got an error, an answer can be cut short, and a
+deletion can be done in part. A refusal can last for a while. The client can die at the request, or
+pause for a minute.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Protocol
 
-from sim.kernel.weather import CALM, Rates, Worse
+from sim.kernel.rates import CALM, Rates, Worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Request:
 
 
 class Told(enum.Enum):
-    """What a caller is told that is not told what happened."""
+    """The error that a caller gets if it does not get the outcome."""
 
     FAILED = "the network failed"
     BUSY = "others write this object under a condition: 409, and the put may have landed"
@@ -46,14 +47,14 @@ class Told(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
-    """What becomes of a request.
+class Fault:
+    """The outcome of a request.
 
-    ``share`` is the part of a get's bytes that come, or of a deletion's keys that go. ``dies``:
-    told, the client dies with the answer in its hands; not told, waiting.
+    ``share`` is the part of a get's bytes that arrive, or of a deletion's keys that are deleted.
+    ``dies``: the client dies, with the answer if ``told``, else while it waits.
 
-    Units: ``late_us`` from when the caller was told that it failed to when it happens after all
-    (None: never); ``stops_us`` for which the client stands still, once it has asked.
+    Units: ``late_us`` runs from the caller's error until the change happens after all (None:
+    never). ``stops_us``: how long the client pauses after it sent the request.
     """
 
     happened: bool = True
@@ -66,7 +67,7 @@ class Fate:
 
     @property
     def kind(self) -> str:
-        """Name it, for whoever counts; empty if nothing is wrong."""
+        """Return the name under which the run counts this fault; empty without a fault."""
         if self.dies:
             return "died_late" if self.late_us is not None else "died"
         if self.error is not Told.FAILED:
@@ -80,7 +81,7 @@ class Fate:
         return "" if self.told else "lost_after"
 
 
-WELL: Final = Fate()
+WELL: Final = Fault()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +96,25 @@ class Jump:
     monotonic_us: int
 
 
-class Fates(Protocol):
-    """Who decides."""
+class Schedule(Protocol):
+    """The source of each request's fault."""
 
-    def of(self, request: Request) -> Fate: ...
+    def of(self, request: Request) -> Fault: ...
 
     def delay_us(self, request: Request) -> int:
-        """Return how long a request is on its way, in one direction."""
+        """Return how long a request travels in one direction."""
         ...
 
     def jumps_of(self, client: str) -> Sequence[Jump]:
-        """Return how the clocks of a client will jump, in the order of time."""
+        """Return the jumps of a client's clocks, in the order of time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """A fault that goes on: every request that it meets fails so, until it is over."""
+    """A fault that lasts: every request that it meets fails in the same way until it ends."""
 
-    fate: Fate
+    fault: Fault
     ops: frozenset[str]
     client: str | None
     key: str | None
@@ -130,9 +131,9 @@ class Spell:
 
 @dataclass(slots=True)
 class Dice:
-    """Fates tossed with `Rates`, and what is worse with `Worse`. Nothing goes wrong while ``calm``.
+    """Faults drawn with `Rates`, and rarer ones with `Worse`. No fault strikes while ``calm``.
 
-    What is worse has dice of its own: a run without it is what it was before there was any.
+    Rarer faults have random numbers of their own, so a run without them stays the same.
     """
 
     random: Random
@@ -145,13 +146,13 @@ class Dice:
     spells: list[Spell] = field(default_factory=list)
     stops_count: int = 0
 
-    def of(self, request: Request) -> Fate:
-        fate = self._of(request)
+    def of(self, request: Request) -> Fault:
+        fault = self._of(request)
         if self.worse is CALM or self.calm:
-            return fate
-        if fate.dies:
-            return self._die(request, fate)
-        return fate if fate is not WELL else self._worse(request)
+            return fault
+        if fault.dies:
+            return self._die(request, fault)
+        return fault if fault is not WELL else self._worse(request)
 
     def delay_us(self, request: Request) -> int:
         slow = self.random.random() < self.rates.slow
@@ -172,75 +173,77 @@ class Dice:
             for at_us in times
         ]
 
-    def _of(self, request: Request) -> Fate:
+    def _of(self, request: Request) -> Fault:
         toss = self.random.random()
         if self.calm:
             return WELL
         rates = self.rates
         if self._may_die(request.client) and toss < rates.dies:
             self.deaths_count += 1
-            return Fate(happened=self._coin(), told=self._coin(), dies=True)
+            return Fault(happened=self._coin(), told=self._coin(), dies=True)
         toss = self.random.random()
-        for rate, fate in (
-            (rates.refused, Fate(happened=False)),
-            (rates.lost_before, Fate(happened=False, told=False)),
-            (rates.lost_after, Fate(told=False)),
-            (rates.late, Fate(happened=False, told=False, late_us=self._late_us())),
+        for rate, fault in (
+            (rates.refused, Fault(happened=False)),
+            (rates.lost_before, Fault(happened=False, told=False)),
+            (rates.lost_after, Fault(told=False)),
+            (rates.late, Fault(happened=False, told=False, late_us=self._late_us())),
         ):
             if toss < rate:
-                return fate
+                return fault
             toss -= rate
         return WELL
 
-    def _die(self, request: Request, fate: Fate) -> Fate:
-        """Let what a client leaves under way land in part, or when all think that it is over."""
+    def _die(self, request: Request, fault: Fault) -> Fault:
+        """Make the request of a dying client land in part, or long after its death."""
         dice, worse = self.worse_random, self.worse
-        if fate.happened and worse.cut and request.op == "delete":
-            return replace(fate, share=dice.random())
-        if not fate.happened and request.changes and dice.random() < worse.dies_late:
-            return replace(fate, told=False, late_us=1 + dice.randrange(worse.late_us))
-        return fate
+        if fault.happened and worse.cut and request.op == "delete":
+            return replace(fault, share=dice.random())
+        if not fault.happened and request.changes and dice.random() < worse.dies_late:
+            return replace(fault, told=False, late_us=1 + dice.randrange(worse.late_us))
+        return fault
 
-    def _worse(self, request: Request) -> Fate:
+    def _worse(self, request: Request) -> Fault:
         for spell in self.spells:
             if spell.meets(request):
-                return spell.fate
+                return spell.fault
         dice, worse = self.worse_random, self.worse
         toss = dice.random()
         if self.stops_count < worse.stops_max and toss < worse.stops:
             self.stops_count += 1
-            return Fate(stops_us=1 + dice.randrange(worse.stop_us))
+            return Fault(stops_us=1 + dice.randrange(worse.stop_us))
         toss = dice.random()
         if request.op == "put" and toss < worse.busy:
-            fate = Fate(happened=dice.random() < 0.5, told=False, error=Told.BUSY)
-            return self._begin(request, fate, client=None, key=request.key)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.BUSY)
+            return self._begin(request, fault, client=None, key=request.key)
         if request.op == "get" and toss < worse.short:
             told = dice.random() < 0.5
-            return Fate(told=told, error=Told.SHORT, share=dice.random())
+            return Fault(told=told, error=Told.SHORT, share=dice.random())
         if request.op == "delete" and request.size > 1 and toss < worse.cut:
-            return Fate(told=False, share=dice.random())
+            return Fault(told=False, share=dice.random())
         if worse.gone and request.op == "put" and dice.random() < worse.gone:
-            fate = Fate(happened=dice.random() < 0.5, told=False, error=Told.GONE)
-            return self._begin(request, fate, client=request.client, key=None)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.GONE)
+            return self._begin(request, fault, client=request.client, key=None)
         if worse.denied and dice.random() < worse.denied:
-            fate = Fate(happened=False, error=Told.DENIED)
+            fault = Fault(happened=False, error=Told.DENIED)
             key = request.key if dice.random() < 0.5 else None
-            return self._begin(request, fate, client=request.client, key=key)
+            return self._begin(request, fault, client=request.client, key=key)
         return WELL
 
-    def _begin(self, request: Request, fate: Fate, *, client: str | None, key: str | None) -> Fate:
-        """Return a fate that strikes once, or goes on for a while."""
+    def _begin(
+        self, request: Request, fault: Fault, *, client: str | None, key: str | None
+    ) -> Fault:
+        """Return a fault that strikes once, or start a spell of it."""
         dice = self.worse_random
         if dice.random() < self.worse.spells:
             everything = frozenset({"get", "refresh", "put", "delete", "list"})
-            alone = fate.error is Told.BUSY or (fate.error is Told.DENIED and dice.random() < 0.5)
+            alone = fault.error is Told.BUSY or (fault.error is Told.DENIED and dice.random() < 0.5)
             ops = frozenset({request.op}) if alone else everything
             until_us = request.at_us + 1 + dice.randrange(self.worse.spell_us)
-            # A 409 that goes on is of others' writes: what it is told of has not landed, as has
-            # nothing that is sent into a network that is gone.
-            goes_on = replace(fate, happened=False)
+            # During a spell of 409, the requests of other writers land, so these do not. In a spell
+            # without a network, no request lands.
+            goes_on = replace(fault, happened=False)
             self.spells.append(Spell(goes_on, ops, client, key, until_us))
-        return fate
+        return fault
 
     def _may_die(self, client: str) -> bool:
         return client in self.mortal and self.deaths_count < self.rates.deaths_max
@@ -254,15 +257,15 @@ class Dice:
 
 @dataclass(slots=True)
 class Script:
-    """Fates by client and index; all others are well. ``seen`` holds every request."""
+    """Faults by client and index; other requests have none. ``seen`` holds every request."""
 
-    fates: Mapping[tuple[str, int], Fate] = field(default_factory=dict)
+    faults: Mapping[tuple[str, int], Fault] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)
     way_us: int = 1_000
 
-    def of(self, request: Request) -> Fate:
+    def of(self, request: Request) -> Fault:
         self.seen.append(request)
-        return self.fates.get((request.client, request.index), WELL)
+        return self.faults.get((request.client, request.index), WELL)
 
     def delay_us(self, request: Request) -> int:
         return self.way_us

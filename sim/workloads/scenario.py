@@ -1,7 +1,6 @@
-"""What all runs of logs share: clients who append and read, what they were told, and how it ends.
+"""The common part of all log runs: clients that append and read, their answers, and the end.
 
-What each call was answered is held against the log as it is in the end, by a checker that knows
-nothing of how logs work.
+A checker that shares no code with logs compares each call's answer with the final log.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import pyarrow as pa
 from sim.checkers.demands import demand
 from sim.checkers.linear_log import FOREVER, Append, LogHistory, Read
 from sim.checkers.liveness import Deadline, Standing
-from sim.kernel.fates import Dice
-from sim.kernel.weather import CALM, Worse
+from sim.kernel.faults import Dice
+from sim.kernel.rates import CALM, Worse
 from sim.kernel.world import Client, World
 from tidelog.clock import Clock
 from tidelog.errors import (
@@ -44,14 +43,14 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 T = TypeVar("T")
 TRIES: Final = 200
-LONG_S: Final = 1.0  # Others do not wait for a writer that stands still for longer.
-STEPS_MAX: Final = 1_000_000  # Of a run: a hundred times what most take.
+LONG_S: Final = 1.0  # Clients do not wait for a writer that pauses for longer.
+STEPS_MAX: Final = 1_000_000  # A hundred times the steps of most runs.
 ENDED: Final[tuple[type[TidelogError], ...]] = (HandleError, LogSealed)
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run did; ``struck`` counts what befell it."""
+    """The counts of a run; ``struck`` counts the faults that took effect."""
 
     trace: str = ""
     appends: int = 0
@@ -70,7 +69,7 @@ class Report:
 
 
 class LogWriter(Protocol):
-    """What a scenario asks of writers."""
+    """The methods of a writer that a scenario calls."""
 
     async def append(self, records: Sequence[bytes]) -> int: ...
 
@@ -78,13 +77,13 @@ class LogWriter(Protocol):
 
 
 class LogReader(Protocol):
-    """What a scenario asks of readers."""
+    """The methods of a reader that a scenario calls."""
 
     def scan(self, start: int = 0) -> AsyncIterator[pa.Table]: ...
 
 
 class Party(Standing, Protocol):
-    """A client, or what one sees of one log."""
+    """A client, or its view of one log."""
 
     @property
     def clock(self) -> Clock: ...
@@ -94,8 +93,8 @@ class Party(Standing, Protocol):
 
 
 @dataclass(slots=True)
-class Plot:
-    """One run, of a log in wal3's form; ``writing`` are the clients that are not done."""
+class Scenario:
+    """One run of a log in wal3's form; ``writing`` are the clients that have not finished."""
 
     world: World
     dice: random.Random
@@ -113,16 +112,16 @@ class Plot:
 
     @property
     def worse(self) -> Worse:
-        fates = self.world.fates
-        return fates.worse if isinstance(fates, Dice) else CALM
+        schedule = self.world.schedule
+        return schedule.worse if isinstance(schedule, Dice) else CALM
 
     @property
     def is_over(self) -> bool:
-        """Say whether no writer is left but such as stand still for long."""
+        """Return True if every writer left is paused for long."""
         return all(client.stopped_for > LONG_S for client in self.writing)
 
     def is_failure(self, error: TidelogError) -> bool:
-        """Say whether it is the store's failure, seeing what befell the run; nobody was ahead."""
+        """Return True if a fault of this run explains the error; a lost race does not."""
         struck = self.world.struck
         return (
             isinstance(error, LocationError)
@@ -132,7 +131,7 @@ class Plot:
 
     @contextmanager
     def trouble(self, *others: type[TidelogError]) -> Iterator[None]:
-        """Pass over failures of the store, and ``others``."""
+        """Ignore failures of the store, and ``others``."""
         try:
             yield
         except others:
@@ -158,28 +157,28 @@ class Plot:
         return writer
 
     def reader(self, client: Party, store: Store | None = None) -> LogReader:
-        """Return a reader of the log, on another store than the client's if it is given."""
+        """Return a reader of the log, on ``store`` if given, else on the client's store."""
         return Wal3Reader(store=store or client.store, clock=client.clock, reads=2)
 
     async def make(self, client: Party) -> None:
-        """Make the log, unless it is there."""
+        """Make the log, unless it exists."""
         await self.writer(client).committer.open(make=True)
 
     async def settle(self, client: Party, store: Store) -> None:
-        """Open the log on a store that is well: from then on, nothing of before is in doubt."""
+        """Open the log on a store without faults, which settles every earlier doubt."""
         writer = self.writer(client)
         writer.committer.store = store
         await writer.committer.open()
 
     async def scrub(self, client: Party) -> Scrubbed:
-        """Check all that is stored."""
+        """Scrub the log at the shared store."""
         return await scrub(Wal3Reader(store=self.world.store, clock=client.clock))
 
     async def check_truth(self, client: Party) -> None:
-        """Hold what was read in the end against what else is known of the log."""
+        """Compare the final log with other knowledge about it."""
 
     async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
-        """Append, and note what became of it; see `note`."""
+        """Append, and record the outcome; see `note`."""
         await self.note(client, bodies, lambda: writer.append(bodies))
 
     async def note(
@@ -189,9 +188,9 @@ class Plot:
         call: Callable[[], Awaitable[int]],
         *others: type[TidelogError],
     ) -> None:
-        """Note what became of an append; ``others`` are errors that it may end in, besides.
+        """Record the outcome of an append; ``others`` are further errors that it may raise.
 
-        Nothing is known of one that is cancelled, or over which the client dies.
+        The outcome of an append stays unknown if it is cancelled or its client dies.
         """
         note = Append(bodies=tuple(bodies), begin=self.now(), end=FOREVER)
         index = len(self.history.appends)
@@ -209,10 +208,10 @@ class Plot:
             self.history.appends[index] = replace(note, end=self.now(), position=position)
 
     def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
-        """Hold an acknowledgement against the log as it is at that moment."""
+        """Check an acknowledgement against the log at that moment."""
 
     async def read(self, client: Party, start: int) -> None:
-        """Read all there is from a position on."""
+        """Read everything from a position."""
         reader, begin = self.reader(client), self.now()
         async with Deadline(client, f"a read from {start}"):
             rows = [row async for table in reader.scan(start) for row in table.to_pylist()]
@@ -224,7 +223,7 @@ class Plot:
         self.history.reads.append(Read(start=start, begin=begin, end=self.now(), bodies=bodies))
 
     async def close(self, client: Party, writer: LogWriter) -> None:
-        """Close a writer, now and then at the second try, the first being cancelled."""
+        """Close a writer; now and then the first try is cancelled, and a second one closes it."""
 
         async def close() -> None:
             async with Deadline(client, "a close"):
@@ -235,7 +234,7 @@ class Plot:
             await close()
 
     async def is_cancelled(self, what: str, work: Awaitable[None]) -> bool:
-        """Do some work, or cancel it before it is done, and say so."""
+        """Do some work, or cancel it before it is done; return True if it was cancelled."""
         dice = self.cancel_dice
         if not self.worse.cancels or dice.random() >= self.worse.cancels:
             await work
@@ -249,13 +248,13 @@ class Plot:
         return False
 
     def bury(self, client: Party) -> None:
-        """End what a dead client left that asks for nothing, and so would not hear of its death."""
+        """Cancel a dead client's writer task, which waits for no request and so cannot notice."""
         for writer in self.opened.get(client.name, ()) if client.is_dead else ():
             if writer._task is not None:
                 writer._task.cancel()
 
     def others(self, group: asyncio.TaskGroup) -> None:
-        """Start whoever else is there, beside writers and readers."""
+        """Start the clients other than writers and readers."""
 
     @staticmethod
     def now() -> float:
@@ -263,7 +262,7 @@ class Plot:
 
     @staticmethod
     async def _uncancelled(client: Party, call: Callable[[], Awaitable[T]]) -> T:
-        """Call; nobody but the caller may cancel it."""
+        """Call; only the caller may cancel the call."""
         try:
             return await call()
         except asyncio.CancelledError:
@@ -274,7 +273,7 @@ class Plot:
 
 
 async def persist(client: Party, call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while the store fails, as any caller would."""
+    """Retry a call while the store fails, as any caller would."""
     last: TidelogError | None = None
     for attempt in range(TRIES):
         try:
@@ -286,60 +285,60 @@ async def persist(client: Party, call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("the store fails for ever") from last
 
 
-async def look(plot: Plot, client: Party) -> None:
-    """Read and scrub all that there is, at the store itself."""
-    begin = plot.now()
-    reader = plot.reader(client, plot.world.store)
+async def look(scenario: Scenario, client: Party) -> None:
+    """Read and scrub the whole log at the shared store."""
+    begin = scenario.now()
+    reader = scenario.reader(client, scenario.world.store)
     rows = [row async for table in reader.scan() for row in table.to_pylist()]
-    plot.final = tuple(row["body"] for row in rows)
-    last = Read(start=1, begin=begin, end=plot.now(), bodies=plot.final)
-    plot.history.reads.append(last)
-    found = await plot.scrub(client)
+    scenario.final = tuple(row["body"] for row in rows)
+    last = Read(start=1, begin=begin, end=scenario.now(), bodies=scenario.final)
+    scenario.history.reads.append(last)
+    found = await scenario.scrub(client)
     demand(found.is_clean, "the log is not whole", problems=found.problems)
-    demand(found.records == len(plot.final), "scrub counts other records than a read gives")
+    demand(found.records == len(scenario.final), "scrub counts other records than a read gives")
 
 
-async def finish(plot: Plot, client: Party) -> None:
-    """Read what is there once nothing is in doubt, and again once nothing is under way.
+async def finish(scenario: Scenario, client: Party) -> None:
+    """Read the log once no outcome is unknown, and again once no change is under way.
 
-    What is late lands after all have looked, and must not change what they have seen.
+    Late changes land after the first look, and must not change its result.
     """
-    await plot.settle(client, plot.world.store)
-    await look(plot, client)
-    await plot.world.until_all_has_landed()
-    again = plot.world.client(f"{client.name} again")
-    await look(plot, again)
-    await plot.check_truth(again)
-    # An append that nobody had acknowledged may come in only now, where a writer opens the log.
-    await plot.settle(again, plot.world.store)
-    await look(plot, again)
+    await scenario.settle(client, scenario.world.store)
+    await look(scenario, client)
+    await scenario.world.until_all_has_landed()
+    again = scenario.world.client(f"{client.name} again")
+    await look(scenario, again)
+    await scenario.check_truth(again)
+    # An append without an acknowledgement may enter the log only now, when a writer opens it.
+    await scenario.settle(again, scenario.world.store)
+    await look(scenario, again)
 
 
-def report_of(plot: Plot) -> Report:
-    """Return what a run did."""
-    appends = plot.history.appends
-    there = set(plot.final)
+def report_of(scenario: Scenario) -> Report:
+    """Return the counts of a run."""
+    appends = scenario.history.appends
+    there = set(scenario.final)
     unsure = [a for a in appends if a.position is None and not a.is_never]
     return Report(
-        trace=plot.world.trace(),
+        trace=scenario.world.trace(),
         appends=len(appends),
         acknowledged=sum(a.position is not None for a in appends),
         never=sum(a.is_never for a in appends),
         unsure=len(unsure),
         brought_in=sum(a.bodies[0] in there for a in unsure),
-        records=len(plot.final),
-        reads=len(plot.history.reads),
-        deaths=sum(client.is_dead for client in plot.world.clients.values()),
-        requests=plot.world.requests_count,
-        takeovers=plot.takeovers,
-        rebuilt=plot.rebuilt[True],
-        rebuilds_refused=plot.rebuilt[False],
-        struck=plot.world.struck,
+        records=len(scenario.final),
+        reads=len(scenario.history.reads),
+        deaths=sum(client.is_dead for client in scenario.world.clients.values()),
+        requests=scenario.world.requests_count,
+        takeovers=scenario.takeovers,
+        rebuilt=scenario.rebuilt[True],
+        rebuilds_refused=scenario.rebuilt[False],
+        struck=scenario.world.struck,
     )
 
 
 def counts_of(report: Any) -> Counter[str]:
-    """Return the counts of a report, and what struck as ``struck.<kind>``."""
+    """Return the counts of a report, with faults as ``struck.<kind>``."""
     found: Counter[str] = Counter()
     for name in report.__dataclass_fields__:
         value = getattr(report, name)

@@ -1,4 +1,4 @@
-"""Weather: how often each kind of fault strikes in a run, drawn from its seed. Pure."""
+"""Rates: how often each kind of fault strikes in a run, drawn from its seed. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STORMS: Final = (0.0, 0.02, 0.06, 0.15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How often things go wrong, of all requests; and how long a way takes.
+    """The rate of each fault among all requests, and how long a request takes.
 
-    Units: ``.._us`` microseconds; a slow way is one of ``slow_us``.
+    Units: ``.._us``: microseconds; the delay of a slow request is below ``slow_us``.
     """
 
     refused: float = 0.0
@@ -33,17 +33,17 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worse:
-    """How often what is rarer goes wrong, of the requests that it can befall.
+    """The rates of rarer faults, among the requests that they can strike.
 
-    ``busy``: a put is told 409. ``short``: a get gives a prefix, and says so or not. ``denied``:
-    the store refuses the client. ``cut``: a deletion of several is done in part. ``stops``: the
-    client stands still. ``gone``: the store is out of reach for a client from a put on, which
-    may have happened; what is asked then has not. ``dies_late``: of deaths at a change, those after
-    which it still lands. ``cancels``: of appends and closes, those that are cancelled. ``spells``:
-    of what is busy or denied, what goes on.
+    ``busy``: a put gets a 409. ``short``: a get returns a prefix, with or without an error.
+    ``denied``: the store refuses the client. ``cut``: a deletion of several keys is done in part.
+    ``stops``: the client pauses. ``gone``: a client loses the store at a put, which may have
+    happened; later requests do not happen. ``dies_late``: among deaths at a change, those whose
+    change still lands later. ``cancels``: the share of appends and closes that are cancelled.
+    ``spells``: among busy, denied and gone, the faults that last.
 
-    Units: microseconds, each at the most: a spell, a stop, how late after a death, a jump of the
-    clocks, and the time within which they jump.
+    Units: microseconds, each an upper limit: a spell, a pause, the delay after a death, a jump of
+    the clocks, and the time within which they jump.
     """
 
     busy: float = 0.0
@@ -65,7 +65,7 @@ class Worse:
 
 CALM: Final = Worse()
 
-# What a day can be, beside the old weather: one thing alone is understood when it fails.
+# The kinds of days: a failure under a single added fault is easier to understand.
 DAYS: Final[dict[str, Worse]] = {
     "as before": CALM,
     "busy": Worse(busy=0.1, spells=0.1),
@@ -93,7 +93,7 @@ DAYS: Final[dict[str, Worse]] = {
 
 
 def rates_of(seed: int, *, storms: tuple[float, ...] = STORMS) -> Rates:
-    """Return a seed its weather: on some days only the order of things goes against you."""
+    """Return the rates of a seed: with some seeds, only the order of events is hostile."""
     dice = random.Random(f"weather {seed}")
     storm = dice.choice(storms)
     return Rates(
@@ -110,18 +110,18 @@ def rates_of(seed: int, *, storms: tuple[float, ...] = STORMS) -> Rates:
 
 
 def day_of(seed: int) -> str:
-    """Name the day of a seed, of `DAYS`."""
+    """Return the name of a seed's day, a key of `DAYS`."""
     return random.Random(f"day {seed}").choice(tuple(DAYS))
 
 
 def seeds_of(day: str, count: int, *, first: int = 0) -> list[int]:
-    """Return the seeds of a day, from the first on."""
+    """Return the first ``count`` seeds of a day, starting at ``first``."""
     found: Iterator[int] = (seed for seed in itertools.count(first) if day_of(seed) == day)
     return list(itertools.islice(found, count))
 
 
 def worse_of(seed: int) -> Worse:
-    """Return what is worse on a seed's day; stops and spells are short ones or of a minute."""
+    """Return the rarer faults of a seed's day; pauses and spells are short or last a minute."""
     worse = DAYS[day_of(seed)]
     if worse is CALM:
         return worse
