@@ -55,5 +55,5 @@ def test_an_unknown_engine_is_told_before_the_earlier_demo_goes(
     status = main(["demo", "--folder", str(tmp_path / "demo"), "--engine", "sprak"])
 
     assert status == 2
-    assert "--engine 'sprak' is not known: it is one of spark, local" in capsys.readouterr().err
+    assert "--engine must be spark or local, not 'sprak'" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()

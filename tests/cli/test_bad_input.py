@@ -211,7 +211,7 @@ def test_files_that_match_nothing(cli: Cli, files: str) -> None:
 def test_a_name_twice(events: Cli, unchanged: None) -> None:
     """An existing name is refused, and so is a name of another collection's errors."""
     files = events.folder / "events" / "*.jsonl"
-    told = {"events": "'events' exists", "events_errors": "conflicts with 'events'"}
+    told = {"events": "'events' already exists", "events_errors": "conflicts with 'events'"}
     for name, why in told.items():
         refused(events("source", "create", name, "--files", files), MISUSED, why)
 
@@ -458,4 +458,4 @@ def test_a_system_that_starts_no_more_threads(events: Cli, monkeypatch: pytest.M
 
     monkeypatch.setattr(threading.Thread, "start", start)
 
-    refused(events("read", "events"), FAILED, "no more memory, and no more threads", "ulimit")
+    refused(events("read", "events"), FAILED, "limit of memory or threads", "ulimit")

@@ -128,7 +128,7 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
         ("consensus", "move", "--to", "store"),
     ):
         said = cli(*asked)
-        assert (said.status, said.out, "put " in said.complaint) == (1, "", True)
+        assert (said.status, said.out, "restore it" in said.complaint) == (1, "", True)
     if kind == "sqlite":
         assert not kept.exists()
         kept.mkdir()

@@ -190,7 +190,7 @@ def test_a_first_file_that_is_no_csv_does_not_keep_others_from_telling(cli: Cli)
     (cli.folder / "in" / "0.csv").write_bytes(b"\xff\xfd\x00garbage\n")
     said = cli("source", "create", "c", "--files", cli.folder / "in", "--format", "csv")
     assert said.status == 2
-    assert "'0.csv' cannot be read as csv: in its first line something is not UTF-8" in said.err
+    assert "'0.csv' cannot be read as csv: in its first line, some bytes are not UTF-8" in said.err
 
     (cli.folder / "in" / "1.csv").write_text("a,b\n1,x\n")
     cli.done("source", "create", "c", "--files", cli.folder / "in", "--format", "csv")

@@ -41,12 +41,12 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
     """Rows within the lateness are read but not visible; the status says so."""
     said = " ".join(days.done("source", "status", "days").out.split())
 
-    assert "nothing is left" in said
+    assert "lag none" in said
     assert "waiting none dropped fields none noted none" in said
-    assert "held back what is newer than 'complete to'" in said
-    assert "2h newer, or by: tidelog ingest days --final" in said
+    assert "held back rows newer than 'complete to'" in said
+    assert "2h newer arrive, or: tidelog ingest days --final" in said
     size = (days.folder / "days" / "1.jsonl").stat().st_size
-    assert f"in {size} bytes of what was read" in said
+    assert f"in {size} bytes of input" in said
     with patch("tidelog.cli.source.choose_format", return_value="json"):
         found = days.done("source", "status", "days").object
         assert (found["lateness_ms"], found["held_bytes"]) == (7_200_000, size)
@@ -96,7 +96,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
 
     used = Usage(get_count=5, put_count=4, list_count=1)
 
-    assert "$0.000027; 0 bytes to keep: $0 a month" in end_line("s", "local", Summary(store=used))
+    assert "$0.000027; 0 bytes stored: $0 a month" in end_line("s", "local", Summary(store=used))
     assert str(used.to_dict()["dollars"]) == "2.7e-05"
 
 
@@ -104,8 +104,8 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ("arguments", "told"),
     [
         (("changes", "days", "--since", "2030-01-01"), "no time after --since is complete yet"),
-        (("read", "days", "--where", 'k > "noon"'), "write a text in single quotes: 'noon'"),
-        (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
+        (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
+        (("source", "create", "g", "--generator", "dice"), "must be one of counter, key-value"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
         (("read", "days", "--limit", "-1"), "'--limit': '-1' is less than 0; see"),
         (
@@ -153,7 +153,7 @@ def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> N
     said = events("read", "events", "-o", events.folder / name)
 
     assert said.status == 2
-    assert "give --format" in said.err
+    assert "pass --format" in said.err
     assert not (events.folder / name).exists()
 
 
@@ -181,8 +181,8 @@ def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
     there, gone = cli.folder / "in", cli.folder / "dnoe" / "*.jsonl"
 
     said = cli.done("source", "create", "s", "--files", there, "--files", gone)
-    assert f"There is nothing at {gone} yet" in said.err
-    assert f"nothing at {there}" not in said.err
+    assert f"No files at {gone} yet" in said.err
+    assert f"No files at {there}" not in said.err
     said = cli.done("source", "create", "t", "--files", there, "--files", cli.folder / "done")
     assert "nothing at" not in said.err
 
@@ -193,7 +193,7 @@ def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
     path.write_text("a,b\n1,2\n")
 
     said = cli("source", "create", "s", "--files", path)
-    assert (said.status, said.complaint.endswith("says csv: add --format csv")) == (2, True)
+    assert (said.status, said.complaint.endswith("suggests csv: add --format csv")) == (2, True)
     cli.done("source", "create", "s", "--files", path, "--format", "csv")
     lines = cli.write_lines("b.jsonl", {"n": 1, "m": 2})
     said = cli("source", "create", "t", "--files", lines, "--format", "csv")

@@ -294,7 +294,7 @@ def test_a_source_with_a_secret_in_its_url_is_refused(cli: Cli, option: str) -> 
     said = cli("source", "create", "far", option, place + secrets, "--schema", "x int")
 
     assert said.status == 2
-    assert "must hold no credentials: leave out access_key_id and secret_access_key" in said.err
+    assert "must not have credentials: remove access_key_id and secret_access_key" in said.err
     assert "?profile=NAME" in said.err
     assert not {"S3CR3T", "KEYID"} & set(said.err.replace("=", "&").split("&"))
     assert cli.contents() == {}

@@ -28,6 +28,6 @@ def test_a_process_that_may_have_no_more_memory_is_told_so(
     said = cli("collection", "list")
 
     assert said.status == 1
-    assert "no more memory" in said.complaint
+    assert "limit of memory or threads" in said.complaint
     assert "ulimit -v" in said.complaint
     assert "report" not in said.complaint

@@ -208,7 +208,7 @@ def test_a_time_can_be_given_back_as_it_was_printed(cli: Cli, format: str) -> No
     ("options", "told"),
     [
         (["--from", "9" * 5_000], "'--from': '999"),
-        (["--from", "9" * 5_000], "is a number of too many digits"),
+        (["--from", "9" * 5_000], "is a number with too many digits"),
         (["--from", "-" + "9" * 4_000], "is not a position"),
         (["--from", "9" * 4_000], "whole number"),
         (["--to", "9" * 5_000], "'--to': '999"),
@@ -307,11 +307,11 @@ def test_a_sealed_log_says_where_to_go_on(cli: Cli) -> None:
     cli.done("log", "create", "old")
     feed(cli, "old", b"1\n")
     assert "create it first" in refused(cli, 2, "seal", "old", "--successor", "new")
-    assert "in itself" in refused(cli, 2, "seal", "old", "--successor", "old")
+    assert "its own successor" in refused(cli, 2, "seal", "old", "--successor", "old")
     cli.done("log", "create", "new")
     cli.done("log", "seal", "old", "--successor", "new")
 
-    assert "go on in new" in refused(cli, 1, "append", "old", stdin=b"2\n")
+    assert "append to new" in refused(cli, 1, "append", "old", stdin=b"2\n")
     assert "sealed" in refused(cli, 1, "seal", "old")
     told = cli.done("log", "describe", "old").object
     assert (told["sealed"], told["successor"], told["next"]) == (True, "new", 2)
@@ -342,7 +342,7 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "told", "status"), [("slot", "rebuild d", 1), ("manifest", "back", 0)]
+    ("protocol", "told", "status"), [("slot", "rebuild d", 1), ("manifest", "restore", 0)]
 )
 def test_a_log_without_its_manifest_is_listed_as_such(
     cli: Cli, protocol: str, told: str, status: int
@@ -371,11 +371,11 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["create", "x", "--protocol", "raft"], "slot, manifest"),
         (["create", "there"], "already"),
         (["append", "nosuch"], "no log"),
-        (["append", "there", "no/such/file"], "no file"),
+        (["append", "there", "no/such/file"], "no such file"),
         (["append", "there", "--whole"], "name them"),
         (["scan", "nosuch"], "no log"),
         (["scan", "there", "--from", "-1"], "positions begin at 1"),
-        (["scan", "there", "--records", "-1"], "--records -1 is not a number"),
+        (["scan", "there", "--records", "-1"], "--limit must be 0 or more, not -1"),
         (["scan", "there", "--format", "xml"], "table, json, csv, raw"),
         (["scan", "there", "--format", "raw", "--json"], "exclude each other"),
         (["scan", "there", "--from", "abc"], "'--from': 'abc' is not a whole number"),
@@ -389,21 +389,21 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["scan", "there", "--since", "soon"], "number of microseconds"),
         (["scan", "there", "--since", "1960-01-01"], "since 1970"),
         (["scan", "there", "--since", "0", "--from", "3"], "--since exclude"),
-        (["scan", "there", "--stream", "a"], "no record of a stream 'a' there"),
-        (["stream", "meta", "there", "a"], "which text"),
-        (["stream", "meta", "there", "a", "x", "--meta", "y"], "which text"),
+        (["scan", "there", "--stream", "a"], "no records of the stream 'a'"),
+        (["stream", "meta", "there", "a"], "give the text once"),
+        (["stream", "meta", "there", "a", "x", "--meta", "y"], "give the text once"),
         (["scan", "there", "--until", "soon"], "not a time"),
-        (["scan", "there", "--stream", ""], "from 1 to 1024 bytes"),
+        (["scan", "there", "--stream", ""], "1 to 1024 bytes"),
         (["scan", "classic", "--key", "a"], "no keys"),
         (["scan", "there", "--pin", "p", "--key", "a"], "leave the other options out"),
         (["scan", "classic", "--stream", "a"], "no streams"),
-        (["stream", "open", "there", ""], "from 1 to 1024 bytes"),
+        (["stream", "open", "there", ""], "1 to 1024 bytes"),
         (["stream", "open", "there", "a", "--meta", "x" * 1_025], "at most 1024"),
         (["stream", "open", "classic", "a"], "no streams"),
         (["stream", "list", "classic"], "no streams"),
         (["stream", "list", "nosuch"], "no log"),
         (["scrub", "there", "--from", "-1"], "positions begin at 1"),
-        (["scrub", "there", "--from", "5", "--to", "5"], "is empty"),
+        (["scrub", "there", "--from", "5", "--to", "5"], "selects no position"),
         (["scrub", "there", "--from", "99"], "has not reached that position"),
         (["collect", "there", "--keep-from", "99"], "has not reached that position"),
         (["collect", "there", "--keep-since", "soon"], "not a time"),
@@ -449,7 +449,7 @@ def test_who_is_ousted_while_appending_is_told_what_to_do(
     monkeypatch.setattr("tidelog.cli.log.feed.Feed.lines", oust)
     said = cli.run("--location", cli.location, "log", "append", "a", given=b"1\n")
     assert said.status == 1
-    assert "append what is not in the log yet; all of it again would be in it twice" in said.err
+    assert "append only the records that the log lacks; a full repeat would store" in said.err
     assert "open it again" not in said.err
 
 
@@ -473,7 +473,7 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "1 fragment: 1 to 1" in cli.done("log", "describe", "t").out
     assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
-    assert "sealed" in cli.done("log", "seal", "t").err
+    assert "Sealed" in cli.done("log", "seal", "t").err
 
 
 @pytest.mark.parametrize("kind", ["log", "keyed"])
@@ -491,7 +491,7 @@ def test_a_terminal_shows_the_first_records(
 
     shown = cli.done(kind, "scan", "t")
     assert len(shown.out.splitlines()) == 2 + 100
-    assert shown.err == "... 30 more: --limit N shows N rows, a file or a pipe gets all\n"
+    assert shown.err == "... 30 more rows: pass --limit N, or write to a file for all rows\n"
     assert len(cli.done(kind, "scan", "t", "--limit", "120").out.splitlines()) == 2 + 120
 
 
@@ -568,7 +568,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
 
     assert cli("log", "scan", "s", "--stream", "c").status == 2
     there = cli.done("log", "scan", "s", "--stream", "c", "--from", "2")
-    assert (there.out, "no record of a stream 'c'" in there.err) == ("", True)
+    assert (there.out, "no records of the stream 'c'" in there.err) == ("", True)
     assert cli.done("log", "scan", "s", "--stream", "b\udcff").out == ""
     cli.done("log", "stream", "meta", "s", "a", "--meta", "ours")
     assert cli.done("log", "stream", "list", "s").objects[0]["meta"] == "ours"

@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.Monkey
     said = cli("log", "append", "a", Path(path))
     assert said.status == 2
     assert "cannot be read to its end" in said.err
-    assert "0 records had been appended" in said.err
+    assert "0 records appended before the failure" in said.err
     assert "Traceback" not in said.err
 
 

@@ -208,13 +208,13 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     assert cli.contents() == before
     refused(cli("log", "destroy", "nosuch", "--grace", "0"), "no log")
     cli.done("log", "destroy", "a", "--grace", "0")
-    assert asked == ["Destroy the log 'a' for ever: 3 records, positions 1 to 3?"] * 2
+    assert asked == ["Destroy the log 'a' (3 records, positions 1 to 3) for good?"] * 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fork", "nosuch", "b"], "no log 'nosuch' at"),
+        (["fork", "nosuch", "b"], "no log named 'nosuch'"),
         (["fork", "a", "a"], "already"),
         (["fork", "a", "b-c"], "cannot be the name of a fork"),
         (["fork", "a", "../b"], "cannot be the name of a log"),
@@ -222,10 +222,10 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["fork", "a", "b", "--from", "99"], "no such position"),
         (["fork", "w", "b"], "copy it"),
         (["copy", "nosuch", "b"], "no log"),
-        (["copy", "a", "w"], "the target has an object"),
-        (["copy", "w", "a"], "the target has an object"),
+        (["copy", "a", "w"], "the target already has a log"),
+        (["copy", "w", "a"], "the target already has a log"),
         (["copy", "a", ".b"], "cannot be the name of a log"),
-        (["copy", "a", "b", "--protocol", "raft"], "slot, manifest"),
+        (["copy", "a", "b", "--protocol", "raft"], "slot or manifest"),
         (["copy", "a", "b", "--from", "99"], "no such position"),
         (["copy", "w", "b", "--from", "99"], "no such position"),
         (["rebuild", "a"], "has a manifest"),
@@ -235,11 +235,11 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["destroy", "a"], "--yes"),
         (["destroy", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' lists"),
         (["copy", "a", "a"], "the target already has a log"),
-        (["destroy", "a", "--yes", "--grace", "-1"], "no time"),
+        (["destroy", "a", "--yes", "--grace", "-1"], "must be 0 to 604800 seconds"),
         (["adopt", "memory://x", "b"], "ends with the command"),
         (["adopt", "ftp://host/x", "b"], "not a known scheme"),
         (["adopt", "/", "b/c"], "cannot be the name of a log"),
-        (["adopt", "/"], "write one after it"),
+        (["adopt", "/"], "write NAME after PLACE"),
         (["adopt", "somewhere", ""], "cannot be the name of a log"),
         (["adopt", "a", "--to", "somewhere"], "no such option: --to"),
         (["export", "nosuch", "somewhere"], "no log"),
@@ -289,9 +289,9 @@ def test_a_log_is_drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cursors   x at 3, holds 2 records\n" in shown
     assert "pins      b: 1 to 4, for the fork b\n          p: 1 to 2\n" in shown
     fork = cli.done("log", "describe", "b").out
-    assert "fork of   a, which holds it by the pin b\n" in fork
+    assert "fork of   a, whose pin b keeps the shared records\n" in fork
     assert "of the log a, opened by" in fork
-    assert "sealed    yes; goes on in a\n" in fork
+    assert "sealed    yes; successor: a\n" in fork
     classic = cli.done("log", "describe", "c").out
     assert "epochs" not in classic
     assert "pins" not in classic

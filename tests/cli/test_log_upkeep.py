@@ -137,7 +137,7 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["pin", "create", "a", "q", "--to", "1"], "no position"),
         (
             ["pin", "create", "a", "q", "--to", "99"],
-            "the log ends before 99, its next position is 5",
+            "next position, 5, not 99",
         ),
         (["pin", "create", "nosuch", "q"], "no log"),
         (["pin", "create", "w", "q"], "wal3's form"),
@@ -149,10 +149,10 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["scan", "a", "--pin", "p-q"], "letters, digits and _"),
         (["scan", "a", "--pin", "p", "--from", "2"], "leave the other options out"),
         (["collect", "nosuch"], "no log"),
-        (["collect", "a", "--grace", "-1"], "no time"),
-        (["collect", "a", "--grace", "nan"], "no time"),
+        (["collect", "a", "--grace", "-1"], "must be 0 to 604800 seconds"),
+        (["collect", "a", "--grace", "nan"], "must be 0 to 604800 seconds"),
         (["collect", "a", "--keep-from", "0"], "positions begin at 1"),
-        (["collect", "a", "--keep-records", "-1"], "not a number of records"),
+        (["collect", "a", "--keep-records", "-1"], "--keep-records must be 0 or more"),
         (["collect", "a", "--share-max", "0"], "must be above 0"),
         (["collect", "a", "--share-max", "1.5"], "must be above 0"),
         (["collect", "a", "--deletes-per-second", "0"], "is not a rate"),
@@ -205,22 +205,22 @@ def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch)
 
     assert "cursor create a" in cli.done("log", "cursor", "list", "a").err
     assert "pin create a" in cli.done("log", "pin", "list", "a").err
-    assert "Make one: tidelog log cursor create a" in cli.done("log", "collect", "a").err
-    assert "made at 1; it holds 4 records" in cli.done("log", "cursor", "create", "a", "x").err
-    assert "only whole objects go, never the newest" in cli.done("log", "collect", "a").err
-    assert "moved to 3" in cli.done("log", "cursor", "move", "a", "x", "--at", "3").err
+    assert "Create one: tidelog log cursor create a" in cli.done("log", "collect", "a").err
+    assert "x' at 1; it holds 4 records" in cli.done("log", "cursor", "create", "a", "x").err
+    assert "no whole object is before the kept records" in cli.done("log", "collect", "a").err
+    assert "Moved the cursor" in cli.done("log", "cursor", "move", "a", "x", "--at", "3").err
     assert "scan a --pin p" in cli.done("log", "pin", "create", "a", "p").err
     listed = cli.done("log", "pin", "list", "a").out.splitlines()
     assert listed[2].split()[:5] == ["p", "1", "4", "4", "holds"]
     told = cli.done("log", "collect", "a", "--grace", "0", "--sweep").err
     assert "2 records in 1 object collected; the log now begins at 3." in told
-    assert "The cursor 'x' holds all from 3 on." in told
-    assert "1 object left to pins." in told
+    assert "The cursor 'x' holds the records since 3." in told
+    assert "1 object kept by pins." in told
     assert "0 objects swept" in told
     shown = cli.done("log", "cursor", "list", "a").out.splitlines()
     assert shown[2].split()[:4] == ["x", "3", "2", "records"]
     assert "collect a" in cli.done("log", "pin", "release", "a", "p").err
-    assert "none is left" in cli.done("log", "cursor", "delete", "a", "x").err
+    assert "no cursor is left" in cli.done("log", "cursor", "delete", "a", "x").err
 
 
 def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:

@@ -291,7 +291,7 @@ def test_under_spark_submit_its_session_is_taken(
     assert events.done("ingest", "events", "--json").object["engine"] == "spark"
     said = events("ingest", "events", "--master", "yarn")
     assert said.status == 2
-    assert "give --master to spark-submit" in said.complaint
+    assert "pass --master to spark-submit" in said.complaint
 
 
 def test_a_source_without_news_starts_no_spark(
@@ -412,7 +412,7 @@ def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
     assert re.search(
         r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last
     )
-    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}; .* to keep: ", last)
+    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}; .* stored: ", last)
 
 
 def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
@@ -438,7 +438,7 @@ def test_a_terminal_shows_the_first_rows_and_counts_the_others(many: Cli) -> Non
 
     assert shown[-3:] == [
         "99",
-        "... 2,900 more: --limit N shows N rows, a file or a pipe gets all",
+        "... 2,900 more rows: pass --limit N, or write to a file for all rows",
         "100 rows as of 1970-01-01T00:00:03.999Z",
     ]
     assert len(shown) == 2 + 100 + 2

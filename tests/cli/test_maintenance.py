@@ -60,11 +60,9 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
     assert said.pop("holds")[0]["hold"] == "history"
     assert said == {"name": "s", "retain_ms": 1_000, "since": 10_000}
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
-    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:10Z on"
-    assert told[1].startswith("Holds: history from 1970-01-01T00:00:10Z, ingest from ")
-    assert cli("collection", "retain", "s", "1s").complaint.endswith(
-        "--yes to give up what is older"
-    )
+    assert told[0] == "'s' keeps all times; earliest readable time: 1970-01-01T00:00:10Z"
+    assert told[1].startswith("Holds: history at 1970-01-01T00:00:10Z, ingest at ")
+    assert cli("collection", "retain", "s", "1s").complaint.endswith("--yes to set the retention")
 
 
 def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(cli: Cli) -> None:
@@ -79,18 +77,18 @@ def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(
     assert refused.complaint.endswith("--yes to give up times before 1970-01-01T00:01:20Z")
     told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
     assert told[0] == (
-        "'s' can be read from 1970-01-01T00:00:00Z on. Times before 1970-01-01T00:01:20Z are given "
-        "up for good after the next tick or 'tidelog compact --full' moves the hold 'ingest'; "
-        "later ticks give up more."
+        "The earliest readable time of 's' is 1970-01-01T00:00:00Z. Times before "
+        "1970-01-01T00:01:20Z are given up for good after the next tick or 'tidelog compact "
+        "--full' moves the hold 'ingest'; later ticks give up more."
     )
     assert told[1] == (
-        "'s' keeps the last 10s: it can be read from 1970-01-01T00:00:00Z on now, and from "
-        "1970-01-01T00:01:20Z on after the next tick or 'tidelog compact --full' moves the hold "
+        "'s' keeps the last 10s; earliest readable time: 1970-01-01T00:00:00Z, and "
+        "1970-01-01T00:01:20Z after the next tick or 'tidelog compact --full' moves the hold "
         "'ingest'"
     )
 
     told = cli.done("collection", "retain", "s", "forever").err.splitlines()
-    assert told[0] == "'s' keeps all its past: it can be read from 1970-01-01T00:00:00Z on"
+    assert told[0] == "'s' keeps all times; earliest readable time: 1970-01-01T00:00:00Z"
     for second in (95, 99):
         cli.write_lines(f"raw/{second}.jsonl", {"k": second, "at": 1_000 * second})
         cli.ingest("s")
@@ -103,7 +101,7 @@ def test_a_retention_of_no_time_says_what_it_keeps(cli: Cli) -> None:
     """A message of "the last 0d" would suggest that nothing is kept."""
     fed(cli, 1)
     told = cli.done("collection", "retain", "s", "0s", "--yes").err
-    assert "'s' keeps only its newest contents: it can be read from " in told
+    assert "'s' keeps only its newest contents; earliest readable time: " in told
 
 
 def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> None:
@@ -117,8 +115,8 @@ def test_a_retention_of_an_idle_source_names_what_moves_the_hold(cli: Cli) -> No
     told = cli.done("collection", "retain", "s", "10s", "--yes").err.splitlines()
 
     assert told == [
-        "'s' keeps the last 10s: it can be read from 1970-01-01T00:01:20Z on",
-        "Holds: history from 1970-01-01T00:01:20Z, ingest from 1970-01-01T00:01:30Z",
+        "'s' keeps the last 10s; earliest readable time: 1970-01-01T00:01:20Z",
+        "Holds: history at 1970-01-01T00:01:20Z, ingest at 1970-01-01T00:01:30Z",
     ]
 
 
@@ -163,10 +161,10 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
         (("collect", "t"), "no collection named 't'; existing collections: s"),
         (("collect", "--after", "3"), "--after '3' is not a duration"),
         (("compact", "--follow", "--interval", "0"), "less than"),
-        (("compact", "--engine", "flink"), "--engine 'flink' is not known"),
+        (("compact", "--engine", "flink"), "must be one of auto, spark, local, not 'flink'"),
         (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
-        (("compact", "--master", "flink://x"), "is not a master of Spark"),
-        (("compact", "--conf", "memory=4g"), "is not a setting of Spark"),
+        (("compact", "--master", "flink://x"), "is not a Spark master"),
+        (("compact", "--conf", "memory=4g"), "is not a Spark setting"),
         (("source", "create", "t", "--files", "x", "--retain", "1"), "--retain '1' is not"),
     ],
 )
@@ -207,7 +205,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
     waiting = cli.done("collect").err.splitlines()
     assert waiting == [
         "(catalog): 0 objects deleted",
-        "(dropped): 0 objects deleted, 1 wait until 1h old",
+        "(dropped): 0 objects deleted, 1 kept until 1h old",
         "(left by dropped sources): 1 object deleted",
     ]
     assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
@@ -279,7 +277,7 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
     assert "tidelog hold release" in said
-    assert "wait until" not in said
+    assert "kept until" not in said
     held = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
     cli.done("hold", "release", "mine", name)

@@ -236,17 +236,17 @@ def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--format", "xml"), "is not known: it is one of table, json, csv, parquet, arrow"),
+        (("--format", "xml"), "must be one of table, json, csv, parquet, arrow, not 'xml'"),
         (("--json", "--format", "parquet"), "exclude each other"),
-        (("-o", "no/such/a.csv"), "there is no folder no/such: make it first"),
+        (("-o", "no/such/a.csv"), "no folder no/such: create it first"),
         (("-o", "."), "is a folder: name a file"),
         (("-o", "new/"), "-o new/ is a folder: name a file"),
         (("-o", "new/."), "-o new/. is a folder: name a file"),
         (("-o", ""), "-o '' has no name: name a file"),
         (("--where", "id = 1", "--where", "id = 2"), "join the conditions with AND"),
         (("--columns", "id,nope"), "no column named 'nope': the columns are id, name, at"),
-        (("--columns", "id,"), "--columns is names with commas between them"),
-        (("--columns", "id,id"), "--columns names no column, or one twice"),
+        (("--columns", "id,"), "--columns must be names separated by commas"),
+        (("--columns", "id,id"), "--columns is empty, or names a column twice"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
@@ -377,7 +377,7 @@ def test_what_keeps_a_file_from_being_written_is_told_as_it_is(rows: Cli) -> Non
     with pytest.raises(OutputClosed), _told(Path("pipe")):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
     with (
-        pytest.raises(OutputFailed, match="full cannot be written: make room"),
+        pytest.raises(OutputFailed, match="full cannot be written: free some space"),
         _told(Path("full")),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")

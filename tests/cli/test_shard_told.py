@@ -50,13 +50,13 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
     """A complete shard can still be read, but a finalized one cannot."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     lake.done("shard", "append", "s", "--upper", "end", given=b"")
-    assert "give the time to read" in lake("shard", "snapshot", "s").complaint
+    assert "pass the time to read" in lake("shard", "snapshot", "s").complaint
     assert "finalized" not in lake.done("shard", "list").out
     assert lake.done("shard", "list", "--json").object["finalized"] is False
 
     lake.done("shard", "finalize", "s", "--yes")
     assert "finalized" in lake.done("shard", "list").out
-    assert "the shard was finalized" in lake.done("shard", "describe", "s").out
+    assert "finalized: the shard is no longer readable" in lake.done("shard", "describe", "s").out
     assert lake.done("shard", "describe", "s", "--json").object["finalized"] is True
     for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
         assert "was finalized" in lake("shard", *verb).complaint
@@ -70,7 +70,7 @@ def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
 def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None:
     """A followed file would never become complete, and Ctrl-C would leave nothing of it."""
     said = lake("shard", "listen", "s", "--follow", "-o", str(lake.folder / "x.json"))
-    assert (said.status, "--follow never ends" in said.complaint) == (2, True)
+    assert (said.status, "--follow never completes one" in said.complaint) == (2, True)
     assert list(lake.folder.glob("*x.json*")) == []
 
 

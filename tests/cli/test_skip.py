@@ -29,7 +29,7 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
     stopped = cli("ingest", "s", "--engine", "local", "--json")
 
     assert stopped.status == 1
-    assert stopped.complaint.endswith("go on without it: tidelog source skip s b.jsonl")
+    assert stopped.complaint.endswith("continue without it: tidelog source skip s b.jsonl")
     refused = cli("source", "skip", "s", "c.jsonl")
     assert (refused.status, "does not block the source" in refused.complaint) == (2, True)
     said = cli.done("source", "skip", "s", "b.jsonl", "--json")

@@ -56,7 +56,7 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
         (("--generator", "counter", "--delimiter", ";"), "need --format csv"),
         (("--kind", "kafka"), "no kind of source named 'kafka'"),
-        (("--log", "no/../../.."), "there is no log"),
+        (("--log", "no/../../.."), "no log named"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_made(

@@ -60,7 +60,7 @@ def test_a_run_that_was_kept_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     shown = cli.done("verify", "--seconds", "0.5", "--seed", "3").out
 
     assert f"replayed from position {first['records'] + 1:,}" in shown
-    assert "wrong      nothing" in shown
+    assert "wrong         nothing" in shown
     assert "records/s" in shown
     assert "takeover" in shown
 

@@ -125,9 +125,9 @@ def test_a_process_ends_with_what_was_appended(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--log", "nobody"], "there is no keyed log 'nobody'"),
+        (["--log", "nobody"], "no keyed log named 'nobody'"),
         (["--log", "a/b"], "name"),
-        (["--visibility", "none"], "durable, memory"),
+        (["--visibility", "none"], "durable or memory"),
         (["--tls-cert", "x.pem"], "TLS needs both"),
         (["--tls-cert", "no.pem", "--tls-key", "no.key"], "the files for TLS"),
         (["--token-file", "no-file"], "cannot be read"),

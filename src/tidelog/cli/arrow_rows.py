@@ -60,7 +60,7 @@ class ParquetRows:
         writer = self._opened(table)
         if not table.schema.equals(self._written):
             # Cast through the plain types: this table may have dictionaries in other columns than
-            # the first one, and Arrow cannot cast between all dictionary types.
+            # the first one.
             table = table.cast(self._schema).cast(self._written)
         writer.write_table(table)
 

@@ -37,13 +37,16 @@ def changes(
     since: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Show changes after this time (exclusive); as --as-of of read."
+            metavar="TIME",
+            help="Show changes after this time (exclusive); forms as in read --as-of.",
         ),
     ],
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Up to this time. The default is the newest complete time."
+            metavar="TIME",
+            help="Show changes up to this time (inclusive). The default is the newest complete "
+            "time.",
         ),
     ] = None,
     columns: Columns = None,
@@ -53,7 +56,7 @@ def changes(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write how a collection changed between two times.
+    """Write the changes of a collection between two times.
 
     The changes are in the order of their times. Each has a _time (milliseconds since 1970; in
     tables ISO 8601) and a _diff: the number of copies of the row that were added (1) or removed

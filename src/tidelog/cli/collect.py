@@ -33,16 +33,16 @@ def collect(
         str,
         typer.Option(
             metavar="DURATION",
-            help="How long merged objects stay for running reads. A longer read may fail: "
-            "begin it again.",
+            help="How long replaced objects stay for running reads. A longer read may fail: "
+            "start it again.",
         ),
     ] = "1h",
     sweep: Annotated[
         bool,
         typer.Option(
             "--sweep",
-            help="List all objects, too. Delete those that killed writers left, and the past of "
-            "each state. A writer repeats a write that takes longer than two sweeps. Keyed logs "
+            help="List all objects, and delete those that killed writers left, and old versions "
+            "of states. A writer retries a write that takes longer than two sweeps. Keyed logs "
             "are always swept.",
         ),
     ] = False,
@@ -99,14 +99,14 @@ def _fields(one: CollectedOne) -> dict[str, Any]:
 def _lines(one: CollectedOne, after: str) -> Iterator[str]:
     """Yield a line for the result, and one for each hold that keeps objects of any age."""
     aging = one.waiting - one.kept
-    waits = f", {aging:,} wait until {after} old" if aging else ""
+    waits = f", {aging:,} kept until {after} old" if aging else ""
     yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
     for name, hold in one.held.items():
         purpose = f" ({hold.purpose})" if hold.purpose else ""
         end = f"until {time_text(hold.until_us)}" if hold.until_us else "until it is released"
         yield f"  the hold {name}{purpose} keeps {count_text(hold.objects, 'object')} {end}"
     if one.held:
-        yield "  tidelog hold release NAME HOLD drops a hold that has no reader any longer"
+        yield "  to release a hold without a reader: tidelog hold release NAME HOLD"
 
 
 async def _others(tending: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the collections, and from when to when they can be read."""
+    """List the collections and their readable times."""
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("name", lambda one: one["name"]),
         Column("rows", lambda one: f"{one['rows']:,}", right=True),
@@ -51,7 +51,7 @@ def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
         columns,
         fields=dict,
         as_json=as_json,
-        none_yet="There are no collections yet: 'tidelog source create' makes one.",
+        none_yet="No collections yet. Create one: tidelog source create NAME --files FILES",
     )
 
 
@@ -89,14 +89,14 @@ def retain(
             metavar="DURATION|forever", help="How long earlier times stay readable, such as 7d."
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set how much of its past a collection keeps readable.
 
-    Shows which times are given up, and asks. Times that are older than DURATION, counted back from
-    the newest complete time, can never be read again. Each tick gives up more of them. A longer
-    retention keeps all times that can still be read. Merges (tidelog compact) drop the rows that
+    The command shows the times to give up, and asks first. Times more than DURATION before the
+    newest complete time become unreadable for good, and each tick gives up more of them. A longer
+    retention keeps all times that are still readable. Merges (tidelog compact) drop the rows that
     were deleted before the kept times.
     """
     from tidelog.collection.catalog.retention import parse_retention_ms
@@ -126,11 +126,11 @@ def retain(
         print_json({**since, "holds": holds})
     if as_json:
         return
-    told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {_since(after.since)} on"
+    told = f"{name!r} keeps {kept_text(retain_ms)}; earliest readable time: {_since(after.since)}"
     if after.gives_up and after.holders:
-        told += f" now, and from {_since(after.kept)} on {_once_moved(after.holders)}"
+        told += f", and {_since(after.kept)} {_once_moved(after.holders)}"
     say(told)
-    say("Holds: " + ", ".join(f"{one['hold']} from {_since(one['since'])}" for one in holds))
+    say("Holds: " + ", ".join(f"{one['hold']} at {_since(one['since'])}" for one in holds))
 
 
 def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
@@ -153,10 +153,10 @@ async def _states(location: Location, name: str) -> list[State]:
 
 def _loss_text(name: str, plan: RetentionPlan) -> str:
     """Return a sentence about the times that a retention gives up, and when."""
-    readable = f"{name!r} can be read from {_since(plan.since)} on."
+    readable = f"The earliest readable time of {name!r} is {_since(plan.since)}."
     if not plan.gives_up:
-        return f"{readable} All of that stays readable now; later ticks give up older times."
-    when = _once_moved(plan.holders) if plan.holders else "at once"
+        return f"{readable} It does not change now; later ticks give up older times."
+    when = _once_moved(plan.holders) if plan.holders else "immediately"
     return (
         f"{readable} Times before {_since(plan.kept)} are given up for good {when}; later ticks "
         "give up more."
@@ -175,7 +175,7 @@ def _once_moved(holders: Sequence[str]) -> str:
 
 
 def _deed(plan: RetentionPlan) -> str:
-    return f"give up times before {_since(plan.kept)}" if plan.gives_up else "give up what is older"
+    return f"give up times before {_since(plan.kept)}" if plan.gives_up else "set the retention"
 
 
 def kept_text(retain_ms: int | None) -> str:
@@ -183,7 +183,7 @@ def kept_text(retain_ms: int | None) -> str:
     from tidelog.collection.catalog.retention import retention_text
 
     if not retain_ms:
-        return "all its past" if retain_ms is None else "only its newest contents"
+        return "all times" if retain_ms is None else "only its newest contents"
     return f"the last {retention_text(retain_ms)}"
 
 
@@ -210,7 +210,7 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
         ("schema", schema_lines(found["schema"], found["key"])),
         ("rows", f"{found['rows']:,} ({count_text(found['updates'], 'update')})"),
         ("bytes", f"{bytes_text(found['bytes'])} in {count_text(found['parts'], 'part')}"),
-        ("to keep", f"{kept}, with what was merged and is not collected"),
+        ("storage", f"{kept}, with replaced objects that are not collected yet"),
         ("since", _since(found["since"])),
         ("complete to", found["complete_to"] or "nothing yet"),
         (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 CollectionName = Annotated[
     str, typer.Argument(metavar="NAME", help="A collection, or NAME_errors for its bad rows.")
 ]

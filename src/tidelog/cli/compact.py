@@ -38,15 +38,15 @@ def compact(
         typer.Option(
             "--full",
             help="Merge all batches of each shard into one, and erase expired rows. By default, "
-            "merge only batches of which there are many of one size.",
+            "merge only groups of many batches of similar size.",
         ),
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
             metavar="local|spark",
-            help="Where merges run. spark runs merges of at least 64 MiB in its executors, local "
-            "all in this process. Default auto: spark with --master or --conf, else local.",
+            help="spark: run merges of 64 MiB or more in Spark's executors. local: run all merges "
+            "in this process. auto: spark with --master or --conf, else local.",
         ),
     ] = "auto",
     master: Master = None,

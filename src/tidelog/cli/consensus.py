@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Consensus: move the store that decides between writers.",
+    help="Consensus: move the store that resolves concurrent commits.",
 )
 
 

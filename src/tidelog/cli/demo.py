@@ -29,7 +29,7 @@ def demo(
 
     # A wrong option must fail before the demo deletes the earlier one.
     if engine not in ("spark", "local"):
-        raise UsageError(f"--engine {engine!r} is not known: it is one of spark, local")
+        raise UsageError(f"--engine must be spark or local, not {engine!r}")
     check_engine(engine, master=None, conf=())
 
     run_demo(folder, engine=engine)

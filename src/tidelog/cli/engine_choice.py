@@ -52,16 +52,16 @@ def check_engine(engine: str, *, master: str | None, conf: Sequence[str]) -> str
         UsageError: the engine is unknown or not installed, or the options contradict each other.
     """
     if engine not in ENGINES:
-        raise UsageError(f"--engine {engine!r} is not known: it is one of {', '.join(ENGINES)}")
+        raise UsageError(f"--engine must be one of {', '.join(ENGINES)}, not {engine!r}")
     submitted = is_submitted(os.environ)
     option = "--master" if master is not None else "--conf" if conf else None
     if option is not None and engine == "local":
         raise UsageError(f"{option} is for Spark: leave out --engine local, or {option}")
     if option is not None and submitted:
-        raise UsageError(f"spark-submit runs this: give {option} to spark-submit instead")
+        raise UsageError(f"spark-submit runs this process: pass {option} to spark-submit instead")
     if master is not None and _MASTER.fullmatch(master) is None:
         raise UsageError(
-            f"--master {master!r} is not a master of Spark: write spark://HOST:7077, yarn, "
+            f"--master {master!r} is not a Spark master: write spark://HOST:7077, yarn, "
             "k8s://https://HOST:PORT, or local[4]"
         )
     if engine == "auto" and (option is not None or submitted):
@@ -89,7 +89,8 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (equals and name.strip().startswith("spark.")):
             raise UsageError(
-                f"--conf {text!r} is not a setting of Spark: write spark.executor.memory=4g"
+                f"--conf {text!r} is not a Spark setting: write NAME=VALUE, such as "
+                "spark.executor.memory=4g"
             )
         found[name.strip()] = value
     return found

@@ -43,14 +43,14 @@ app = typer.Typer(
 def list_holds(
     context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
 ) -> None:
-    """List the holds of a collection or a shard, and since when it can be read."""
+    """List the holds of a collection or a shard; --json also has its earliest readable time."""
     held = on_location(context, lambda location: _held(location, name, shard))
     rows = hold_rows([one.state for one in held.shards])
     if is_json(as_json=as_json):
         print_json({"name": name, "since": held.since, "holds": rows})
         return
     if not rows:
-        say(f"nothing holds {name!r}")
+        say(f"{name!r} has no holds.")
         return
 
     def text(row: dict[str, Any], field: str) -> str:
@@ -85,10 +85,10 @@ def place(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a time and all later ones readable, until the hold is moved or released.
+    """Keep a time and all later times readable, until the hold is moved or released.
 
-    A hold of this name that exists keeps its time. A hold keeps all that is not merged yet: until
-    it moves, storage grows.
+    An existing hold of this name is left unchanged. Merges keep the history since the hold, so
+    storage grows until the hold moves.
     """
 
     async def work(location: Location) -> tuple[Held, Frontier]:
@@ -116,14 +116,14 @@ def move(
     *,
     token: Token = None,
     shard: IsShard = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move a hold to a later time. Times before all holds become unreadable for good."""
     if not yes:
         ask_first(
-            lambda: f"Give up what {hold!r} holds of {name!r} before {time}, for good?",
-            deed="give it up",
+            lambda: f"Give up the times of {name!r} before {time} that {hold!r} keeps, for good?",
+            deed="give up earlier times",
             undone="Nothing was given up.",
         )
 
@@ -141,7 +141,7 @@ def move(
         _print_hold(held, hold, since)
     if as_json:
         return
-    say(f"{name!r} can be read from {held.text_of(since)} on")
+    say(f"The earliest readable time of {name!r} is {held.text_of(since)}")
 
 
 @app.command("release")
@@ -154,7 +154,7 @@ def release(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Release a hold. The next tick gives up the times that no other hold keeps."""
+    """Release a hold. The next tick gives up the times that no other hold keeps readable."""
 
     async def work(location: Location) -> Held:
         from tidelog.collection.hold_all import holds_of, release_hold
@@ -168,7 +168,7 @@ def release(
     if is_json(as_json=as_json):
         print_json({"name": name, "hold": hold, "released": True, "since": held.since})
     if not as_json:
-        say(f"{hold!r} no longer holds {name!r}")
+        say(f"Released the hold {hold!r} of {name!r}")
 
 
 def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
@@ -237,6 +237,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
 
     Raises:
         NoSuchCollection: neither a collection nor a shard has the name.
+        NoSuchShard: no shard has the name, and ``is_shard`` is True.
         UsageError: the hold belongs to tidelog itself, or the shard is finalized.
     """
     from tidelog.cli.shard.opened import opened
@@ -264,7 +265,7 @@ def _told(held: Held, hold: str, at: Frontier, *, as_json: bool) -> None:
     if is_json(as_json=as_json):
         _print_hold(held, hold, at)
     if not as_json:
-        say(f"{hold!r} holds {held.name!r} from {held.text_of(at)} on")
+        say(f"The hold {hold!r} of {held.name!r} is at {held.text_of(at)}")
 
 
 def _print_hold(held: Held, hold: str, at: Frontier) -> None:

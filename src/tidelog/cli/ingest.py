@@ -59,7 +59,7 @@ def ingest(
         bool, typer.Option("--once", help="Stop at the present end of the source (the default).")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Ingest new data as it comes, until stopped.")
+        bool, typer.Option("--follow", help="Ingest new data as it arrives, until stopped.")
     ] = False,
     engine: Annotated[
         str,
@@ -88,10 +88,10 @@ def ingest(
 ) -> None:
     """Bring the rows of a source into its collection.
 
-    Each row comes in exactly once, also if several ingesters run. The process may be killed at any
-    time: committed rows stay, and the next run resumes after them. On SIGTERM it stops after the
-    present tick. With --json, or if standard error is not a terminal, each tick is an object on
-    standard error. Their sum is an object on standard output.
+    Each row is ingested exactly once, also if several ingesters run. The process may be killed at
+    any time: committed rows stay, and the next run resumes after them. On SIGTERM it stops after
+    the present tick. With --json, or if standard error is not a terminal, the command writes a JSON
+    object per tick to standard error, and a summary object to standard output.
     """
     if once and follow:
         raise UsageError("--once and --follow exclude each other: give one")

@@ -32,9 +32,9 @@ def inspect(
 ) -> None:
     """Show the batches, holds and objects of collections and shards.
 
-    Without names, the command shows all of them. Each object is counted once: as live, as gone
-    (merged, and to be deleted), as young (not named yet), as dead (never to be named: tidelog
-    collect --sweep), or as other.
+    Without names, the command shows all of them. It counts each object once: live (the state names
+    it), gone (a merge replaced it), young (no state names it yet), dead (no state will ever name
+    it: tidelog collect --sweep) or other.
     """
     is_json = choose_format(None, as_json=as_json) == "json"
     shown = 0
@@ -110,6 +110,6 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
             [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
         ),
         ("objects", objects or "none"),
-        ("to keep", f"{bytes_text(one.usage.stored_bytes)}: {dollars} a month"),
+        ("storage", f"{bytes_text(one.usage.stored_bytes)}: {dollars} a month"),
         ("in the state", bytes_text(one.usage.inline_bytes)),
     ]

@@ -75,7 +75,7 @@ _UPSERT: Final = (
     "to replace rows by their key: tidelog source create NAME --envelope upsert --key COLUMNS"
 )
 _APPEND: Final = "to append records to a log: tidelog log append NAME"
-_FOLLOW: Final = "to read records as they come: tidelog log follow NAME"
+_FOLLOW: Final = "to read new records as they arrive: tidelog log follow NAME"
 _QUERY: Final = "to read rows on a condition: tidelog read NAME --where SQL"
 _LIST: Final = "to list the collections: tidelog collection list"
 _FOREIGN_VERBS: Final = {
@@ -146,7 +146,7 @@ _PLAIN: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
     (
         "Unable to parse input string as an integer, exceeded maximum size",
-        "a number of too many digits",
+        "a number with too many digits",
     ),
     ("Input should be greater than or equal to", "less than"),
     ("Input should be less than or equal to", "more than"),
@@ -313,7 +313,7 @@ def _run(arguments: list[str]) -> None:
 def _tell(error: TidelogError) -> None:
     told = " ".join(str(error).split("\n"))
     if isinstance(error, InvariantError):
-        told = f"this is a mistake of tidelog's own, please report it: {told}"
+        told = f"internal error of tidelog, please report it: {told}"
     say(f"tidelog: {told}")
     _tell_trace(error)
 
@@ -390,8 +390,8 @@ def _tell_unforeseen(error: Exception) -> None:
     told = " ".join(str(error).split())[:300]
     if isinstance(error, MemoryError) or any(sign in told for sign in _NO_MORE):
         say(
-            "tidelog: the system gives this process no more memory, and no more threads: raise its "
-            "limits of memory and of processes (ulimit -v, ulimit -u)"
+            "tidelog: the process is at its limit of memory or threads: raise the limits "
+            "(ulimit -v, ulimit -u)"
         )
         _tell_trace(error)
         return

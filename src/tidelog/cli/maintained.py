@@ -161,8 +161,8 @@ async def again_and_again(location: Location, once: Round, follow: bool, interva
                 break
     if turn.damaged:
         raise Damaged(
-            f"{', '.join(dict.fromkeys(turn.damaged))}: damaged, as is said above; the others are "
-            "in order"
+            f"{', '.join(dict.fromkeys(turn.damaged))}: damaged, see the messages above; the "
+            "others are intact"
         )
 
 

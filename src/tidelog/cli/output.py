@@ -55,7 +55,7 @@ def choose_format(given: str | None, *, as_json: bool = False) -> str:
         UsageError: the format is unknown, or contradicts ``--json``.
     """
     if given is not None and given not in FORMATS:
-        raise UsageError(f"--format {given!r} is not known: it is one of {', '.join(FORMATS)}")
+        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {given!r}")
     if as_json and given not in (None, "json"):
         raise UsageError(f"--json and --format {given} exclude each other: give one")
     if as_json:
@@ -208,7 +208,7 @@ def unwritten(what: str, error: OSError) -> OutputClosed | OutputFailed:
     """Return the error to raise if a write to ``what`` failed."""
     if isinstance(error, BrokenPipeError):
         return OutputClosed()
-    advice = "make room, or write elsewhere" if error.errno in _FULL else "write elsewhere"
+    advice = "free some space, or write elsewhere" if error.errno in _FULL else "write elsewhere"
     return OutputFailed(f"{what} cannot be written: {advice}", reason=error.strerror)
 
 

@@ -167,7 +167,7 @@ def end_line(source: str, engine: str, summary: Summary) -> str:
         f"{bytes_text(store.written_bytes)} written, {dollars_text(store.dollars)}"
     )
     month = storage_dollars_a_month(summary.live_bytes)
-    told.append(f"{bytes_text(summary.live_bytes)} to keep: {dollars_text(month)} a month")
+    told.append(f"{bytes_text(summary.live_bytes)} stored: {dollars_text(month)} a month")
     return "; ".join(told)
 
 

@@ -55,9 +55,8 @@ def read(
 ) -> None:
     """Write the rows of a collection as of a time.
 
-    Equal rows come as often as they occur. Rows are in the order of their key; without a key, in
-    the order of writing. Data that the columns, the condition and the limit rule out by statistics
-    is not read.
+    Rows are in the order of their key; without a key, in the order of writing. The command writes a
+    row once per copy. Columns, conditions and limits are pushed down to Parquet statistics.
 
     JSON has dates and times in ISO 8601, and bytes in base64. NaN, Infinity and decimals of more
     than 15 digits are strings. In csv, null is empty, and an empty text is "".

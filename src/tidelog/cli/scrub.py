@@ -43,12 +43,12 @@ def scrub(
     interval: Wait = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Read all stored data, check it, and report every damage.
+    """Read all stored data, check it, and report all damage.
 
-    Reads all objects of collections, shards and keyed logs, and writes nothing. Compares checksums,
-    row counts, times and keys with the recorded state, and each stored state with the newest one.
-    A damage names the object and the remedy. Logs without keys have their own command: tidelog log
-    scrub. Exit status: 1 if something is damaged.
+    The command reads all objects of collections, shards and keyed logs, and writes nothing. It
+    compares checksums, row counts, times and keys with the recorded state, and each stored state
+    with the newest one. It reports each damaged object and the remedy. Logs without keys have their
+    own command: tidelog log scrub. Exit status: 1 if an object is damaged.
     """
     is_json = choose_format(None, as_json=as_json) == "json"
 

@@ -31,8 +31,8 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Accept only requests with a bearer token of this file (a token a line, with ' read' "
-        "after it if it may not append). Default: no token is needed.",
+        help="File of bearer tokens, one per line; ' read' after a token makes it read-only. "
+        "Default: no authentication.",
     ),
 ]
 TlsCert = Annotated[
@@ -61,7 +61,7 @@ BodyBytes = Annotated[
     ),
 ]
 Followers = Annotated[
-    int, typer.Option(min=1, metavar="N", help="How many requests may wait for records at a time.")
+    int, typer.Option(min=1, metavar="N", help="At most N requests wait for records at a time.")
 ]
 
 
@@ -88,14 +88,14 @@ def serve(
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="The port; 0 is any free port.")
     ] = 8080,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse appends, and become no log's writer.")
+        bool, typer.Option("--read-only", help="Refuse appends, and never become a log's writer.")
     ] = False,
     visibility: Annotated[
         str,
         typer.Option(
             metavar="durable|memory",
-            help="The records that reads return: durable ones only, or also those in memory that "
-            "are not stored yet.",
+            help="durable: reads return only stored records. memory: also records that are not "
+            "stored yet.",
         ),
     ] = "durable",
     token_file: TokenFile = None,
@@ -109,8 +109,8 @@ def serve(
     """Serve the keyed logs of a location over HTTP.
 
     Ctrl-C or SIGTERM ends the server. It first answers the requests in progress, and writes the
-    appended records. A waiting request gets the records that exist. /openapi.json describes the
-    routes.
+    appended records. A request that waits for records gets those that exist. /openapi.json
+    describes the routes.
     """
     from tidelog.cli.ingest import parse_size
 
@@ -118,7 +118,7 @@ def serve(
     if log is not None:
         check_keyed(log)
     if visibility not in ("durable", "memory"):
-        raise UsageError(f"--visibility {visibility[:200]!r} is one of durable, memory")
+        raise UsageError(f"--visibility must be durable or memory, not {visibility[:200]!r}")
     body_bytes = parse_size(max_body, "--max-body")
     _check_installed()
     from tidelog.server.app import ServerState
@@ -167,7 +167,7 @@ def _check_installed() -> None:
         import_module("tidelog.server.serving")
     except ImportError as error:
         raise UsageError(
-            f"tidelog serve needs what pip install 'tidelog[server]' brings: {error}"
+            f"the server is not installed ({error}): pip install 'tidelog[server]'"
         ) from error
 
 
@@ -197,8 +197,8 @@ async def _serve(
     place = await open_location(url)
     if options.log is not None and options.log not in await place.keyed.list():
         raise NoSuchLog(
-            f"there is no keyed log {options.log!r} to serve: create it first (tidelog keyed "
-            f"create {options.log})"
+            f"no keyed log named {options.log!r}: create it first (tidelog keyed create "
+            f"{options.log})"
         )
     rooms = rooms_of(
         place.keyed,

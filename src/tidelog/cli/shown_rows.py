@@ -41,7 +41,7 @@ class ShownRows:
         """Say how many rows were left out, if any were."""
         if self.left:
             more = f"over {COUNTED_MAX:,}" if self.is_done else f"{self.left:,}"
-            say(f"... {more} more: --limit N shows N rows, a file or a pipe gets all")
+            say(f"... {more} more rows: pass --limit N, or write to a file for all rows")
 
 
 async def shown_rows(

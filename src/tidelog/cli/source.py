@@ -158,13 +158,13 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
         columns,
         fields=dict,
         as_json=as_json,
-        none_yet="There are no sources yet: 'tidelog source create' makes one.",
+        none_yet="No sources yet. Create one: tidelog source create NAME --files FILES",
     )
 
 
 @app.command("describe")
 def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Show a source: its input and the treatment of its rows."""
+    """Show a source: its input, format, key, times and schema."""
 
     async def work(location: Location) -> dict[str, Any]:
         return describe_source(location, *await location.sources.find(name))
@@ -219,16 +219,16 @@ def skip(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Continue without rows that are bound to times and whose file is gone.
+    """Skip a file that disappeared after its rows were bound to times.
 
-    Committed rows stay. The bound range becomes one bad row. A later file of the same name is
-    ingested. Only a file that stops the source can be skipped.
+    Committed rows stay. The bound rows become one bad row. A later file of the same name is
+    ingested. The command skips only a file that stops the source.
     """
     on_location(context, lambda location: location.sources.skip_file(name, path))
     if is_json(as_json=as_json):
         print_json({"name": name, "path": path, "skipped": True})
     if not as_json:
-        say(f"Skipped the file {path!r} of the source {name!r}: go on with tidelog ingest {name}")
+        say(f"Skipped the file {path!r} of the source {name!r}. Continue: tidelog ingest {name}")
 
 
 @app.command("acknowledge")
@@ -257,7 +257,7 @@ def drop(
     context: typer.Context,
     name: SourceName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Drop a source, and the collection that it feeds, for good.
@@ -312,7 +312,7 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
     if len(spec.places) > 1:
         places = [*map(without_secrets, spec.places)]
         found += [
-            f"There is nothing at {place} yet: if it is mistyped, drop the source and correct it"
+            f"No files at {place} yet: if it is mistyped, drop the source and create it again"
             for place in empty_places(places, info.patterns, entries)
         ]
     return found

@@ -112,7 +112,7 @@ IgnoreCase = Annotated[
     bool,
     typer.Option(
         "--ignore-case",
-        help="Ignore upper and lower case when the names of columns in files are matched.",
+        help="Match the names of columns in files without regard to upper and lower case.",
     ),
 ]
 Shards = Annotated[int, typer.Option(metavar="N", help="The number of shards that share the rows.")]

@@ -136,7 +136,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     """Return the fields of a source's status for people."""
     lag = found.trouble or "unknown"
     if found.left_bytes is not None:
-        lag = bytes_text(found.left_bytes) if found.left_bytes else "nothing is left"
+        lag = bytes_text(found.left_bytes) if found.left_bytes else "none"
     merges = {} if found.run is None else found.run.merges
     bad = f"{found.bad:,}"
     if found.bad:
@@ -144,7 +144,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     return [
         ("name", found.name),
         ("complete to", _complete_to(found.upper) or "nothing yet"),
-        ("keeps", f"{kept_text(found.retain_ms)}, from {_since(found.since)} on"),
+        ("keeps", f"{kept_text(found.retain_ms)}; earliest readable time: {_since(found.since)}"),
         ("lag", lag),
         *_reached_fields(found),
         *_held_fields(found),
@@ -170,10 +170,10 @@ def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     from tidelog.collection.formats.times import duration_text
 
     lateness = duration_text(found.lateness_ms)
-    until = f"until rows come that are {lateness} newer, or by: tidelog ingest {found.name} --final"
+    until = f"until rows {lateness} newer arrive, or: tidelog ingest {found.name} --final"
     if not found.held_bytes:
         return [("held back", "nothing")]
-    what = f"what is newer than 'complete to', in {bytes_text(found.held_bytes)} of what was read"
+    what = f"rows newer than 'complete to', in {bytes_text(found.held_bytes)} of input"
     return [("held back", f"{what}, {until}")]
 
 
@@ -190,10 +190,10 @@ def _run_lines(found: SourceStatus) -> list[str]:
     did = f"{count_text(run.rows, 'row')} in {count_text(run.ticks, 'tick')} on {run.engine}"
     lines = [f"started {_iso(run.started_us)}: {did}"]
     if run.error is not None:
-        how = "last heard of, waiting," if run.running else "stopped"
+        how = "waiting, last report" if run.running else "stopped"
         lines.append(f"{how} {_iso(run.updated_us)}: {run.error}")
     else:
-        lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.updated_us)}")
+        lines.append(f"{'last report' if run.running else 'ended'} {_iso(run.updated_us)}")
     return lines
 
 

@@ -42,14 +42,16 @@ def verify(
         int,
         typer.Option(
             metavar="N",
-            help="How many writers append. Each takes the log over from another in turn.",
+            help="The number of writers. They fence each other in turn.",
         ),
     ] = 2,
-    readers: Annotated[int, typer.Option(metavar="N", help="How many readers follow the log.")] = 2,
+    readers: Annotated[
+        int, typer.Option(metavar="N", help="The number of readers that follow the log.")
+    ] = 2,
     streams: Annotated[
         int,
         typer.Option(
-            metavar="N", help="How many sequences of records; the first get the most records."
+            metavar="N", help="The number of record sequences; the first get the most records."
         ),
     ] = 64,
     protocol: Annotated[
@@ -59,8 +61,8 @@ def verify(
         int | None,
         typer.Option(
             metavar="N",
-            help="The seed of the sequences; by default random. With the seed of a log that --keep "
-            "left, the run goes on with that log.",
+            help="The seed of the sequences; by default random. With the seed of an earlier run "
+            "with --keep, the command continues with the log of that run.",
         ),
     ] = None,
     keep: Annotated[
@@ -70,8 +72,9 @@ def verify(
 ) -> None:
     """Append, read and collect concurrently, and check the records read.
 
-    Works on a log of its own, at any location, which is made if there is none; memory:// will do.
-    Ctrl-C ends it early, with its report. Exit status 1: something is wrong, and the log is kept.
+    The command creates a log of its own, and the location if it does not exist (memory:// is
+    enough). Ctrl-C ends the run early, with its report. Exit status: 1 if a check fails; the log is
+    then kept.
     """
     from tidelog.verify.run import Settings
 
@@ -93,8 +96,8 @@ def verify(
         print_fields(fields_of(report))
     if not report.is_clean:
         raise VerifyFailed(
-            f"the log {settings.log!r} is not what was appended to it: it was kept, and its seed "
-            f"is {settings.seed}"
+            f"the records read from the log {settings.log!r} differ from those appended: the log "
+            f"was kept; its seed is {settings.seed}"
         )
 
 
@@ -158,7 +161,7 @@ def fields_of(report: Report) -> list[tuple[str, str | list[str]]]:
         ("appended", ", ".join(appended)),
         ("read", ", ".join(read)),
         ("lag", _lag_text(found)),
-        ("meanwhile", ", ".join(meanwhile)),
+        ("concurrently", ", ".join(meanwhile)),
     ]
     if found["resumed_at"] is not None:
         told = f"an earlier run was replayed from position {found['resumed_at']:,}"

@@ -41,9 +41,9 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="table|json|csv|parquet|arrow",
-        help="By default the ending of the file's name; else a table on a terminal, or "
-        "JSON lines. arrow: the stream format on standard output, the file format in "
-        "a file.",
+        help="The output format. The default follows from the file's ending; else a table on a "
+        "terminal, or JSON lines. arrow: the stream format on standard output, the file format "
+        "in a file.",
     ),
 ]
 Output = Annotated[
@@ -101,8 +101,7 @@ def _format_of(path: Path) -> str:
     if told is None:
         known = ", ".join(_SUFFIXES)
         raise UsageError(
-            f"a name that ends in {path.suffix!r} names no format: end it in one of {known}, or "
-            "give --format"
+            f"no format has the ending {path.suffix!r}: use one of {known}, or pass --format"
         )
     return told
 
@@ -149,7 +148,7 @@ class Destination:
             self.format = choose_format(told, as_json=as_json)
         else:
             known = ", ".join((*FORMATS, *BINARY))
-            raise UsageError(f"--format {told!r} is not known: it is one of {known}")
+            raise UsageError(f"--format must be one of {known}, not {told!r}")
         if output is not None and self.path is not None:
             _check_place(self.path, output)
 
@@ -247,7 +246,7 @@ def _check_place(path: Path, given: str) -> None:
     if path.is_dir() or os.path.basename(given) in ("", ".", ".."):
         raise UsageError(f"-o {given} is a folder: name a file")
     if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: there is no folder {path.parent}: make it first")
+        raise UsageError(f"-o {path}: no folder {path.parent}: create it first")
 
 
 @contextmanager
@@ -294,5 +293,5 @@ def picked_by(columns: list[str] | None, where: list[str] | None, limit: int | N
         raise UsageError("--where is given more than once: join the conditions with AND")
     names = [name.strip() for part in columns or () for name in part.split(",")]
     if not all(names):
-        raise UsageError("--columns is names with commas between them", given=",".join(names))
+        raise UsageError("--columns must be names separated by commas", given=",".join(names))
     return Picked(names or None, where[0] if where else None, limit)

@@ -84,8 +84,8 @@ class Demo:
             strangers = [p.name for p in self.folder.iterdir() if p.name not in known]
             if strangers:
                 raise UsageError(
-                    f"{self.folder} holds other things than an earlier demo: move them, or choose "
-                    "another folder",
+                    f"{self.folder} holds files that are not from an earlier demo: move them, or "
+                    "choose another folder",
                     found=", ".join(sorted(strangers)),
                 )
             shutil.rmtree(self.folder)
@@ -122,7 +122,7 @@ class Demo:
         if ticks < self.kill_at:
             raise DemoFailed("the ingester stopped before it could be killed", ticks=ticks)
         self.say(
-            f"Killed it with -9 after tick {ticks}. Starting another, which goes on from there."
+            f"Killed it with -9 after tick {ticks}. Starting another ingester, which resumes there."
         )
         with self._ingester() as second:
             more = sum("tick" in line for line in _lines(second))
@@ -131,8 +131,8 @@ class Demo:
                 raise DemoFailed("the second ingester failed: see above")
         self.asked_after = json.loads(out)["store"]
         if ticks + more < TICKS_MIN:
-            raise DemoFailed("there were fewer ticks than the demo promises", ticks=ticks + more)
-        self.say(f"It took {more} ticks more: {ticks + more} in all, and each event once.")
+            raise DemoFailed(f"the demo needs {TICKS_MIN} ticks or more", ticks=ticks + more)
+        self.say(f"{more} more ticks, {ticks + more} in total; each event was ingested once.")
 
     def _ingester(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tidelog.cli.main", "--location", self.url]
@@ -150,7 +150,7 @@ class Demo:
     async def _check(self, flights: Flights) -> None:
         location = await open_location(self.url)
         collection = await location.collection(NAME)
-        self.say("\nIn the air, as the collection says, and as counted straight from the csv:")
+        self.say("\nFlights in the air, in the collection and counted from the csv:")
         for text in CHECKED:
             at = parse_time(text)
             found = len(await collection.snapshot(at))
@@ -189,7 +189,7 @@ class Demo:
         kinds = ("get", "put", "list", "delete")
         asked = ", ".join(f"{store[kind + '_count']:,} {kind}" for kind in kinds)
         self.say(
-            f"\nWhat both ingesters asked of the stores: {asked}; {store['read_bytes']:,} bytes "
+            f"\nRequests of both ingesters: {asked}; {store['read_bytes']:,} bytes "
             f"read, {store['written_bytes']:,} written: ${store['dollars']:.4f} at S3's prices."
         )
 

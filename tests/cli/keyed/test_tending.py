@@ -78,7 +78,7 @@ def test_people_are_told_of_each_log_by_its_name(two: Cli, monkeypatch: pytest.M
 def test_a_name_of_nothing_is_told(two: Cli) -> None:
     """An unknown name is reported even next to a known one, with a hint to keyed logs."""
     assert "no collection named 'x'" in two("compact", "k", "x").complaint
-    assert "'tidelog keyed scan k' reads it" in two("log", "describe", "k").complaint
+    assert "read it with 'tidelog keyed scan k'" in two("log", "describe", "k").complaint
     assert "'tidelog log list'" in two("log", "describe", "x").complaint
 
 
@@ -88,5 +88,5 @@ def test_segments_of_a_few_bytes_are_a_slip(two: Cli, verb: str) -> None:
     name = "n" if verb == "create" else "k"
     refused = two("keyed", verb, name, "--seal-bytes", "256")
     assert refused.status == 2
-    assert "write 64KiB or more" in refused.complaint
+    assert "must be 64KiB or more" in refused.complaint
     two.done("keyed", verb, name, "--seal-bytes", "64KiB")

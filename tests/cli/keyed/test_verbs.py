@@ -146,18 +146,18 @@ def test_people_are_told_in_sentences(filled: Cli) -> None:
         for place in (*places, "tidelog.cli.keyed.checkpoint", "tidelog.cli.output"):
             patched.setattr(f"{place}.choose_format", chosen)
         assert said("count", "k", "--key", "a").out == "2 records\n"
-        assert said("seal", "k").err.startswith("The segment 0 is sealed")
+        assert said("seal", "k").err.startswith("Sealed the segment 0")
         assert "sealed at 1.07 GB" in said("describe", "k").out
         assert "run" in said("compact", "k", "--everything").err
         assert (
             "keeps the last 1d"
             in said("configure", "k", "--seal-age", "1h", "--retain-age", "1d").err
         )
-        assert said("retire", "k").err.startswith("0 segments were retired of")
+        assert said("retire", "k").err.startswith("0 segments dropped;")
         assert "deleted" in said("collect", "k").err
         assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")
         assert "is a fork of" in said("fork", "k", "other").err
-        assert "is dropped" in said("drop", "other", "--yes").err
+        assert "Dropped the keyed log" in said("drop", "other", "--yes").err
         assert "keeps sequences" in said("checkpoint", "create", "k", "c").err
         assert "active" in said("segments", "k").out
         assert "other" not in said("list").out
@@ -170,7 +170,7 @@ def test_a_log_that_others_took_over_is_told(keyed: Cli) -> None:
     with patch("tidelog.cli.log.feed.Feed.lines", side_effect=Fenced("taken")):
         said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=LINES)
     assert said.status == 1
-    assert "another process appends" in said.err
+    assert "another process took over" in said.err
 
 
 def test_json_is_valid_line_by_line(filled: Cli) -> None:

@@ -39,8 +39,8 @@ def append(
         str | None,
         typer.Option(
             metavar="json|raw",
-            help='json: lines such as {"key": "a", "value": "b"}, as scan writes them; raw: each '
-            "line is a value, of --key. By default raw with --key, else json.",
+            help='json: lines such as {"key": "a", "value": "b"}, the output of scan. raw: each '
+            "line is a value of --key. The default is raw with --key, else json.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -64,8 +64,8 @@ def append(
             say(done_before_it_failed(feed.done, "sequences"))
             if isinstance(error, Fenced):
                 raise Fenced(
-                    f"another process appends to the keyed log {name!r} now: to take over from it, "
-                    "append what is not in the log yet; all of it again would be in it twice",
+                    f"another process took over the keyed log {name!r}: to continue, append only "
+                    "the records that the log lacks; a full repeat would store records twice",
                     outcome=error.outcome,
                 ) from error
             raise
@@ -82,7 +82,7 @@ def append(
         told = count_text(found.records, "record")
         say(f"{told} appended, sequences {found.first} to {found.last}")
     else:
-        say("There was nothing to append.")
+        say("The input is empty: nothing was appended.")
 
 
 def _reading(key: str | None, form: str, format: str | None) -> Reads:
@@ -92,9 +92,9 @@ def _reading(key: str | None, form: str, format: str | None) -> Reads:
         UsageError: the format is unknown, or the options contradict each other.
     """
     if format not in (None, "json", "raw"):
-        raise UsageError(f"--format {format[:200]!r} is not known: it is one of json, raw")
+        raise UsageError(f"--format must be json or raw, not {format[:200]!r}")
     if format == "raw" and key is None:
-        raise UsageError("lines that are values need a key: write --key KEY")
+        raise UsageError("--format raw needs a key for all lines: pass --key KEY")
     for_all = None if key is None else key_bytes(key, form, "--key")
     if for_all is not None and format != "json":
         return raw_records(for_all)

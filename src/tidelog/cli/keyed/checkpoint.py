@@ -33,7 +33,7 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Keep all records that are readable now under a name, until it is dropped."""
+    """Create a checkpoint: all records readable now stay readable until it is dropped."""
     _check_name(checkpoint)
     found = on_writer(context, name, lambda log: log.checkpoint(checkpoint))
     if choose_format(None, as_json=as_json) == "json":
@@ -51,14 +51,14 @@ def list_checkpoints(context: typer.Context, name: KeyedName, as_json: AsJson = 
         Column("from", lambda one: f"{one.oldest:,}", right=True),
         Column("to", lambda one: f"{one.next_sequence - 1:,}", right=True),
         Column("for", lambda one: f"the fork {one.fork}" if one.fork else ""),
-        Column("made", lambda one: time_text(one.made_us), whole=True),
+        Column("created", lambda one: time_text(one.made_us), whole=True),
     )
     print_listing(
         on_reader(context, name, lambda log: log.checkpoints()),
         columns,
         fields=asdict,
         as_json=as_json,
-        none_yet=f"There are none: 'tidelog keyed checkpoint create {name} NAME' makes one.",
+        none_yet=f"No checkpoints. Create one: tidelog keyed checkpoint create {name} CHECKPOINT",
     )
 
 
@@ -79,7 +79,7 @@ def drop(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "dropped": checkpoint})
     else:
-        say(f"The checkpoint {checkpoint!r} is dropped.")
+        say(f"Dropped the checkpoint {checkpoint!r}.")
 
 
 def _check_name(checkpoint: str) -> None:

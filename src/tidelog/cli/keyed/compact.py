@@ -25,7 +25,7 @@ def compact(
     *,
     everything: Annotated[
         bool,
-        typer.Option("--everything", help="Move all records into runs, also before they are due."),
+        typer.Option("--everything", help="Move all records, also those that are not due yet."),
     ] = False,
     engine: Annotated[
         str,
@@ -40,7 +40,7 @@ def compact(
 ) -> None:
     """Move records from the log into sorted runs.
 
-    Each sealed segment becomes one run. Any process may do it at any time, also while another one
+    Each sealed segment becomes one run. Any process may run the command, also while another process
     writes.
     """
     check_keyed(name)
@@ -58,7 +58,7 @@ def compact(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "runs": found})
     else:
-        say(f"{count_text(found, 'run')} written" if found else "Nothing was due.")
+        say(f"{count_text(found, 'run')} written" if found else "Nothing to compact.")
 
 
 @asynccontextmanager

@@ -39,16 +39,16 @@ def configure(
     retain_segments: RetainSegments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set when segments are sealed, and which ones are kept.
+    """Set when segments are sealed, and which segments are kept.
 
-    The settings apply to 'tidelog keyed retire', and to the maintenance by writers. Options that
-    are left out keep their values; 'none' removes a bound.
+    The settings apply to 'tidelog keyed retire', and to the maintenance by writers. An option that
+    is left out keeps its value; 'none' removes a limit.
     """
     from tidelog.keyed.values import Retention, Sealing
 
     given = (seal_bytes, seal_age, retain_age, retain_bytes, retain_segments)
     if not any(one is not None for one in given):
-        raise UsageError("no setting given: name one of --seal-... and --retain-...")
+        raise UsageError("no setting given: pass at least one --seal-... or --retain-... option")
     # Invalid values fail here, before any I/O.
     sealing_of(Sealing(), seal_bytes, seal_age)
     retention_of(Retention(), retain_age, retain_bytes, retain_segments)

@@ -33,7 +33,7 @@ def count(
     start: From = 0,
     to: To = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Read directories only, and show bounds.")
+        bool, typer.Option("--approximate", help="Read only indexes, and show bounds of the count.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -> None:
-    """Show bounds, settings, checkpoints, runs and loose fragments."""
+    """Show the bounds, settings, checkpoints, runs and loose fragments of a keyed log."""
     found = on_reader(context, name, lambda log: log.describe())
     if choose_format(None, as_json=as_json) == "json":
         print_json(asdict(found))

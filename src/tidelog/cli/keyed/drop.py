@@ -15,17 +15,17 @@ def drop(
     context: typer.Context,
     name: KeyedName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Drop a keyed log with its keys, records and checkpoints, for good.
 
-    No other keyed log can have its name.
+    The name is never reused.
     """
     check_keyed(name)
     if not yes:
         ask_first(
-            lambda: f"Drop the keyed log {name!r} with all that it has, for good?",
+            lambda: f"Drop the keyed log {name!r} with its records and checkpoints, for good?",
             deed="drop the keyed log",
             undone="Nothing was dropped.",
         )
@@ -33,4 +33,4 @@ def drop(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "dropped": True})
     else:
-        say(f"The keyed log {name!r} is dropped.")
+        say(f"Dropped the keyed log {name!r}.")

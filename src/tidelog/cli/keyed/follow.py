@@ -34,13 +34,11 @@ def follow(
     prefix: Prefix = None,
     key_form: KeyForm = "text",
     start: From = 0,
-    new: Annotated[
-        bool, typer.Option("--new", help="Only records that are appended after now.")
-    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Only records appended from now on.")] = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write records as they come, until Ctrl-C."""
+    """Write records as writers append them, until Ctrl-C."""
     check_form(key_form)
     check_sequence_range(start, None)
     if new and start:

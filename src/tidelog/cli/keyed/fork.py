@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.location import Location
 
 SourceKeyed = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing keyed log.")]
-NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to make.")]
+NewKeyed = Annotated[str, typer.Argument(metavar="NAME", help="The keyed log to create.")]
 
 
 def fork(

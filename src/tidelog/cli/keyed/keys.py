@@ -49,12 +49,18 @@ def keys(
     rows: RowsMax = None,
     first_segment: FirstSegment = None,
     last_segment: LastSegment = None,
-    format: Annotated[str | None, typer.Option(metavar="table|json|csv")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="table|json|csv",
+            help="The output format. The default is a table on a terminal, else JSON lines.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the keys in the order of their bytes, with their counts of records.
+    """List the keys in the order of their bytes.
 
-    The list also has the first and the last sequence of each key.
+    The list has the number of records of each key, and its first and last sequence.
     """
     check_form(key_form)
     check_rows(rows)

@@ -35,7 +35,7 @@ def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
         columns,
         fields=asdict,
         as_json=as_json,
-        none_yet="There are no keyed logs yet: 'tidelog keyed create NAME' makes one.",
+        none_yet="No keyed logs yet. Create one: tidelog keyed create NAME",
     )
 
 

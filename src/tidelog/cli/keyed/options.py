@@ -39,12 +39,14 @@ From = Annotated[
         "--from",
         "--start",
         metavar="SEQUENCE",
-        help="The first one to read. The default is the oldest.",
+        help="The first sequence. The default is the oldest.",
     ),
 ]
 To = Annotated[
     int | None,
-    typer.Option("--to", metavar="SEQUENCE", help="Stop before this one. The default is the end."),
+    typer.Option(
+        "--to", metavar="SEQUENCE", help="Stop before this sequence. The default is the end."
+    ),
 ]
 RowsMax = Annotated[
     int | None, typer.Option("--limit", "--rows", metavar="N", help="At most N records.")
@@ -121,7 +123,7 @@ def check_form(form: str) -> None:
         UsageError: it is not.
     """
     if form not in FORMS:
-        raise UsageError(f"--key-form {quoted(form)} is not known: it is one of {', '.join(FORMS)}")
+        raise UsageError(f"--key-form must be one of {', '.join(FORMS)}, not {quoted(form)}")
 
 
 def key_bytes(given: str, form: str, what: str) -> bytes:
@@ -182,4 +184,4 @@ def check_rows(rows: int | None) -> None:
         UsageError: it is negative.
     """
     if rows is not None and rows < 0:
-        raise UsageError(f"--limit {rows} is not a number of rows")
+        raise UsageError(f"--limit must be 0 or more, not {rows}")

@@ -29,7 +29,7 @@ def retire(
     retain_age: RetainAge = None,
     retain_bytes: RetainBytes = None,
     retain_segments: RetainSegments = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Drop the segments that the retention does not keep, for good.
@@ -42,7 +42,7 @@ def retire(
     retention = retention_of(Retention(), retain_age, retain_bytes, retain_segments)
     if retention.is_set and not yes:
         ask_first(
-            lambda: f"Keep {retention_text(retention)} of {name!r}, and drop the rest for good?",
+            lambda: f"Keep {retention_text(retention)} of {name!r}, and drop the rest, for good?",
             deed="drop segments",
             undone="Nothing was dropped.",
         )
@@ -60,5 +60,5 @@ def retire(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "retired": gone, "oldest": oldest})
     else:
-        told = f"{count_text(gone, 'segment')} let go of; the oldest sequence is {oldest:,}"
-        say(f"{told}. To free what they held: tidelog keyed collect {name}")
+        told = f"{count_text(gone, 'segment')} dropped; the oldest sequence is {oldest:,}"
+        say(f"{told}. To delete their records: tidelog keyed collect {name}")

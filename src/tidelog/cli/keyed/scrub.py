@@ -35,9 +35,7 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
     else:
         tell_scrubbed(found)
     if not found.is_clean:
-        raise LogBroken(
-            f"the keyed log {name!r} is damaged: restore the objects that are named above"
-        )
+        raise LogBroken(f"the keyed log {name!r} is damaged: restore the objects named above")
 
 
 def scrubbed_object(found: KeyedScrubbed) -> dict[str, Any]:
@@ -52,6 +50,6 @@ def tell_scrubbed(found: KeyedScrubbed, of: str = "") -> None:
     read = count_text(found.records, "record"), count_text(found.runs, "run")
     say(
         f"{of}{read[0]} in {read[1]} read, {bytes_text(found.bytes)}, and "
-        f"{count_text(found.wal_records, 'record')} in the log that feeds them; "
+        f"{count_text(found.wal_records, 'record')} in its log; "
         f"{count_text(len(found.problems), 'problem')}"
     )

@@ -26,8 +26,8 @@ def segments(
 ) -> None:
     """List the segments, in order.
 
-    The last one is the active segment, unless that is empty. Counts leave out records that are not
-    compacted: 'tidelog keyed compact --everything' compacts them.
+    The last one is the active segment, unless it is empty. Counts leave out records that are not
+    compacted yet: 'tidelog keyed compact --everything' compacts them.
     """
     check_sequence_range(start, to)
     columns: tuple[Column[Segment], ...] = (
@@ -45,7 +45,7 @@ def segments(
         columns,
         fields=asdict,
         as_json=as_json,
-        none_yet=f"The keyed log {name!r} has no segments there.",
+        none_yet=f"The keyed log {name!r} has no segments in this range.",
     )
 
 

@@ -71,8 +71,8 @@ def _seal_bytes(text: str) -> int | None:
     found = _size(text, "--seal-bytes")
     if found is not None and found < SEAL_BYTES_MIN:
         raise UsageError(
-            f"--seal-bytes {text[:200]!r} would make a segment of every few records: write 64KiB "
-            "or more, such as 256MiB"
+            f"--seal-bytes must be 64KiB or more, such as 256MiB, not {text[:200]!r}: each segment "
+            "would have only a few records"
         )
     return found
 
@@ -109,7 +109,7 @@ def sealing_text(sealing: Sealing) -> str:
         told.append(f"at {bytes_text(sealing.bytes)}")
     if sealing.age_us is not None:
         told.append(f"at an age of {_age_text(sealing.age_us)}")
-    return " or ".join(told) or "by call alone"
+    return " or ".join(told) or "only by 'tidelog keyed seal'"
 
 
 def retention_text(retention: Retention) -> str:

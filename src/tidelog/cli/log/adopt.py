@@ -62,5 +62,5 @@ def _name_of(place: str) -> str:
 
     name = without_secrets(place).rstrip("/").rpartition("/")[2]
     if not name or name.endswith(":"):
-        raise UsageError(f"{place} does not end in a name: write one after it")
+        raise UsageError(f"{place} does not end in a name: write NAME after PLACE")
     return name

@@ -53,7 +53,7 @@ def append(
     The command sends lines as it reads them. Lines acknowledged before an error stay appended.
     """
     if whole and not files:
-        raise UsageError("--whole wants files: name them")
+        raise UsageError("--whole needs files: name them")
     wanted = key_of(key)
     for file in files or ():
         check_file(file)
@@ -70,8 +70,8 @@ def append(
                 say(done_before_it_failed(feed.done))
                 if isinstance(error, Fenced):
                     raise Fenced(
-                        f"another process appends to the log {name!r} now: to take over from it, "
-                        "append what is not in the log yet; all of it again would be in it twice",
+                        f"another process took over the log {name!r}: to continue, append only "
+                        "the records that the log lacks; a full repeat would store records twice",
                         outcome=error.outcome,
                         **error.facts,
                     ) from error
@@ -86,7 +86,7 @@ def append(
         told = count_text(found.records, "record")
         say(f"{told} appended, positions {found.first} to {found.last}")
     else:
-        say("There was nothing to append.")
+        say("The input is empty: nothing was appended.")
 
 
 def say_taken_from(log: object, name: str) -> None:
@@ -102,11 +102,11 @@ def say_taken_from(log: object, name: str) -> None:
 
 def done_before_it_failed(done: FeedResult, what: str = "positions") -> str:
     """Return a message with the acknowledged records, so that the user does not repeat them."""
-    told = f"{count_text(done.records, 'record')} had been appended before it failed"
+    told = f"{count_text(done.records, 'record')} appended before the failure"
     if not done.records:
         return told
-    where = f"at {what} {done.first} to {done.last}"
-    return f"{told}, {where}: to go on, append what follows after them alone"
+    where = f"{what} {done.first} to {done.last}"
+    return f"{told}, {where}: to continue, append only the records after them"
 
 
 def check_file(path: Path) -> None:
@@ -120,6 +120,6 @@ def check_file(path: Path) -> None:
     except OSError:
         is_there = is_directory = False  # The file system permits no such name.
     if not is_there:
-        raise UsageError(f"there is no file {str(path)[:300]!r}")
+        raise UsageError(f"no such file: {str(path)[:300]!r}")
     if is_directory:
         raise UsageError(f"{str(path)[:300]!r} is a directory: name the files in it")

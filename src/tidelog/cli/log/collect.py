@@ -56,7 +56,7 @@ DeletesPerSecond = Annotated[
 ]
 Sweep = Annotated[
     bool,
-    typer.Option("--sweep", help="Then delete objects that killed writers and collectors left."),
+    typer.Option("--sweep", help="Also delete objects that killed writers and collectors left."),
 ]
 
 
@@ -72,7 +72,8 @@ def collect(
     share_max: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="Refuse to erase more than this share of the log, such as 0.9."
+            metavar="SHARE",
+            help="Fail if more than this share of the log would be erased (0 to 1).",
         ),
     ] = 0.9,
     force: Annotated[
@@ -92,9 +93,9 @@ def collect(
     if keep_from is not None and keep_from < 1:
         raise UsageError(f"--keep-from {keep_from} is not a position: positions begin at 1")
     if keep_records < 0:
-        raise UsageError(f"--keep-records {keep_records} is not a number of records")
+        raise UsageError(f"--keep-records must be 0 or more, not {keep_records}")
     if not 0 < share_max <= 1:
-        raise UsageError(f"--share-max {share_max:g} must be above 0, and at most 1")
+        raise UsageError(f"--share-max must be above 0 and at most 1, not {share_max:g}")
     pace = pace_of(deletes_per_second)
     since_us = None if keep_since is None else time_us_of(keep_since, "--keep-since")
 
@@ -136,29 +137,34 @@ def told_of(found: CollectedInfo) -> list[str]:
         )
     if done.held_by is None:
         lines.append(
-            "Nothing was collected, for no cursor says what is no longer needed. Make one: "
+            "Nothing was collected: the log has no cursor. Create one: "
             f"tidelog log cursor create {found.log} CURSOR --at POSITION"
         )
     elif not done.fragments:
         lines.append(
-            "Nothing was collected: only whole objects go, never the newest, and none lies before "
-            "what is kept."
+            "Nothing was collected: no whole object is before the kept records. The newest object "
+            "always stays."
         )
     if found.held_at is not None:
-        lines.append(f"The cursor {done.held_by!r} holds all from {found.held_at:,} on.")
+        lines.append(f"The cursor {done.held_by!r} holds the records since {found.held_at:,}.")
     if done.pinned:
-        lines.append(f"{count_text(done.pinned, 'object')} left to pins.")
+        lines.append(f"{count_text(done.pinned, 'object')} kept by pins.")
     if done.discarded:
-        lines.append(f"{count_text(done.discarded, 'plan')} of others taken away.")
-    lines += [f"{key} lies where cursors do, and is none." for key in done.foreign]
-    lines += [f"{key} was to be erased, and the log names it: scrub it." for key in done.spared]
+        lines.append(f"{count_text(done.discarded, 'plan')} of other collectors removed.")
+    lines += [f"{key} is in the folder of cursors, but is not a cursor." for key in done.foreign]
+    lines += [
+        f"{key} was planned for deletion, but the log names it, so it was kept: check the log "
+        f"with tidelog log scrub {found.log}"
+        for key in done.spared
+    ]
     return lines if found.swept is None else lines + _swept_lines(found.swept)
 
 
 def _swept_lines(swept: Swept) -> list[str]:
     told = [
         count_text(len(swept.deleted), "object") + " swept",
-        count_text(len(swept.unproven), "object") + " that may still become part of the log",
-        count_text(len(swept.foreign), "object") + " that no log has",
+        count_text(len(swept.unproven), "object") + " kept that may still become part of the log",
+        count_text(len(swept.foreign), "object") + " not of a log",
     ]
-    return ["; ".join(told) + ".", *(f"{key} is none of a log's." for key in swept.foreign)]
+    foreign = [f"{key} does not belong to a log, and was not deleted." for key in swept.foreign]
+    return ["; ".join(told) + ".", *foreign]

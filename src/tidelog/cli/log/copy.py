@@ -37,9 +37,10 @@ def copy(
     start: Start = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a log, to the same protocol or the other; positions and times stay.
+    """Copy a log, with the same protocol or the other one.
 
-    Hold SOURCE by a cursor or a pin if another process may collect it during the copy.
+    The records keep their positions and times. Hold SOURCE by a cursor or a pin if another process
+    may collect it during the copy.
     """
     check_start(start)
     check_log(name)

@@ -82,11 +82,11 @@ def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False)
         columns,
         fields=asdict,
         as_json=as_json,
-        none_yet="There are no cursors, so nothing is ever collected: "
-        f"'tidelog log cursor create {name} CURSOR' makes one.",
+        none_yet="No cursors, so nothing is ever collected. Create one: "
+        f"tidelog log cursor create {name} CURSOR",
     )
     for key in foreign:
-        say(f"{key} is at the place of cursors, and is not a cursor")
+        say(f"{key} is in the folder of cursors, but is not a cursor.")
 
 
 @app.command("create")
@@ -113,7 +113,7 @@ def create(
         return await _info(log, cursor, made.cursor)
 
     found = on_location(context, work)
-    _tell(found, asdict(found), f"The cursor {cursor!r} was made at", as_json=as_json)
+    _tell(found, asdict(found), f"Created the cursor {cursor!r} at", as_json=as_json)
 
 
 @app.command("move")
@@ -138,15 +138,15 @@ def move(
         position = await _position(log, at)
         if position < stands.position and not back:
             raise UsageError(
-                f"the cursor {cursor!r} stands at {stands.position}, and {position} is before "
-                "that: write --back if that is meant"
+                f"the cursor {cursor!r} is at {stands.position}, and {position} is before it: "
+                "pass --back to move it back"
             )
         moved = await log.save_cursor(stands, position, allow_back=back)
         return stands.position, await _info(log, cursor, moved.cursor)
 
     stood, found = on_location(context, work)
     fields = {**asdict(found), "from": stood}
-    _tell(found, fields, f"The cursor {cursor!r} was moved to", as_json=as_json)
+    _tell(found, fields, f"Moved the cursor {cursor!r} to", as_json=as_json)
 
 
 @app.command("delete")
@@ -168,8 +168,8 @@ def delete(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "deleted": cursor, "left": left})
         return
-    others = f"{', '.join(left)} left" if left else "none is left, so nothing will be collected"
-    say(f"The cursor {cursor!r} is deleted; {others}.")
+    rest = f"left: {', '.join(left)}" if left else "no cursor is left, so nothing is collected"
+    say(f"Deleted the cursor {cursor!r}; {rest}.")
 
 
 async def cursors_of(log: Log, cursors: Mapping[str, Cursor]) -> list[CursorInfo]:

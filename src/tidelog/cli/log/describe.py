@@ -96,12 +96,12 @@ def _slot_fields(log: LogInfo, outline: Outline) -> Fields:
     epochs = outline.epochs
     shown = [_epoch_line(epoch) for epoch in epochs[-EPOCHS_SHOWN:]]
     if len(epochs) > EPOCHS_SHOWN:
-        shown.insert(0, f"{count_text(len(epochs) - EPOCHS_SHOWN, 'epoch')} before these")
+        shown.insert(0, f"{count_text(len(epochs) - EPOCHS_SHOWN, 'earlier epoch')}")
     fields: Fields = [("epochs", shown)]
     if (origin := outline.origin) is not None:
-        fields.append(("fork of", f"{origin.log}, which holds it by the pin {origin.pin}"))
+        fields.append(("fork of", f"{origin.log}, whose pin {origin.pin} keeps the shared records"))
     if (seal := log.seal) is not None:
-        fields.append(("sealed", f"yes; goes on in {seal.successor or 'no other log'}"))
+        fields.append(("sealed", f"yes; successor: {seal.successor or 'none'}"))
     return fields
 
 

@@ -23,13 +23,13 @@ def destroy(
     context: typer.Context,
     name: LogName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     grace: Grace = GRACE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Destroy a log with all records, cursors and pins; a second run finishes an interrupted one.
 
-    No other log can have its name, so a reader cannot mistake another log for it.
+    The name is never reused, so a stale client cannot mistake a new log for this one.
     """
     grace_us = grace_us_of(grace)
     check_log(name)
@@ -47,8 +47,8 @@ def destroy(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, **found.to_dict()})
         return
-    left = f"; {count_text(found.kept, 'object')} left, for sleepers and pins" if found.kept else ""
-    say(f"The log {name!r} is destroyed: {count_text(found.deleted, 'object')} deleted{left}.")
+    left = f", {count_text(found.kept, 'object')} kept" if found.kept else ""
+    say(f"Destroyed the log {name!r}: {count_text(found.deleted, 'object')} deleted{left}.")
     for key in found.foreign:
         say(f"{key} does not belong to a log, and was not deleted.")
 
@@ -60,5 +60,5 @@ async def _question(location: Location, name: str) -> str:
         # An interrupted destroy leaves objects of a log that can no longer be opened.
         if await first_entry(location.logs.within(name), "") is None:
             raise
-        return f"There is no log {name!r} any more. Delete what is left of it?"
-    return f"Destroy the log {name!r} for ever: {range_text(await log.describe())}?"
+        return f"The log {name!r} is destroyed, but some objects are left. Delete them?"
+    return f"Destroy the log {name!r} ({range_text(await log.describe())}) for good?"

@@ -56,4 +56,4 @@ def export(
     if choose_format(None, as_json=as_json) == "json":
         print_json({**found.to_dict(), "to": shown})
     else:
-        say(f"The log {name!r} lies at {shown} as wal3 reads it: {range_text(found)}.")
+        say(f"Exported the log {name!r} to {shown}, in wal3's format: {range_text(found)}.")

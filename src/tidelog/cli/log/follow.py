@@ -31,16 +31,14 @@ def follow(
     name: LogName,
     *,
     start: Start = 0,
-    new: Annotated[
-        bool, typer.Option("--new", help="Only records that are appended after now.")
-    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Only records appended from now on.")] = False,
     stream: Stream = None,
     key: Key = None,
     control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write records as they come, until the log is sealed or Ctrl-C."""
+    """Write records as writers append them, until the log is sealed or Ctrl-C."""
     check_start(start)
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")
@@ -58,7 +56,7 @@ def follow(
             )
         found = log.follow(following if new else start, stream=wanted, key=of_key, control=control)
         if wanted is not None and all(info.id != wanted for info in await log.streams()):
-            say(f"The stream {stream!r} is not open: it takes no records until it is ...")
+            say(f"The stream {stream!r} is not open: waiting for a writer that opens it ...")
         await write_records(found, chosen)
 
     on_location(context, work)

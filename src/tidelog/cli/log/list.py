@@ -47,7 +47,7 @@ class LogsUnreadable(TidelogError):
 def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
     """List the logs and their contents; a damaged log does not hide the others.
 
-    A copy that was interrupted is listed with the commands that end it.
+    An interrupted copy is listed with the commands that finish or remove it.
 
     Exit status: 1 if a log cannot be read.
     """
@@ -70,7 +70,7 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
     elif whole := [one for one in found if not isinstance(one, Unreadable)]:
         print_table(whole, columns)
     elif not unreadable:
-        say("There are no logs yet: 'tidelog log create NAME' makes one.")
+        say("No logs yet. Create one: tidelog log create NAME")
     for one in unreadable:
         say(f"{one.name}: {one.error}")
     if damaged:

@@ -19,14 +19,15 @@ GRACE_SECONDS: Final = 60.0
 Start = Annotated[
     int,
     typer.Option(
-        "--from", metavar="POSITION", help="The first record to read. The default is the oldest."
+        "--from", metavar="POSITION", help="The first position. The default is the oldest."
     ),
 ]
 Format = Annotated[
     str | None,
     typer.Option(
         metavar="table|json|csv|raw",
-        help="raw: bodies alone, a line each. By default a table on a terminal, else JSON lines.",
+        help="The output format; raw is only bodies, one per line. The default is a table on a "
+        "terminal, else JSON lines.",
     ),
 ]
 Stream = Annotated[
@@ -47,7 +48,7 @@ Grace = Annotated[
     ),
 ]
 SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing log.")]
-NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to make.")]
+NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to create.")]
 
 
 def check_start(start: int) -> None:
@@ -81,7 +82,7 @@ def choose_record_format(format: str | None, *, as_json: bool) -> str:
     """
     if format not in (None, "raw", *FORMATS):
         known = ", ".join((*FORMATS, "raw"))
-        raise UsageError(f"--format {format!r} is not known: it is one of {known}")
+        raise UsageError(f"--format must be one of {known}, not {format!r}")
     if as_json and format == "raw":
         raise UsageError("--json and --format raw exclude each other: give one")
     return "raw" if format == "raw" else choose_format(format, as_json=as_json)
@@ -122,7 +123,8 @@ def check_protocol(protocol: str | None) -> None:
     from tidelog.wal.opening import PROTOCOLS
 
     if protocol is not None and protocol not in PROTOCOLS:
-        raise UsageError(f"no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}")
+        known = " or ".join(PROTOCOLS)
+        raise UsageError(f"--protocol must be {known}, not {quoted(protocol)}")
 
 
 def check_place(url: str) -> None:
@@ -146,7 +148,7 @@ def grace_us_of(seconds: float) -> int:
         UsageError: it is negative, or longer than a week.
     """
     if not 0 <= seconds <= 604_800:
-        raise UsageError(f"--grace {seconds:g} is no time: it is from 0 seconds up to a week")
+        raise UsageError(f"--grace must be 0 to 604800 seconds (a week), not {seconds:g}")
     return int(seconds * 1e6)
 
 

@@ -18,7 +18,7 @@ async def with_patience(work: Awaitable[T], grace: float) -> T:
     try:
         done, _ = await asyncio.wait({task}, timeout=1.0)
         if not done and grace > 1 and sys.stderr.isatty():
-            say(f"Readers are given {grace:g} s before anything is deleted (--grace SECONDS) ...")
+            say(f"Waiting {grace:g} s for running reads before deletions (--grace SECONDS) ...")
         return await task
     finally:
         task.cancel()

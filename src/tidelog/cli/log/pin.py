@@ -64,14 +64,14 @@ def list_pins(context: typer.Context, name: LogName, as_json: AsJson = False) ->
         Column("records", lambda one: f"{one.records:,}", right=True),
         Column("for", lambda one: f"the fork {one.holder}" if one.holder else ""),
         Column("state", lambda one: "holds" if one.is_sure else "not finished"),
-        Column("made", lambda one: time_text(one.made_us), whole=True),
+        Column("created", lambda one: time_text(one.made_us), whole=True),
     )
     print_listing(
         on_location(context, work),
         columns,
         fields=asdict,
         as_json=as_json,
-        none_yet=f"There are no pins: 'tidelog log pin create {name} PIN' makes one.",
+        none_yet=f"No pins. Create one: tidelog log pin create {name} PIN",
     )
 
 
@@ -84,18 +84,18 @@ def create(
     start: Annotated[
         int,
         typer.Option(
-            "--from", metavar="POSITION", help="The first one to read. The default is the oldest."
+            "--from", metavar="POSITION", help="The first position. The default is the oldest."
         ),
     ] = 0,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--to", metavar="POSITION", help="Stop before this one. The default is the end."
+            "--to", metavar="POSITION", help="Stop before this position. The default is the end."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pin records: they can be read by 'scan --pin' until the pin is released."""
+    """Pin records: 'scan --pin' can read them until the pin is released."""
     _check_pin(pin)
     check_range(start, limit)
 
@@ -122,11 +122,11 @@ def release(
     *,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Release the pin of a fork as well. The fork loses records."),
+        typer.Option("--force", help="Release even the pin of a fork, which loses its records."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Release a pin; the next collection deletes what it held and the log does not need."""
+    """Release a pin; the next collection deletes the records that only this pin kept."""
     _check_pin(pin)
 
     async def work(location: Location) -> None:
@@ -136,7 +136,7 @@ def release(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, "released": pin})
     else:
-        say(f"The pin {pin!r} is released. To free what it held: tidelog log collect {name}")
+        say(f"Released the pin {pin!r}. To delete its records: tidelog log collect {name}")
 
 
 async def log_with_pins(location: Location, name: str) -> Log:
@@ -149,8 +149,8 @@ async def log_with_pins(location: Location, name: str) -> Log:
     log = await location.log(name)
     if log.protocol == "manifest":
         raise UsageError(
-            f"the log {name!r} is in wal3's form, which has no pins: hold it by a cursor, or copy "
-            "it with --protocol slot"
+            f"the log {name!r} has wal3's format, which has no pins: create a cursor, or copy the "
+            "log with --protocol slot"
         )
     return log
 

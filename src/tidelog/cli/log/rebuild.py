@@ -33,7 +33,8 @@ def rebuild(
     """Write a lost manifest of a log again, from the objects of the log.
 
     The manifest must be missing: move a damaged one away first. Cursors and pins stay. If the
-    collection plan is lost as well, give the first position of the whole part with --start.
+    collection plan is lost as well, pass in --start the first position since which no object is
+    missing.
     """
     check_log(name)
     if start is not None and start < 1:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 To = Annotated[
     int | None,
-    typer.Option("--to", metavar="POSITION", help="Stop before this one. The default is the end."),
+    typer.Option(
+        "--to", metavar="POSITION", help="Stop before this position. The default is the end."
+    ),
 ]
 Records = Annotated[
     int | None, typer.Option("--limit", "--records", metavar="N", help="At most N records.")
@@ -99,11 +101,11 @@ def scan(
     check_range(start, to)
     others = (to, records, since, until, stream, key, control or None)
     if pin is not None and (start or any(other is not None for other in others)):
-        raise UsageError("--pin reads all that the pin holds: leave the other options out")
+        raise UsageError("--pin reads all records of the pin: leave the other options out")
     if start and since is not None:
         raise UsageError("--from and --since exclude each other: give one")
     if records is not None and records < 0:
-        raise UsageError(f"--records {records} is not a number of records")
+        raise UsageError(f"--limit must be 0 or more, not {records}")
     chosen = choose_record_format(format, as_json=as_json)
     wanted = key_of(key)
     within = ScanRange(
@@ -155,9 +157,9 @@ async def _tell_of_stream(log: Log, stream: bytes, within: ScanRange) -> None:
     if any(info.id == stream for info in await log.streams()):
         return
     shown = stream.decode(errors="backslashreplace")
-    told = f"the log has no record of a stream {shown!r} there, and it is not open"
+    told = f"no records of the stream {shown!r} in this range, and it is not open"
     if within.is_all:
-        raise NoSuchStream(f"{told}: 'tidelog log stream list {log.name}' shows those that are")
+        raise NoSuchStream(f"{told}: see the open streams with tidelog log stream list {log.name}")
     say(f"tidelog: {told}")
 
 

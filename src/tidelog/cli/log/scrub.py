@@ -31,7 +31,7 @@ def scrub(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--to", metavar="POSITION", help="Stop before this one. The default is the end."
+            "--to", metavar="POSITION", help="Stop before this position. The default is the end."
         ),
     ] = None,
     spark: Annotated[
@@ -61,7 +61,7 @@ def scrub(
     else:
         _tell(found)
     if not found.is_clean:
-        raise LogBroken(f"the log {name!r} is damaged: restore the objects that are named above")
+        raise LogBroken(f"the log {name!r} is damaged: restore the objects named above")
 
 
 def _tell(found: Scrubbed) -> None:

@@ -29,7 +29,7 @@ def seal(
     if successor:
         check_log(successor)
     if successor == name:
-        raise UsageError(f"the log {name!r} cannot go on in itself: name another log")
+        raise UsageError(f"the log {name!r} cannot be its own successor: name another log")
 
     async def work(location: Location) -> LogInfo:
         log = await location.log(name)
@@ -42,7 +42,7 @@ def seal(
     if choose_format(None, as_json=as_json) == "json":
         print_json(found.to_dict())
     else:
-        say(f"The log {name!r} is sealed: it ends before position {found.next}.")
+        say(f"Sealed the log {name!r}: it ends before position {found.next}.")
 
 
 async def _check_there(location: Location, successor: str, *, before: str) -> None:
@@ -50,6 +50,6 @@ async def _check_there(location: Location, successor: str, *, before: str) -> No
         await location.log(successor)
     except NoSuchLog as error:
         raise UsageError(
-            f"there is no log {successor!r} for writers to go on in, so that {before!r} was not "
-            f"sealed: create it first (tidelog log create {successor})"
+            f"no log named {successor!r} to be the successor; {before!r} was not sealed: create "
+            f"it first (tidelog log create {successor})"
         ) from error

@@ -41,7 +41,7 @@ def open_stream(
         context,
         name,
         stream,
-        "open",
+        "is open",
         lambda log: log.open_stream(os.fsencode(stream), said),
         as_json=as_json,
     )
@@ -56,7 +56,7 @@ def close_stream(
         context,
         name,
         stream,
-        "closed",
+        "is closed",
         lambda log: log.close_stream(os.fsencode(stream)),
         as_json=as_json,
     )
@@ -80,13 +80,13 @@ def meta_stream(
     """Replace the stored text of an open stream by TEXT, or by --meta TEXT."""
     texts = [given for given in (text, meta) if given is not None]
     if len(texts) != 1:
-        raise UsageError("which text? write it after STREAM, or as --meta TEXT, once")
+        raise UsageError("give the text once: after STREAM, or as --meta TEXT")
     said = os.fsencode(texts[0])
     _change(
         context,
         name,
         stream,
-        "described",
+        "has this text",
         lambda log: log.meta_stream(os.fsencode(stream), said),
         as_json=as_json,
     )
@@ -109,7 +109,7 @@ def list_streams(context: typer.Context, name: LogName, as_json: AsJson = False)
         columns,
         fields=_fields,
         as_json=as_json,
-        none_yet=f"No stream is open: 'tidelog log stream open {name} STREAM' opens one.",
+        none_yet=f"No stream is open. Open one: tidelog log stream open {name} STREAM",
     )
 
 
@@ -131,7 +131,7 @@ def _change(
         print_json({"log": name, **text_or_base64("stream", os.fsencode(stream)),
                     "position": position})  # fmt: skip
     else:
-        say(f"The stream {stream!r} is {became}, from position {position} on.")
+        say(f"The stream {stream!r} {became} since position {position}.")
 
 
 def _fields(info: StreamInfo) -> dict[str, str | int]:

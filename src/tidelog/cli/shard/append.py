@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tidelog.arguments import quoted
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.log.append import check_file
 from tidelog.cli.output import choose_format, count_text, print_json, say
@@ -46,7 +47,7 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="json|csv|parquet|arrow",
-        help="By default the ending of the file's name, else JSON lines.",
+        help="The format of the files. The default follows from their endings, else JSON lines.",
     ),
 ]
 
@@ -62,9 +63,7 @@ def append(
     format: Format = None,
     time: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="The time of all rows. By default the column _time has it."
-        ),
+        typer.Option(metavar="TIME", help="The time of all rows. The default is the column _time."),
     ] = None,
     diff: Annotated[
         int | None,
@@ -74,7 +73,9 @@ def append(
     ] = None,
     expected_upper: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The upper that the shard must have. By default any."),
+        typer.Option(
+            metavar="TIME", help="Fail unless this is the shard's upper. The default is any upper."
+        ),
     ] = None,
     upper: Annotated[
         str | None,
@@ -87,9 +88,9 @@ def append(
 ) -> None:
     """Append rows to a shard: all of them, or none.
 
-    The rows are updates at times between the present upper and the new one. Times before the new
-    upper are then complete. Without rows, only upper moves. A row has a value for each column. It
-    may have a _time and a _diff: the number of copies that it adds (1) or removes (-1). If a row
+    A row has a value for each column. It may have a _time and a _diff: the number of copies that it
+    adds (1) or removes (-1). Its time must be at or after the shard's upper, and before the new
+    upper. Times before the new upper are then complete. Without rows, only upper moves. If a row
     does not fit, the command names it and appends nothing.
     """
     check_shard_name(name)
@@ -153,21 +154,21 @@ async def _append(location: Location, asked: _Asked) -> Fed:
 
 def _format_of(files: list[Path], given: str | None) -> str:
     if given is not None and given not in FORMATS:
-        raise UsageError(f"--format {given!r} is not known: it is one of {', '.join(FORMATS)}")
+        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {given!r}")
     told = {_ENDINGS.get(file.suffix.lower(), "json") for file in files}
     if given is None and len(told) > 1:
         raise UsageError(
-            f"the files are of several formats, {' and '.join(sorted(told))}: append them apart, "
-            "or give --format"
+            f"the files have several formats, {' and '.join(sorted(told))}: append each format "
+            "separately, or pass --format"
         )
     return given or next(iter(told), "json")
 
 
 def _diff_of(diff: int | None) -> int | None:
     if diff == 0:
-        raise UsageError("--diff 0 appends nothing: give how often each row comes or goes")
+        raise UsageError("--diff must be the number of copies to add (1) or remove (-1), not 0")
     if diff is not None and not -(2**63) <= diff < 2**63:
-        raise UsageError("--diff is a whole number of 64 bits")
+        raise UsageError(f"--diff must be a whole number of 64 bits, not {quoted(diff)}")
     return diff
 
 

@@ -117,7 +117,7 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     size, kept = bytes_text(found["bytes"]), bytes_text(found["kept"])
     costs = [
         f"a snapshot: {gets}, {size}, {dollars_text(found['dollars_a_snapshot'])}",
-        f"to keep {objects}, {kept}: {dollars_text(found['dollars_a_month'])} a month",
+        f"storage: {objects}, {kept}, {dollars_text(found['dollars_a_month'])} a month",
     ]
     holds = [
         f"{name}: {time_text(one['since'])}, {one['kind']}"
@@ -135,15 +135,15 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
         ("seqno", f"{found['seqno']:,}, write epoch {found['write_epoch']}"),
         ("sizes", sizes),
         ("spine", _drawn(found["batches"]) or "no batches"),
-        ("holds", holds or "none: since moves by nothing"),
-        ("writers", writers or "none of a name"),
+        ("holds", holds or "none, so since does not move"),
+        ("writers", writers or "no named writers"),
         ("costs", costs),
     ]
 
 
 def _span(found: dict[str, Any]) -> str:
     if found["finalized"]:
-        return "the shard was finalized: nobody reads or writes it any more"
+        return "finalized: the shard is no longer readable or writable"
     return f"{time_text(found['since'])}, {time_text(found['upper'])}"
 
 

@@ -31,7 +31,7 @@ def downgrade(
         str,
         typer.Option(metavar="HOLD", help="The hold to move; it is created if it does not exist."),
     ] = HISTORY,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move a hold of a shard to a later time; since follows the earliest hold.
@@ -41,8 +41,8 @@ def downgrade(
     wanted = time_of(time, "TIME")
     if not yes:
         ask_first(
-            lambda: f"Give up what {name!r} was before {wanted}, for good?",
-            deed="give it up",
+            lambda: f"Give up the times of {name!r} before {wanted}, for good?",
+            deed="give up earlier times",
             undone="Nothing was given up.",
         )
 
@@ -54,7 +54,9 @@ def downgrade(
         upper = shard.state.upper_frontier
         if not upper.is_empty and wanted > upper.time:
             raise UsageError(
-                f"the shard is complete below {upper.time}: give a time up to that", asked=wanted
+                f"the shard is complete only before {upper.time}: give {upper.time} or an earlier "
+                "time",
+                asked=wanted,
             )
         await shard.hold(hold)
         await shard.downgrade_since(hold, wanted)
@@ -64,8 +66,8 @@ def downgrade(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"shard": name, "since": since, "holds": dict(sorted(holds.items()))})
         return
-    told = f"{name!r} can be read from {time_text(since)} on"
+    told = f"The earliest readable time of {name!r} is {time_text(since)}"
     behind = [n for n, at in sorted(holds.items()) if at is not None and at < wanted]
     if since is not None and since < wanted and behind:
-        told += f"; it is held there by {', '.join(behind)}"
+        told += f"; earlier holds: {', '.join(behind)}"
     say(told)

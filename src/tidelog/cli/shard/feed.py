@@ -46,7 +46,7 @@ class Timed:
         times = self._column(rows, TIME, self.time)
         if times.null_count:
             raise UsageError(
-                f"a row has no {TIME}: give each one, or --time for all; nothing was appended"
+                f"a row has no {TIME}: add it to every row, or pass --time; nothing was appended"
             )
         diffs = self._column(rows, DIFF, self.diff, absent=1)
         data = rows.select(schema.names)
@@ -92,7 +92,7 @@ async def feed(
     if shard.state.upper_frontier != lower:
         raise _mismatch(shard.state.upper_frontier, lower)
     if lower.is_empty:
-        raise UsageError("the shard is finished: nothing can be appended to it any more")
+        raise UsageError("the shard is finished: it no longer accepts updates")
     writing = _Writing(shard, timed, lower, Frontier.of(None) if upper is None else upper)
     try:
         async with aclosing(tables):
@@ -101,7 +101,7 @@ async def feed(
         parts = await writing.finish()
         until = upper if upper is not None else Frontier.at(writing.last + 1 if parts else 0)
         if upper is None and not parts:
-            raise UsageError("there are no updates: give --upper to say that none come up to it")
+            raise UsageError("there are no updates: pass --upper to move only upper")
         done = await shard.commit_parts(parts, lower, until)
     except UsageError:
         await writing.drop()
@@ -163,8 +163,8 @@ class _Writing:
 
 def _mismatch(upper: Frontier, expected: Frontier) -> UpperMismatch:
     return UpperMismatch(
-        "somebody has written the shard up to another time: read what came, and append what "
-        "follows it; nothing was appended",
+        "another writer has moved the shard's upper: read its updates, and append only updates "
+        "after them; nothing was appended",
         upper=upper,
         expected=expected,
     )

@@ -18,18 +18,18 @@ def finalize(
     context: typer.Context,
     name: ShardName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Finish a shard for good: it can be neither written nor read.
+    """Finalize a shard: it can no longer be written or read, for good.
 
-    The next 'tidelog collect' deletes its objects. No other shard can have its name. To end the
-    writes but keep the contents: tidelog shard append NAME --upper end < /dev/null.
+    The next 'tidelog collect' deletes its objects. The name is never reused. To end the writes but
+    keep the contents: tidelog shard append NAME --upper end < /dev/null.
     """
     if not yes:
         ask_first(
-            lambda: f"Give up all that the shard {name!r} holds, for good?",
-            deed="give it up",
+            lambda: f"Finalize the shard {name!r}, and give up its contents for good?",
+            deed="finalize the shard",
             undone="Nothing was given up.",
         )
 
@@ -40,4 +40,4 @@ def finalize(
     if choose_format(None, as_json=as_json) == "json":
         print_json({"shard": name, "objects": vanished})
     else:
-        say(f"{name!r} is finalized; tidelog collect will delete {count_text(vanished, 'object')}")
+        say(f"Finalized {name!r}; tidelog collect will delete {count_text(vanished, 'object')}")

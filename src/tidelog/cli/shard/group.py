@@ -19,7 +19,7 @@ from tidelog.cli.shard.usage import usage
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Shards: sets of updates at times, the primitive of collections.",
+    help="Shards: (row, time, diff) updates, the base of collections.",
 )
 app.command("create")(create)
 app.command("append")(append)

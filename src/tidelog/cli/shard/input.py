@@ -76,8 +76,8 @@ class UpdatesInput:
         async for chunk, is_last in _large(descriptor):
             if not at and not held and is_wide(chunk):
                 raise UsageError(
-                    f"{name} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
-                    "iconv -f UTF-16 -t UTF-8 does; nothing was appended"
+                    f"{name} must be UTF-8, not UTF-16 or UTF-32: convert it, for example with "
+                    "iconv -f UTF-16 -t UTF-8; nothing was appended"
                 )
             held += chunk
             if is_csv and not header and held.strip():
@@ -90,15 +90,19 @@ class UpdatesInput:
                 yield self._decoded(held[:cut], name, at, header, is_csv=is_csv)
             held, at = held[cut:], at + cut
             if len(held) > RECORD_BYTES_MAX:
-                raise UsageError(f"{name}: a record has no end: check --format")
+                raise UsageError(
+                    f"{name}: the record at byte {at} has no end within {RECORD_BYTES_MAX} bytes: "
+                    "check --format"
+                )
 
     def _names(self, header: bytes, name: str) -> list[str]:
         try:
             return header_names(header, self.dialect)
         except ValueError as error:
-            said = "something is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            said = "some bytes are not UTF-8" if isinstance(error, UnicodeDecodeError) else error
             raise UsageError(
-                f"{name} cannot be read as csv: in its first line {said}; nothing was appended"
+                f"{name} cannot be read as csv: error in its first line: {said}; "
+                "nothing was appended"
             ) from error
 
     def _decoded(self, data: bytes, name: str, at: int, header: bytes, *, is_csv: bool) -> pa.Table:
@@ -150,7 +154,7 @@ class UpdatesInput:
         missing = [n for n in self.wanted.names if n not in given and n not in (TIME, DIFF)]
         if missing:
             raise UsageError(
-                f"{name}: there is no column {', '.join(map(repr, missing))}: the columns are "
+                f"{name}: missing column {', '.join(map(repr, missing))}: the file's columns are "
                 f"{', '.join(given)}; nothing was appended"
             )
         unknown = [n for n in given if n not in self.wanted.names]
@@ -162,7 +166,7 @@ class UpdatesInput:
         told = ", ".join(map(repr, names[:5]))
         return UsageError(
             f"{name}: {told} is not a column of the shard, which has "
-            f"{', '.join(self.wanted.names)}: leave it out; nothing was appended"
+            f"{', '.join(self.wanted.names)}: remove it; nothing was appended"
         )
 
     def _fitted(self, table: pa.Table, name: str) -> pa.Table:

@@ -43,7 +43,7 @@ def list_shards(context: typer.Context, as_json: AsJson = False) -> None:
         columns,
         fields=dict,
         as_json=as_json,
-        none_yet="There are no shards yet: 'tidelog shard create' makes one.",
+        none_yet="No shards yet. Create one: tidelog shard create NAME --schema COLUMNS",
     )
     damaged = [one for one in found if "error" in one]
     for one in damaged:

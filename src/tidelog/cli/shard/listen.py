@@ -46,7 +46,11 @@ def listen(
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Up to this time. The default is upper - 1.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show updates up to this time (inclusive). The default is upper - 1.",
+        ),
     ] = None,
     follow: Annotated[
         bool,
@@ -69,8 +73,8 @@ def listen(
         raise UsageError("--follow and --until exclude each other: give one")
     if follow and output not in (None, "-"):
         raise UsageError(
-            "a file is there once it is whole, which --follow never ends: give --until, or leave "
-            f"--output out and write > {output}"
+            "--output writes a file that is complete, and --follow never completes one: pass "
+            f"--until, or redirect standard output (> {output})"
         )
     asked = _Asked(
         name=name,
@@ -111,7 +115,7 @@ async def _listen(location: Location, asked: _Asked) -> None:
         last = readable(shard, asked.until, what="--until")
         if last < first:
             raise UsageError(
-                "the updates end before they begin: give --until a later time than --since",
+                "the range ends before it begins: pass an --until after --since",
                 since=first,
                 until=last,
             )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.persist.states.state import State
 
 END: Final = "end"  # The empty frontier: the shard is finished.
-TIME_HELP: Final = "a whole number from 0 on"
+TIME_HELP: Final = "a whole number, 0 or more"
 
 ShardName = Annotated[str, typer.Argument(metavar="NAME", help="A shard.")]
 
@@ -43,8 +43,8 @@ async def opened(location: Location, name: str) -> Shard:
     if not state.schema and not shard.machine.seqno:
         known = ", ".join((await location.shards.list())[:20])
         raise NoSuchShard(
-            f"there is no shard {name!r}: "
-            + (f"there are {known}" if known else "'tidelog shard create' makes one")
+            f"no shard named {name!r}: "
+            + (f"existing shards: {known}" if known else "create it with tidelog shard create")
         )
     return shard
 
@@ -88,7 +88,7 @@ def time_of(text: str, what: str) -> int:
     if len(plain) > DIGITS_MAX or not (plain.isascii() and plain.isdecimal()):
         raise UsageError(f"{what} {quoted(text)} is not a time of a shard: write {TIME_HELP}")
     if int(plain) > TIME_MAX:
-        raise UsageError(f"{what} {plain} is past the last time, which is {TIME_MAX}")
+        raise UsageError(f"{what} must be at most {TIME_MAX}, not {plain}")
     return int(plain)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
-    """List the parts of a shard, batch by batch. Small batches are inside of the state."""
+    """List the parts of a shard, batch by batch. Small batches are stored inline in the state."""
 
     async def work(location: Location) -> list[dict[str, Any]]:
         return list(_parts((await opened(location, name)).state))
@@ -37,7 +37,7 @@ def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
         columns,
         fields=dict,
         as_json=as_json,
-        none_yet=f"The shard {name!r} has no parts: nothing is in it.",
+        none_yet=f"The shard {name!r} is empty: it has no parts.",
     )
 
 

@@ -25,7 +25,7 @@ def state(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the whole state of a shard at a seqno: one object."""
+    """Show the whole state of a shard at a seqno, as one JSON object."""
 
     async def work(location: Location) -> dict[str, Any]:
         from tidelog.cli.shard.plain import plain
@@ -55,9 +55,9 @@ def diffs(
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Show the stored changes of a shard's state, oldest first, one object each.
+    """Show the stored changes of a shard's state, oldest first, one JSON object per change.
 
-    Changes before the oldest stored rollup are deleted.
+    The list begins at the oldest stored rollup: collection deletes earlier changes.
     """
 
     async def work(location: Location) -> list[dict[str, Any]]:

@@ -51,10 +51,10 @@ def snapshot(
 ) -> None:
     """Write the contents of a shard as of a time, in the order of the key.
 
-    Each row comes as often as it occurs, with a _diff of 1. With --consolidated, it comes once, and
-    _diff counts it; of some --columns, equal rows may still come apart, and the sum of their _diff
-    counts them. Parts that the columns, the condition and the limit rule out are not read. Values
-    are written as by tidelog read.
+    The command writes a row once per copy, with a _diff of 1. With --consolidated, it writes equal
+    rows once, and _diff is their count; with --columns as well, equal rows may still repeat.
+    Columns, conditions and limits are pushed down to the statistics of parts. Values have the form
+    of tidelog read.
     """
     destination = Destination(format, output, as_json=as_json)
     time = None if as_of is None else time_of(as_of, "--as-of")
@@ -108,16 +108,16 @@ def readable(shard: Shard, as_of: int | None, *, what: str = "--as-of") -> int:
         if upper.is_empty and shard.state.is_buried:
             check_readable(shard.state, 0)
         if upper.is_empty:
-            raise UsageError(f"the shard is finished: give the time to be read, with {what}")
+            raise UsageError(f"the shard is finished: pass the time to read in {what}")
         if not upper.time:
-            raise AsOfNotComplete("nothing of the shard is complete yet: append to it first")
+            raise AsOfNotComplete("the shard has no complete time yet: append to it first")
         return upper.time - 1
     check_readable(shard.state, as_of)
     if not upper.passed(as_of):
         raise AsOfNotComplete(
-            f"the shard is complete up to {upper.time - 1}: ask for a time up to then"
+            f"the shard is complete up to {upper.time - 1}: pass a time up to {upper.time - 1}"
             if upper.time
-            else "nothing of the shard is complete yet: append to it first",
+            else "the shard has no complete time yet: append to it first",
             asked=as_of,
         )
     return as_of

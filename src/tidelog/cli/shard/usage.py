@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
     """List the objects of a shard by kind. Each object counts once.
 
-    live: the state names it. gone: a merge replaced it, and collect deletes it. young: no state
-    names it yet. dead: no state will name it. other: not of the
-    shard.
+    live: the state names it. gone: a merge replaced it, and collect will delete it. young: no state
+    names it yet. dead: no state will ever name it. other: it is not of the shard.
     """
 
     async def work(location: Location) -> ShardUsage:
@@ -57,4 +56,4 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
         f"{count_text(sum(found.objects.values()), 'object')}, {bytes_text(found.stored_bytes)}: "
         f"{dollars_text(found.dollars_a_month)} a month"
     )
-    print_fields([*lines, ("in all", total), ("in the state", bytes_text(found.inline_bytes))])
+    print_fields([*lines, ("total", total), ("in the state", bytes_text(found.inline_bytes))])
