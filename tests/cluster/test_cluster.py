@@ -129,7 +129,7 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
     ("program", "words"),
     [
         ("/no/such/python", "have no Python at /no/such/python"),
-        (runs.PLAIN_PYTHON, "lack what tidelog needs: duckdb"),
+        (runs.PLAIN_PYTHON, "lack packages that tidelog needs: duckdb"),
     ],
 )
 def test_executors_of_another_python_are_refused_before_anything_is_bound(

@@ -143,5 +143,5 @@ def test_a_read_with_a_condition_is_the_whole_less_the_rest(
 def test_a_stream_of_a_collection_is_refused_with_what_there_is() -> None:
     """The error names the fault and the alternative."""
     source = TidelogDataSource({"location": "memory://", "path": "keyed"})
-    with pytest.raises(SourceError, match=r"is not read as a stream: read it .* spark\.read"):
+    with pytest.raises(SourceError, match=r"cannot be read as a stream: read it .* spark\.read"):
         source.streamReader(spark_schema(SCHEMA))

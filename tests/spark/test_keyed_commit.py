@@ -274,7 +274,7 @@ async def test_a_batch_that_is_too_large_is_refused_before_anything(
     """A batch is one append, so that it is atomic; a larger one is refused."""
     store = await begun()
     monkeypatch.setattr(commit, "BATCH_BYTES_MAX", 10)
-    with pytest.raises(UsageError, match="written once is one append, of at most 10 bytes"):
+    with pytest.raises(UsageError, match="written once must fit into one append of 10 bytes"):
         await commit_batch(logs_on(store), "log", await staged(store, 1), (QUERY, 1))
 
     assert len(await values_of(store)) == 5

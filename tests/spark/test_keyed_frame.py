@@ -134,7 +134,7 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
     """Each bad argument gives a sentence; executors cannot reach this process's memory."""
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         for asked, told in (
-            ({"key": b"a", "prefix": b"b"}, "not of two"),
+            ({"key": b"a", "prefix": b"b"}, "exclude each other"),
             ({"key": "a"}, "bytes, not str"),
             ({"first": b"b", "last": b"a"}, "is reversed"),
             ({"start": 5, "limit": 2}, "is reversed"),

@@ -87,13 +87,13 @@ def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
 @pytest.mark.parametrize(
     ("schema", "options", "told"),
     [
-        ("key string", {}, "from the columns key and value: select them"),
+        ("key string", {}, "from the columns key and value: select only them"),
         ("key string, value string, sequence int", {}, "from the columns key and value"),
         ("key int, value string", {}, "the column key is binary, or a string"),
-        (GOOD, {"txnAppId": "a"}, "give both, or neither"),
-        (GOOD, {"start": "1"}, "is one for reading"),
+        (GOOD, {"txnAppId": "a"}, "set both, or neither"),
+        (GOOD, {"start": "1"}, "applies only to reads"),
         (GOOD, {"path": "none"}, "TIDELOG_NO_SUCH_LOG"),
-        (GOOD, {"overwrite": "yes"}, "there is no option 'overwrite'"),
+        (GOOD, {"overwrite": "yes"}, "no option 'overwrite' exists"),
     ],
 )
 def test_bad_writes_are_told_before_a_task_starts(
@@ -119,7 +119,7 @@ def test_a_log_is_never_written_over(lake: Path) -> None:
     given = {"kind": "keyed", "location": str(lake), "path": "orders"}
     source = TidelogDataSource(given)
     for call in (source.writer, source.streamWriter):
-        with pytest.raises(SourceError, match="appended to, never written over"):
+        with pytest.raises(SourceError, match="cannot be overwritten"):
             call(_schema(GOOD), True)
 
 

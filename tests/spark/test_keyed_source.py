@@ -123,10 +123,10 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
     ("options", "told"),
     [
         ({"path": "other"}, r"\[TIDELOG_NO_SUCH_LOG\].*'other' is not there"),
-        ({"start": "9999"}, r"the log ends before 9999, its next sequence is 1001"),
+        ({"start": "9999"}, r"start 9999 is after the end of the log: start at 1001"),
         ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] that is no hex"),
         ({"checkpoint": "c"}, r"\[TIDELOG_NO_SUCH_CHECKPOINT\]"),
-        ({"start": "latest"}, r"start 'latest' is one for readStream"),
+        ({"start": "latest"}, r"start 'latest' needs readStream"),
     ],
 )
 def test_errors_are_a_sentence_each(lake: Path, options: dict[str, str], told: str) -> None:
@@ -153,7 +153,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
 def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
     """A user's schema is refused, since it could cast or drop values silently."""
     source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
-    with pytest.raises(SourceError, match="has a schema of its own"):
+    with pytest.raises(SourceError, match="has a fixed schema"):
         source.reader(StructType())
-    with pytest.raises(SourceError, match="has a schema of its own"):
+    with pytest.raises(SourceError, match="has a fixed schema"):
         source.streamReader(StructType())

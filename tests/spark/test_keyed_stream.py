@@ -156,7 +156,7 @@ def test_a_query_whose_records_were_retired_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(SourceError, match="TIDELOG_SEQUENCE_RETIRED"):
             call()
-    with pytest.raises(SourceError, match="it was made anew, or lost records"):
+    with pytest.raises(SourceError, match="the log was replaced, or lost records"):
         reader.latestOffset({"sequence": 9_999}, ReadAllAvailable())
 
 

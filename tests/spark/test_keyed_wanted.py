@@ -139,18 +139,18 @@ def test_options_say_which_keys() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"keyHex": "f"}, "that is no hex"),
-        ({"keyBase64": "w6Q"}, "that is no base64"),
-        ({"key": "a", "prefix": "b"}, "one key, or of one prefix"),
-        ({"key": "\ud800"}, "that is no text"),
+        ({"keyHex": "f"}, "is not valid hex"),
+        ({"keyBase64": "w6Q"}, "is not valid base64"),
+        ({"key": "a", "prefix": "b"}, "only one option for a key or a prefix"),
+        ({"key": "\ud800"}, "is not valid text"),
         ({"key": "a" * 16_385}, "a key must have at most 16384 bytes"),
-        ({"start": "soon"}, "neither a sequence"),
+        ({"start": "soon"}, "must be a sequence"),
         ({"start": "9", "limit": "5"}, "is reversed"),
         ({"limit": "-1"}, "whole number"),
-        ({"txnAppId": "a"}, "is one for writing"),
-        ({"asOf": "1"}, "there is no option 'asOf'"),
-        ({"path": ""}, "name the keyed log to be read"),
-        ({"maxRecordsPerBatch": "0"}, "whole number from 1 on"),
+        ({"txnAppId": "a"}, "applies only to writes"),
+        ({"asOf": "1"}, "no option 'asOf' exists"),
+        ({"path": ""}, "name of the keyed log is missing"),
+        ({"maxRecordsPerBatch": "0"}, "whole number of at least 1"),
     ],
 )
 def test_bad_options_of_reads_are_told(options: dict[str, str], told: str) -> None:
@@ -162,10 +162,10 @@ def test_bad_options_of_reads_are_told(options: dict[str, str], told: str) -> No
 def test_options_of_the_other_kind_of_read_are_told() -> None:
     """A batch refuses options of streams, and a stream those of batches."""
     for options, check, told in (
-        ({"start": "latest"}, check_keyed_for_batch, "is one for readStream"),
-        ({"maxRecordsPerBatch": "5"}, check_keyed_for_batch, "is one for readStream"),
+        ({"start": "latest"}, check_keyed_for_batch, "needs readStream"),
+        ({"maxRecordsPerBatch": "5"}, check_keyed_for_batch, "needs readStream"),
         ({"limit": "5"}, check_keyed_for_stream, "a stream has no end"),
-        ({"checkpoint": "c"}, check_keyed_for_stream, "nothing comes to a checkpoint"),
+        ({"checkpoint": "c"}, check_keyed_for_stream, "a checkpoint never changes"),
     ):
         with pytest.raises(UsageError, match=told):
             check(settings_of(**options))
@@ -174,13 +174,13 @@ def test_options_of_the_other_kind_of_read_are_told() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"txnAppId": "a"}, "give both, or neither"),
-        ({"txnVersion": "1"}, "give both, or neither"),
-        ({"txnAppId": "a", "txnVersion": "x"}, "whole number from 0"),
+        ({"txnAppId": "a"}, "set both, or neither"),
+        ({"txnVersion": "1"}, "set both, or neither"),
+        ({"txnAppId": "a", "txnVersion": "x"}, "whole number of at least 0"),
         ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "1 to 1024 bytes"),
-        ({"start": "1"}, "is one for reading"),
-        ({"keyHex": "00"}, "is one for reading"),
-        ({"mode": "x"}, "there is no option 'mode'"),
+        ({"start": "1"}, "applies only to reads"),
+        ({"keyHex": "00"}, "applies only to reads"),
+        ({"mode": "x"}, "no option 'mode' exists"),
     ],
 )
 def test_bad_options_of_writes_are_told(options: dict[str, str], told: str) -> None:

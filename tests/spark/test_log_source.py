@@ -70,7 +70,7 @@ def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path, protoco
         within = records(lake, protocol, int(start) if start.isdigit() else 0, _number(limit))
         assert frame.schema == LOG_SCHEMA
         assert in_order(frame).to_pylist() == within.to_pylist()
-    with pytest.raises(PySparkException, match="the log ends before 999, its next position is"):
+    with pytest.raises(PySparkException, match="start 999 is after the end of the log: start at"):
         load(spark, lake, protocol, start="999").count()
 
 
@@ -145,7 +145,7 @@ def test_records_of_one_key_are_read(spark: SparkSession, tmp_path: Path) -> Non
         assert sum(len(share.fragments) for share in shares) == objects
     assert in_order(load(spark, tmp_path, "log")).to_pylist() == everything
     make(tmp_path, "classic", "manifest")
-    with pytest.raises(PySparkException, match="its records have no keys"):
+    with pytest.raises(PySparkException, match="whose records have no keys"):
         load(spark, tmp_path, "classic", key="a").count()
 
 
@@ -165,7 +165,7 @@ def test_what_was_collected_is_told_with_how_to_go_on(
     oldest = collect(tmp_path, "log", 2)
 
     expected = (
-        f"[TIDELOG_POSITION_COLLECTED] records from 1 on were collected, the oldest is {oldest}"
+        f"[TIDELOG_POSITION_COLLECTED] records from 1 were collected, and the oldest is {oldest}"
     )
     with pytest.raises(Exception, match="TIDELOG_POSITION_COLLECTED") as raised:
         list(reader.read(planned[0]))
@@ -203,7 +203,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
     late = said(load(spark, lake, "slot", start="latest"))
 
     assert "[TIDELOG_NO_SUCH_LOG] there is no log" in str(raised.value)
-    assert "[TIDELOG_USAGE_ERROR] start 'latest' is one for readStream" in late
+    assert "[TIDELOG_USAGE_ERROR] start 'latest' needs readStream" in late
     assert "Traceback" not in str(raised.value) + late
 
 
@@ -211,9 +211,9 @@ def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
     """A user's schema is refused, since it could cast or drop values silently."""
     source = TidelogDataSource({"kind": "log", "location": str(lake), "path": "slot"})
 
-    with pytest.raises(SourceError, match="has a schema of its own"):
+    with pytest.raises(SourceError, match="has a fixed schema"):
         source.reader(StructType())
-    with pytest.raises(SourceError, match="has a schema of its own"):
+    with pytest.raises(SourceError, match="has a fixed schema"):
         source.streamReader(StructType())
 
 

@@ -128,7 +128,7 @@ def test_errors_are_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException) as raised:
         run_once(stream(spark, tmp_path, start="99"), tmp_path)
 
-    assert "[TIDELOG_USAGE_ERROR] the log ends before 99, its next position is 1" in str(
+    assert "[TIDELOG_USAGE_ERROR] start 99 is after the end of the log: start at 1" in str(
         raised.value
     )
 
@@ -146,7 +146,7 @@ def test_a_query_that_collection_overtook_is_told_how_to_go_on(tmp_path: Path) -
         lambda: reader.latestOffset(start, ReadAllAvailable()),
         lambda: reader.partitions(start, {"position": 30}),
     ):
-        with pytest.raises(SourceError, match=r"COLLECTED\] .* 20 on .* needs a new checkpoint"):
+        with pytest.raises(SourceError, match=r"COLLECTED\] .* 20 were .* needs a new checkpoint"):
             ask()
 
 
@@ -168,9 +168,7 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     """A stream of a collection and a stream with an end are refused."""
     given = {"location": str(tmp_path), "path": "log"}
 
-    with pytest.raises(
-        SourceError, match="a collection is not read as a stream: read it at a time"
-    ):
+    with pytest.raises(SourceError, match="a collection cannot be read as a stream: read it"):
         TidelogDataSource(given).streamReader(LOG_SCHEMA)
     with pytest.raises(SourceError, match="a stream has no end"):
         TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)
@@ -292,13 +290,13 @@ def test_a_log_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     reader = reader_of(tmp_path / "one")
     assert reader.latestOffset({"position": 1}, ReadAllAvailable()) == {"position": 51}
 
-    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] the log ends at 21"):
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] .* the log ends at 21"):
         reader_of(tmp_path / "other").latestOffset({"position": 51}, ReadAllAvailable())
-    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] the log ends at 21"):
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] .* the log ends at 21"):
         reader_of(tmp_path / "other").partitions({"position": 1}, {"position": 51})
     roll_up(tmp_path / "one", "log")
     reader.latestOffset({"position": 1}, ReadAllAvailable())
     (tmp_path / "one" / "log").rename(tmp_path / "gone")
     (tmp_path / "other" / "log").rename(tmp_path / "one" / "log")
-    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] .* was made anew"):
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] another log has replaced"):
         reader.latestOffset({"position": 1}, ReadAllAvailable())

@@ -79,15 +79,18 @@ def test_nothing_is_told_of_an_executor_that_can() -> None:
     [
         (
             "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
-            "run Python 3.12, and this process 3.11",
+            "run Python 3.12, but this process runs 3.11",
         ),
         ('Cannot run program "/opt/python": error=2', "no Python at /opt/python"),
-        ("ModuleNotFoundError: No module named 'pyarrow'", "lack what tidelog needs: pyarrow"),
+        (
+            "ModuleNotFoundError: No module named 'pyarrow'",
+            "that tidelog needs: pyarrow",
+        ),
     ],
 )
 def test_what_keeps_spark_from_running_anything_is_told(cause: str, words: str) -> None:
     """Spark's messages assume knowledge of its workers, so the error gives the remedy."""
-    found = explain(LocationError(f"Spark did not finish the look at its executors: {cause}"))
+    found = explain(LocationError(f"Spark did not finish the check of its executors: {cause}"))
 
     assert isinstance(found, UsageError)
     assert words in str(found)
@@ -96,7 +99,7 @@ def test_what_keeps_spark_from_running_anything_is_told(cause: str, words: str) 
 
 def test_what_is_not_known_is_passed_on() -> None:
     """An unknown failure, such as a store that is away, is passed on unchanged."""
-    error = LocationError("Spark did not finish the look at its executors: lost")
+    error = LocationError("Spark did not finish the check of its executors: lost")
 
     assert explain(error) is error
 

@@ -238,7 +238,7 @@ def test_a_row_that_an_appended_collection_lost_is_corruption() -> None:
     part, data = part_of([(1, "a", 0, -1)], KEYLESS)
     scan = scan_of([part], KEYLESS, appended=True)
 
-    with pytest.raises(CorruptionError, match="lost a row"):
+    with pytest.raises(CorruptionError, match="contains a retraction"):
         list(contents([decode_share(part, data, scan)], scan))
 
 

@@ -241,9 +241,9 @@ def test_quick_sessions_compile_less() -> None:
     [
         (
             "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
-            "no master of Spark's took us at spark://host:7077",
+            "no Spark master accepted this session at spark://host:7077",
         ),
-        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "its Java ended at once"),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "its Java exited at once"),
         (
             "An error.\n: org.apache.spark.SparkException: Could not parse Master URL: 'x'",
             "did not start: Could not parse Master URL: 'x'",

@@ -345,7 +345,7 @@ async def test_what_a_frame_holds_stays_until_its_term_is_over(
     assert not any((tmp_path / (one.path or "")).exists() for one in snapshot.parts)
     with pytest.raises((PySparkException, Py4JError)) as error:
         rows_in(short, schema.names)
-    assert "held is over: make it again, with a longer hold" in str(error.value)
+    assert "DataFrame has ended: create it again, with a longer hold" in str(error.value)
     assert "TIDELOG_HOLD_EXPIRED" in str(error.value)
 
 

@@ -98,7 +98,7 @@ def test_a_worker_that_lacks_a_package_names_it(tmp_path: Path) -> None:
     assert answer.returncode == 1
     last = answer.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: Spark's executors at {sys.executable} lack")
-    assert "needs: msgspec; set PYSPARK_PYTHON" in last
+    assert "needs: msgspec. Set PYSPARK_PYTHON" in last
 
 
 @pytest.mark.parametrize(

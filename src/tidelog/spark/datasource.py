@@ -70,12 +70,12 @@ from tidelog.spark.worker import use_one_core
 
 CANNOT_WRITE: Final = {
     # Each task would open the log, and so fence the others; in wal3's form they would contend.
-    "log": "Spark cannot write a log: append on the driver, in foreachBatch, never in tasks, for "
-    "each would be another writer; keep batch_id in the records, for a batch may come twice",
+    "log": "Spark cannot write a log: append on the driver, in foreachBatch, never in tasks, since "
+    "each task would fence the others. Keep batch_id in the records: Spark may repeat a batch",
     "collection": "Spark cannot write a collection: write files, make a source of them with "
-    "'tidelog source create', and ingest that",
+    "'tidelog source create', and ingest it",
 }
-LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() out, and select()"
+LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a fixed schema: remove schema(), and use select()"
 STREAMS: Final = ("log", "keyed")
 
 
@@ -110,8 +110,8 @@ class TidelogDataSource(DataSource):
                 raise UsageError(
                     LOG_SCHEMA_IS_ITS_OWN
                     if is_log
-                    else "a collection has a schema of its own: leave schema() out, and name the "
-                    "columns that you want with the option 'columns'"
+                    else "a collection has a fixed schema: remove schema(), and choose columns "
+                    "with the option 'columns'"
                 )
             if isinstance(self._pin, LogPin):
                 check_for_batch(read_log_settings(self.options, os.environ))
@@ -128,12 +128,12 @@ class TidelogDataSource(DataSource):
         with told_as_spark_tells():
             if (kind := read_kind(self.options)) not in STREAMS:
                 raise UsageError(
-                    "a collection is not read as a stream: read it at a time with spark.read and "
-                    "option('asOf', ...), its changes since then with option('kind', 'changes'), "
-                    "or a log as a stream with option('kind', 'log')"
+                    "a collection cannot be read as a stream: read it with spark.read and "
+                    "option('asOf', TIME), its later changes with option('kind', 'changes'), "
+                    "or stream a log with option('kind', 'log')"
                 )
             if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-                raise UsageError("to read a log as a stream needs PySpark 4.2 or newer: upgrade it")
+                raise UsageError("streams of a log need PySpark 4.2 or newer: upgrade PySpark")
             if kind == "keyed":
                 return self._keyed_stream(schema)
             from tidelog.spark.log_stream import LogStreamReader

@@ -82,7 +82,7 @@ def choose_java(found: Iterable[Java]) -> Java:
         told = f"version {java.version}" if java.version else "does not run"
         passed_over.append(f"{java.candidate.origin} {java.candidate.path}: {told}")
     raise UsageError(
-        f"Spark needs a Java from {OLDEST_VERSION} on: run pip install 'tidelog[spark]', "
+        f"Spark needs Java {OLDEST_VERSION} or newer: run pip install 'tidelog[spark]', "
         f"or install a JDK {OLDEST_VERSION} or newer and set JAVA_HOME",
         looked_at="; ".join(passed_over) or "nothing",
     )

@@ -31,12 +31,12 @@ def live_context(spark: SparkSession) -> SparkContext:
     """
     if is_connect(spark):
         raise UsageError(
-            "this needs Spark's RDDs, which a session of Spark Connect has not: run it in the "
-            "driver's own process"
+            "this needs Spark's RDDs, which Spark Connect lacks: use a session in the driver's "
+            "own process"
         )
     context = spark.sparkContext
     if context._jsc is None:
-        raise LocationError("the Spark session was stopped: open another")
+        raise LocationError("the Spark session was stopped: start a new one")
     return context
 
 

@@ -65,9 +65,9 @@ def check_for_batch(settings: LogSettings) -> None:
         UsageError: one does.
     """
     if settings.from_latest:
-        raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
+        raise UsageError("start 'latest' needs readStream: remove the option to read all records")
     if settings.batch_records_max is not None:
-        raise UsageError("maxRecordsPerBatch is one for readStream: a read has the option 'limit'")
+        raise UsageError("maxRecordsPerBatch needs readStream: use the option 'limit' to read less")
 
 
 def check_for_stream(settings: LogSettings) -> None:
@@ -77,7 +77,7 @@ def check_for_stream(settings: LogSettings) -> None:
         UsageError: one does.
     """
     if settings.limit is not None:
-        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
+        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read instead")
 
 
 def _key(text: str) -> bytes:
@@ -85,7 +85,9 @@ def _key(text: str) -> bytes:
     try:
         key = text.encode()
     except UnicodeEncodeError:
-        raise UsageError("the option 'key' is a text, and this has half a character") from None
+        raise UsageError(
+            "the option 'key' must be text, but contains half a character: remove it"
+        ) from None
     check_key(key)
     return key
 
@@ -100,8 +102,7 @@ def start_told(text: str, *, of: str = "a position") -> int:
         return whole_told("start", text, least=0)
     except UsageError:
         raise UsageError(
-            f"start {text[:DIGITS_MAX]!r} is neither {of} (they count from 1) nor "
-            f"{EARLIEST} or {LATEST}"
+            f"start must be {of} (from 1), {EARLIEST} or {LATEST}, not {text[:DIGITS_MAX]!r}"
         ) from None
 
 
@@ -115,6 +116,7 @@ def whole_told(name: str, text: str, *, least: int) -> int:
     found = int(text) if is_number else -1
     if not least <= found < 2**63:
         raise UsageError(
-            f"the option {name!r} is a whole number from {least} on", given=text[:DIGITS_MAX]
+            f"the option {name!r} must be a whole number of at least {least}",
+            given=text[:DIGITS_MAX],
         )
     return found

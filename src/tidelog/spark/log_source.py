@@ -85,8 +85,8 @@ async def open_log_view(
     await view.renew()
     if settings.key is not None and not view.is_slots:
         raise UsageError(
-            f"the log {settings.name!r} is of the manifest protocol, and its records have no keys: "
-            "leave the option 'key' out"
+            f"the log {settings.name!r} has the manifest protocol, whose records have no keys: "
+            "remove the option 'key'"
         )
     place = LogPlace(
         location_url=url_for_executors(location.executor_url, location.store),
@@ -114,8 +114,8 @@ def refuse_beyond(start: int, view: LogView) -> None:
     """
     if start > view.next:
         raise UsageError(
-            f"the log ends before {start}, its next position is {view.next}: start at that or at "
-            "an earlier one"
+            f"start {start} is after the end of the log: start at {view.next}, its next position, "
+            "or earlier"
         )
 
 
@@ -132,7 +132,7 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
     view = await open_view(pin.place.open(clock), clock=clock, beyond=pin.beyond)
     if view.next < pin.limit or view.is_slots != pin.place.is_slots:
         raise NoSuchLog(
-            f"the log {pin.place.name!r} was made anew since it was loaded: load it again"
+            f"another log has replaced {pin.place.name!r} since it was loaded: load it again"
         )
     found = await view.fragments(pin.start, pin.limit)
     return share_log(found, pin.start, pin.limit, place=pin.place, key=pin.key)

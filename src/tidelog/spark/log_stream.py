@@ -77,6 +77,6 @@ class LogStreamReader(OffsetStreamReader[LogPlace, LogView]):
 
 def _made_anew(position: int, view: LogView) -> NoSuchLog:
     return NoSuchLog(
-        f"the log ends at {view.next}, before {position}, which was read already: it was made "
-        "anew, or lost records; a new checkpoint starts from what is there"
+        f"the stream has read up to {position}, but the log ends at {view.next}: the log was "
+        "replaced, or lost records. Start the query with a new checkpoint"
     )

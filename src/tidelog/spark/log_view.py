@@ -109,7 +109,10 @@ class LogView:
         self.beyond = tuple(f for f in self.beyond if f.start >= newer.next)
 
     def _made_anew(self) -> NoSuchLog:
-        return NoSuchLog(f"the log at {self.store.url} was made anew since it was opened")
+        return NoSuchLog(
+            f"another log has replaced the log at {self.store.url} since it was opened: "
+            "open it again"
+        )
 
 
 async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = ()) -> LogView:
@@ -132,7 +135,7 @@ def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> RecordReader:
 def collected_error(start: int, manifest: Manifest) -> PositionCollected:
     """Return the error of a read whose first record was collected."""
     return PositionCollected(
-        f"records from {start} on were collected, the oldest is {manifest.oldest}: load the log "
-        f"again, with option('start', {manifest.oldest}); a stream needs a new checkpoint for it",
+        f"records from {start} were collected, and the oldest is {manifest.oldest}: load the log "
+        f"again with option('start', {manifest.oldest}). A stream needs a new checkpoint",
         oldest=manifest.oldest,
     )

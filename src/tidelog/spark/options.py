@@ -160,7 +160,7 @@ def read_kind(options: Mapping[str, str]) -> str:
     told = {name.lower(): value for name, value in options.items()}
     kind = told.get(KIND, "collection").lower()
     if kind not in OPTIONS:
-        raise UsageError(f"there is no kind {told[KIND]!r}: it is one of {', '.join(OPTIONS)}")
+        raise UsageError(f"kind must be one of {', '.join(OPTIONS)}, not {told[KIND]!r}")
     return kind
 
 
@@ -176,11 +176,11 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
     for name in options:
         if name.lower() not in known:
             raise UnknownOption(
-                f"there is no option {_typed(name)!r}: the options are {', '.join(OPTIONS[kind])}, "
+                f"no option {_typed(name)!r} exists: the options are {', '.join(OPTIONS[kind])}, "
                 f"and load() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
             )
     if not told.get("path"):
-        raise OptionMissing(f"name the {NAMED[kind]} to be read: load('name')")
+        raise OptionMissing(f"the name of the {NAMED[kind]} is missing: load('NAME')")
     return told
 
 
@@ -213,7 +213,7 @@ def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> st
     if not location_url:
         named = NAMED[told.get(KIND, "collection").lower()]
         raise OptionMissing(
-            f"say where the {named} lies: option('location', ...), "
+            f"the location of the {named} is missing: set option('location', URL), "
             f"or {LOCATION_VARIABLE} in the environment in which Spark was started"
         )
     return location_url
@@ -230,8 +230,8 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
     location_url = location_told(told, environment)
     if kind == "changes" and "since" not in told:
         raise OptionMissing(
-            "say after which time changes are read: option('since', ...); what was read as of it, "
-            "they bring up to date"
+            "the start of the changes is missing: set option('since', TIME) to read the changes "
+            "after that time"
         )
     return ReadSettings(
         location_url=location_url,
@@ -251,7 +251,7 @@ def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
     """
     for name in wanted:
         if name not in known:
-            raise UsageError(f"there is no column {name!r}: the columns are {', '.join(known)}")
+            raise UsageError(f"no column {name!r} exists: the columns are {', '.join(known)}")
     if len(set(wanted)) != len(wanted):
         raise UsageError("the option 'columns' names a column twice", columns=", ".join(wanted))
 
@@ -280,5 +280,5 @@ def _time(told: Mapping[str, str], name: str) -> int | str | None:
 def _columns(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise UsageError("the option 'columns' is names with commas between them", given=text)
+        raise UsageError("the option 'columns' must be names separated by commas", given=text)
     return names

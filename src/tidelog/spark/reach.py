@@ -41,7 +41,7 @@ SAMPLE_BYTES: Final = 4_096
 ASKED_MAX: Final = 1_000
 READS_MAX: Final = 8
 NEEDED: Final = ("duckdb", "msgspec", "numpy", "obstore", "pyarrow", "xxhash")
-HOW: Final = "docs/guides/cluster.md says how"
+HOW: Final = "see docs/guides/cluster.md"
 _NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
 _NO_MODULE: Final = re.compile(r"No module named '([^']+)'")
 _VERSIONS: Final = re.compile(r"different version: (\S+?)\.? than that in driver:? (\d+\.\d+)")
@@ -145,8 +145,8 @@ async def see_parts(
         await run_all([partial(store.get, path, limit=1) for path in paths], at_once=READS_MAX)
     except ObjectNotFound as error:
         raise UsageError(
-            f"one of Spark's executors wrote to another directory than {location_url} is "
-            "here: use a bucket (s3://, gs://, az://), or a path that all machines share"
+            f"one of Spark's executors wrote to another directory than this process's "
+            f"{location_url}: use a bucket (s3://, gs://, az://), or a path that all machines share"
         ) from error
 
 
@@ -179,7 +179,7 @@ async def _ask(
         return [*first, *tasks.run(look, [asked] * min(ASKED_MAX, tasks.cores_count()))]
 
     try:
-        return await run_job(tasks.tags, ask_all, clock=clock, what="the look at its executors")
+        return await run_job(tasks.tags, ask_all, clock=clock, what="the check of its executors")
     except LocationError as error:
         raise explain(error) from error
 
@@ -205,7 +205,7 @@ async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
     try:
         store = open_dressed(asked.location_url, clock=clock).meter
         if (await store.get(asked.key)).data != asked.key.encode():
-            raise ObjectNotFound("another object is there", key=asked.key)
+            raise ObjectNotFound("the executor sees another object", key=asked.key)
         answer = f"{asked.key}-{clock.unique()}"
         await store.put(answer, answer.encode())
     except TidelogError as error:
@@ -226,7 +226,7 @@ async def _check_sample(sample: ReachSample, clock: Clock) -> None:
     store = open_store(sample.url, clock=clock)
     data = (await store.get(sample.path, limit=sample.size_bytes)).data
     if hashlib.sha256(data).digest() != sample.digest:
-        raise ObjectNotFound("another file is there", path=sample.path)
+        raise ObjectNotFound("the executor sees another file", path=sample.path)
 
 
 def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | None:
@@ -239,7 +239,7 @@ def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | N
     if seen.fingerprint != asked.fingerprint:
         return UsageError(
             f"Spark's executors on {seen.host} run another tidelog than this process: start a new "
-            "session, which ships its own"
+            "session, which sends this one to them"
         )
     if seen.location is not None:
         if isinstance(seen.location, GoneError | UsageError):
@@ -250,7 +250,7 @@ def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | N
         if isinstance(seen.source, GoneError | UsageError):
             return UsageError(
                 f"Spark's executors on {seen.host} do not see {told} as this process does: put "
-                "them into a bucket, or on a path that all machines share, or take --engine local",
+                "them into a bucket, or on a path that all machines share, or use --engine local",
                 file=asked.sample.path,
             )
         return _unreachable(seen.source, seen.host, told)
@@ -262,16 +262,16 @@ def explain(error: LocationError) -> TidelogError:
     text = str(error)
     if found := _VERSIONS.search(text):
         return UsageError(
-            f"Spark's executors run Python {found[1]}, and this process {found[2]}: have both run "
-            f"one version; --conf spark.pyspark.python=PATH says which one executors run ({HOW})"
+            f"Spark's executors run Python {found[1]}, but this process runs {found[2]}: use one "
+            f"version; --conf spark.pyspark.python=PATH sets the executors' Python ({HOW})"
         )
     if found := _NO_PYTHON.search(text):
         return UsageError(
-            f"Spark's executors have no Python at {found[1]}: say where theirs is, with "
+            f"Spark's executors have no Python at {found[1]}: set its path with "
             f"--conf spark.pyspark.python=PATH, or PYSPARK_PYTHON ({HOW})"
         )
     if found := _NO_MODULE.search(text):
-        return _lacking("there", found[1])
+        return _lacking("of this session", found[1])
     return error
 
 
@@ -282,22 +282,22 @@ def _lacking(where: str, packages: str) -> UsageError:
 def lacking_text(where: str, packages: str) -> str:
     """Return the message about packages that executors lack."""
     return (
-        f"Spark's executors {where} lack what tidelog needs: {packages}; set PYSPARK_PYTHON to a "
-        "Python that has it, install it for the Python that they run, or ship an environment with "
-        f"spark.archives ({HOW})"
+        f"Spark's executors {where} lack packages that tidelog needs: {packages}. Set "
+        "PYSPARK_PYTHON to a Python that has them, install them for the executors' Python, or ship "
+        f"an environment with spark.archives ({HOW})"
     )
 
 
 def _unseen_location(host: str, location: str) -> UsageError:
     return UsageError(
         f"Spark's executors on {host} do not see the location {location} that this process sees: "
-        "use a bucket (s3://, gs://, az://), or a path that all machines share, or --engine local"
+        "use a bucket (s3://, gs://, az://), a path that all machines share, or --engine local"
     )
 
 
 def _unreachable(error: TidelogError, host: str, what: str) -> LocationError:
     kind = StoreRefused if isinstance(error, StoreRefused) else LocationError
     return kind(
-        f"Spark's executors on {host} cannot use {what}: {error}; they need its endpoint and "
-        f"credentials as this process does ({HOW})"
+        f"Spark's executors on {host} cannot use {what}: {error}. Give them the endpoint and the "
+        f"credentials of this process ({HOW})"
     )

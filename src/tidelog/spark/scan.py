@@ -193,7 +193,7 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
         yield from (t.drop_columns([TIME]) for t in tables)
         return
     if scan.appended:
-        raise CorruptionError("a collection that is only appended to has lost a row")
+        raise CorruptionError("an append-only collection contains a retraction")
     found = accumulate(tables, narrowed(scan), as_of=scan.as_of)
     check_multiplicity(found, "read by Spark")
     yield found

@@ -132,8 +132,8 @@ async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
     except PartMissing:
         return error
     return ReadOvertaken(
-        "what was still to be read was merged and deleted since it was planned, as it is an hour "
-        "later: load it again, with option('hold', '6h') if it takes that long"
+        "a merge replaced parts of this read, and they were deleted an hour later: load the "
+        "DataFrame again, with option('hold', '6h') for a long read"
     )
 
 
@@ -147,14 +147,13 @@ async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
     """
     if pin.until_us is not None and wall_us(SystemClock()) >= pin.until_us:
         raise HoldExpired(
-            f"the time for which {pin.name!r} was held is over: load it again, with a longer "
-            "option 'hold'"
+            f"the hold of {pin.name!r} has ended: load it again, with a longer option 'hold'"
         )
     location = await open_location(pin.location_url)
     collection = await location.collection(pin.name)
     if collection.rendition.id != pin.rendition:
         raise NoSuchCollection(
-            f"the collection {pin.name!r} was made anew since it was loaded: load it again"
+            f"another collection has replaced {pin.name!r} since it was loaded: load it again"
         )
     if pin.after is not None:
         return await _plan_changes(pin, collection, pin.after, box or {})

@@ -231,13 +231,14 @@ def explain_start(text: str, master: str) -> UsageError:
     if "stopped SparkContext" in text:
         # Spark stops the context in another thread, which reports no reason.
         return UsageError(
-            f"no master of Spark's took us at {master}: is it running, is this the very URL that "
-            "its page shows, and can it reach us (--conf spark.driver.host=...)?"
+            f"no Spark master accepted this session at {master}: check that it runs, that its "
+            "page shows exactly this URL, and that it reaches this machine "
+            "(--conf spark.driver.host=...)"
         )
     if "JAVA_GATEWAY_EXITED" in text:
         return UsageError(
-            "Spark did not start, for its Java ended at once: is there a --conf that it refuses, "
-            "or is the memory too little?"
+            "Spark did not start, because its Java exited at once: check the --conf options, "
+            "and the memory of this machine"
         )
     return UsageError(f"Spark did not start: {describe_failure(text)}")
 

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     from tidelog.predicate.predicate import Predicate
 
 VERIFY: Final = "parquet.page.verify-checksum.enabled"
-OVER: Final = (
-    "the time for which this DataFrame was held is over: make it again, with a longer hold"
-)
+OVER: Final = "the hold of this DataFrame has ended: create it again, with a longer hold"
 
 
 async def frame_of(

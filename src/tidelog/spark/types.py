@@ -63,6 +63,6 @@ def _spark_type(dtype: pa.DataType, *, column: str) -> spark.DataType:
         inner = [spark.StructField(f.name, _spark_type(f.type, column=column)) for f in dtype]
         return spark.StructType(inner)
     raise UsageError(
-        f"Spark has no type for column {column!r}, of type {dtype}: leave it out, by naming the "
-        "others with the option 'columns'"
+        f"Spark has no type for column {column!r} of type {dtype}: name the other columns in the "
+        "option 'columns'"
     )

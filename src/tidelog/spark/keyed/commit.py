@@ -130,8 +130,8 @@ def _check_size(staged: Staged) -> None:
     """Check, before the first append, that a batch fits into one append."""
     if staged.num_bytes > BATCH_BYTES_MAX or staged.rows >= RECORDS_MAX:
         raise UsageError(
-            f"a batch that is written once is one append, of at most {BATCH_BYTES_MAX} bytes and "
-            f"{RECORDS_MAX - 1} records: have the stream read less at a time",
+            f"a batch that is written once must fit into one append of {BATCH_BYTES_MAX} bytes and "
+            f"{RECORDS_MAX - 1} records: use smaller batches",
             size_bytes=staged.num_bytes,
             records=staged.rows,
         )

@@ -96,7 +96,7 @@ def _checked(
     is_range = first is not None or last is not None
     if sum([key is not None, prefix is not None, is_range]) > 1:
         raise UsageError(
-            "a DataFrame is of one key, of a prefix, or of a range of keys, not of two"
+            "key, prefix and a range of keys exclude each other: pass only one of them"
         )
     for one in (key, prefix):
         if one is not None:

@@ -135,8 +135,8 @@ class SparkRunMerger:
             await run_all(work, at_once=LOOKS_AT_ONCE)
         except ObjectNotFound as error:
             raise UsageError(
-                f"one of Spark's executors wrote to another directory than {url} is here: use a "
-                "bucket (s3://, gs://, az://), or a path that all machines share"
+                f"one of Spark's executors wrote to another directory than this process's {url}: "
+                "use a bucket (s3://, gs://, az://), or a path that all machines share"
             ) from error
 
 

@@ -58,7 +58,7 @@ def read_keyed_settings(
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     told = told_options(options, kind="keyed")
-    _refuse(told, OF_WRITES, "is one for writing")
+    _refuse(told, OF_WRITES, "applies only to writes")
     said = told.get("start", EARLIEST).strip().lower()
     start = 0 if said in (EARLIEST, LATEST) else start_told(said, of="a sequence")
     limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
@@ -86,17 +86,17 @@ def read_keyed_write_settings(
     """
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
     told = told_options(given, kind="keyed")
-    _refuse(told, OF_READS, "is one for reading")
+    _refuse(told, OF_READS, "applies only to reads")
     _refuse(
         told,
         [f"{kind}{form.capitalize()}" for kind in KINDS for form in FORMS],
-        "is one for reading",
+        "applies only to reads",
     )
     if ("txnappid" in told) != ("txnversion" in told):
-        raise OptionMissing("txnAppId and txnVersion name a batch together: give both, or neither")
+        raise OptionMissing("txnAppId and txnVersion name a batch together: set both, or neither")
     sink = told.get("txnappid")
     if sink is not None and not 1 <= len(sink.encode()) <= SINK_BYTES_MAX:
-        raise UsageError(f"txnAppId has 1 to {SINK_BYTES_MAX} bytes", size_bytes=len(sink))
+        raise UsageError(f"txnAppId must have 1 to {SINK_BYTES_MAX} bytes", size_bytes=len(sink))
     return KeyedWriteSettings(
         location_url=location_told(told, environment),
         name=told["path"],
@@ -112,9 +112,9 @@ def check_keyed_for_batch(settings: KeyedReadSettings) -> None:
         UsageError: one does.
     """
     if settings.from_latest:
-        raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
+        raise UsageError("start 'latest' needs readStream: remove the option to read all records")
     if settings.batch_records_max is not None:
-        raise UsageError("maxRecordsPerBatch is one for readStream: a read has the option 'limit'")
+        raise UsageError("maxRecordsPerBatch needs readStream: use the option 'limit' to read less")
 
 
 def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
@@ -124,9 +124,9 @@ def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
         UsageError: one does.
     """
     if settings.has_limit:
-        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
+        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read instead")
     if settings.checkpoint is not None:
-        raise UsageError("nothing comes to a checkpoint: leave the option out, or use spark.read")
+        raise UsageError("a checkpoint never changes: use spark.read, or remove the option")
 
 
 def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
@@ -134,7 +134,7 @@ def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
     given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
     if len(given) > 1:
         names = ", ".join(f"{kind}{form.capitalize()}" for kind, form in given)
-        raise UsageError("a read is of one key, or of one prefix, told in one form", given=names)
+        raise UsageError("set only one option for a key or a prefix", given=names)
     return {kind: check_key(_bytes(told[f"{kind}{form}"], form)) for kind, form in given}
 
 
@@ -144,10 +144,12 @@ def _bytes(text: str, form: str) -> bytes:
             return bytes.fromhex(text)
         return base64.b64decode(text, validate=True) if form == "base64" else text.encode()
     except (ValueError, binascii.Error) as error:
-        raise UsageError(f"that is no {form or 'text'}", given=quoted(text)) from error
+        raise UsageError(
+            f"a key or a prefix is not valid {form or 'text'}", given=quoted(text)
+        ) from error
 
 
 def _refuse(told: Mapping[str, str], names: tuple[str, ...] | list[str], why: str) -> None:
     for name in names:
         if name.lower() in told:
-            raise UsageError(f"the option {name!r} {why}: leave it out")
+            raise UsageError(f"the option {name!r} {why}: remove it")

@@ -115,8 +115,8 @@ def refuse_start_beyond(start: int, following: int) -> None:
     """
     if start > following:
         raise NoSuchLog(
-            f"the log ends before {start}, its next sequence is {following}: start at that or at "
-            "an earlier one; if it was read so far already, it was made anew, or lost records"
+            f"start {start} is after the end of the log: start at {following}, its next sequence, "
+            "or earlier. If a stream has read that far, the log was replaced, or lost records"
         )
 
 

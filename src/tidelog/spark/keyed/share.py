@@ -134,8 +134,8 @@ async def why_gone(share: KeyedShare, error: ObjectNotFound) -> TidelogError:
     if is_loose or any(part.path in named for part in share.parts):
         return missing(error)
     return ReadOvertaken(
-        "what was still to be read was compacted and deleted since it was planned, as it is an "
-        "hour later: load it again"
+        "a compaction replaced objects of this read, and they were deleted an hour later: load "
+        "the DataFrame again"
     )
 
 

@@ -92,7 +92,10 @@ class KeyedStreamWriter(DataSourceStreamArrowWriter):
             return
         with told_as_spark_tells():
             if len(queries) != 1 or None in queries:
-                raise UsageError("Spark does not say which query this batch is of: no stream is")
+                raise UsageError(
+                    "Spark did not report the query of this batch, so it cannot be written once: "
+                    "write it with df.write"
+                )
         _commit(self._sink, messages, (f"query:{queries.pop()}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -109,8 +112,8 @@ def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool)
     _check_schema(schema)
     if overwrite:
         raise UsageError(
-            "a keyed log is appended to, never written over: mode('append'), or of a stream "
-            "outputMode('append')"
+            "a keyed log cannot be overwritten: use mode('append'), or outputMode('append') for "
+            "a stream"
         )
     return asyncio.run(_open(settings))
 
@@ -127,14 +130,14 @@ async def _open(settings: KeyedWriteSettings) -> KeyedSink:
 def _check_schema(schema: StructType) -> None:
     if sorted(schema.fieldNames()) != sorted(COLUMNS):
         raise UsageError(
-            "a keyed log is written from the columns key and value: select them; sequences and "
-            "times are given where they are appended",
+            "a keyed log is written from the columns key and value: select only them; the log "
+            "assigns sequences and times",
             columns=", ".join(schema.fieldNames()),
         )
     for field in schema.fields:
         if not isinstance(field.dataType, BinaryType | StringType):
             raise UsageError(
-                f"the column {field.name} is binary, or a string: cast it",
+                f"the column {field.name} must be binary or a string: cast it",
                 found=field.dataType.simpleString(),
             )
 

@@ -118,11 +118,11 @@ async def load_block(store: Store, block: StagedBlock) -> pa.Table:
             data = (await store.get(block.path)).data
         except ObjectNotFound as error:
             raise ReadOvertaken(
-                "what a task staged was swept before it was appended, by the second collection "
-                "since it began: nothing was appended, so write it again"
+                "two collections ran during this write, and deleted its staged records: nothing "
+                "was appended, so write it again"
             ) from error
         if xxhash.xxh3_128_digest(data) != block.digest:
-            raise CorruptionError("what a task staged is not what it wrote", path=block.path)
+            raise CorruptionError("staged records differ from those a task wrote", path=block.path)
     with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
         return stream.read_all()
 
@@ -132,7 +132,7 @@ def _checked(batch: pa.RecordBatch) -> pa.Table:
     for name, column, most in (("key", keys, KEY_BYTES_MAX), ("value", values, RECORD_BYTES_MAX)):
         longest: int = pc.max(pc.binary_length(column)).as_py()
         if longest > most:
-            raise UsageError(f"a {name} has at most {most} bytes", size_bytes=longest)
+            raise UsageError(f"a {name} must have at most {most} bytes", size_bytes=longest)
     return pa.table([keys, values], schema=SENT)
 
 
