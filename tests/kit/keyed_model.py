@@ -126,7 +126,7 @@ class ModelReads(KeyedReads):
     ) -> KeyedScan:
         check_sequences(start, limit)
         if rows is not None and (type(rows) is not int or rows < 1):
-            raise UsageError("rows is a whole number (int) from 1 on, or None", rows=rows)
+            raise UsageError("rows must be a whole number (int) of at least 1, or None", rows=rows)
         self._check_open()
         return ModelScan(
             self, wanted, start=start, limit=limit, rows=rows, newest_first=newest_first
@@ -140,7 +140,7 @@ class ModelReads(KeyedReads):
         start: int | None = None,
     ) -> KeyedScan:
         if key is not None and prefix is not None:
-            raise UsageError("a key and a prefix exclude each other: give one")
+            raise UsageError("a key and a prefix exclude each other: pass one")
         check_key(key or prefix or b"")
         check_sequences(start or 0)
         self._check_open()

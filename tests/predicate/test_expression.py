@@ -154,7 +154,7 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
         ("", r'is empty: write a condition such as "country'),
         ("delay > 1 -- late", "ends with a comment: remove it"),
         ("delay > 1) or (true", "check its parentheses and commas"),
-        ("true) as p, (true", "goes on after its end"),
+        ("true) as p, (true", "more text follows it"),
         ("delay > 1; select 1", "syntax error"),
         ("delay > 1 \0", "zero byte"),
         ("at = 'gate'", 'write the column "at" in double quotes'),
@@ -167,7 +167,7 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
         ("plane.wings > 1", "cannot be computed.*wings"),
         ("delay", "is not a condition, as its type is INTEGER: compare it"),
         ("'true'", "is not a condition, as its type is VARCHAR"),
-        ("null", "is not a condition"),
+        ("null", "must be a condition"),
         ("delay in (select 1)", "contains a subquery"),
         ("exists(select 1 from read_csv('x.csv'))", "contains a subquery"),
         ("delay > any(select 1)", "contains a subquery"),
@@ -186,9 +186,9 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
         ("columns('delay') > 1", "contains a star"),
         ("#1 = 'UA'", "contains a column's number"),
         ("default", "contains DEFAULT"),
-        ("unnest([true])", "does not give one value for one row"),
-        ("read_text('x') = 'y'", "does not give one value for one row"),
-        ("query('select 1')", "does not give one value for one row"),
+        ("unnest([true])", "does not return one value per row"),
+        ("read_text('x') = 'y'", "does not return one value per row"),
+        ("query('select 1')", "does not return one value per row"),
         ("grouping(delay) = 1", "cannot be computed"),
         ("nosuch(delay)", "cannot be computed.*nosuch"),
         ("getenv('HOME') = 'x'", "cannot be computed.*getenv"),
@@ -303,7 +303,7 @@ def test_what_may_grow_to_any_size_is_refused(sql: str) -> None:
     A single row could take 20 GB, and an interrupt does not stop DuckDB within a function.
     """
     for definite in (True, False):
-        with pytest.raises(UsageError, match="of any length: give it a number of up to four"):
+        with pytest.raises(UsageError, match="any length: pass it a number of up to four"):
             _check(sql, definite=definite)
 
 
@@ -321,7 +321,7 @@ def test_side_effects_are_never_definite() -> None:
     DuckDB's version decides whether such functions work at all.
     """
     for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):
-        with pytest.raises(UsageError, match="does not follow from the row alone"):
+        with pytest.raises(UsageError, match="does not depend on the row alone"):
             _check(sql)
 
 
@@ -400,9 +400,9 @@ def test_failures_on_a_row_are_usage_errors() -> None:
 
     with pytest.raises(UsageError, match=r"^--where fails on a row: .*UA"):
         predicate.mask(FLIGHTS)
-    with pytest.raises(UsageError, match="checked for other columns"):
+    with pytest.raises(UsageError, match="does not fit the columns"):
         predicate.mask(pa.table({"delay": [1]}))
-    with pytest.raises(UsageError, match="checked for other columns"):
+    with pytest.raises(UsageError, match="does not fit the columns"):
         _check("delay > 1").mask(pa.table({"delay": ["x"]}))
 
 

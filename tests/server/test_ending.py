@@ -54,7 +54,7 @@ def test_whoever_waits_is_answered_when_the_server_ends() -> None:
 
         assert told == [(0, 2)]
         assert clock.turns <= TURNS
-        with pytest.raises(LocationError, match="no way to the server"):
+        with pytest.raises(LocationError, match="cannot connect to"):
             log.count(b"a")
 
 
@@ -64,7 +64,7 @@ def test_a_server_that_ends_takes_no_more() -> None:
         log.append([(b"a", b"1")])
         server.state.end()
 
-        with pytest.raises(ShuttingDown, match=r"shutting down|server ended") as found:
+        with pytest.raises(ShuttingDown, match=r"shutting down|server shut down") as found:
             log.count(b"a")
         assert found.value.kind == "busy"
         with pytest.raises(ShuttingDown):

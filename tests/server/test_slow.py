@@ -106,12 +106,12 @@ def test_strange_heads_are_answered_in_the_apis_words(
 @pytest.mark.parametrize(
     ("sent", "fault"),
     [
-        (b"\x16\x03\x01\x02\x00\r\n\r\n", "not a request of HTTP/1.1"),
-        (b"GET /\x00 HTTP/1.1\r\n\r\n", "not a request of HTTP/1.1"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", "not an HTTP/1.1 request"),
+        (b"GET /\x00 HTTP/1.1\r\n\r\n", "not an HTTP/1.1 request"),
         (b"GET /" + b"a" * 70_000, "too large: send a long key in a body"),
         (
             b"POST /-/ready HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n",
-            "not a request of HTTP/1.1",
+            "not an HTTP/1.1 request",
         ),
     ],
 )

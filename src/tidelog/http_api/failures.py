@@ -144,7 +144,7 @@ def error_of(answer: ErrorAnswer, status: int) -> TidelogError:
 def error_of_status(status: int, text: str) -> TidelogError:
     """Return the error for an answer that is not the API's, such as a proxy's."""
     told = " ".join(text.split())[:200]
-    sentence = f"the server answered {status}, and not as a keyed log does: {told!r}"
+    sentence = f"the answer ({status}) is not from tidelog, perhaps from a proxy: {told!r}"
     if status >= 500:
         return LocationError(sentence, outcome=Outcome.UNKNOWN, status=status)
     return HttpFailure(sentence, status=status)

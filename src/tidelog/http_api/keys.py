@@ -50,11 +50,11 @@ def base64_bytes(text: str, what: str) -> bytes:
     plain = text.replace("-", "+").replace("_", "/")
     try:
         if _BASE64.fullmatch(plain) is None:
-            raise binascii.Error("it has other characters")
+            raise binascii.Error("it contains other characters")
         bare = plain.rstrip("=")
         return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UsageError(f"{what} is no base64", given=quoted(text), why=str(error)) from error
+        raise UsageError(f"{what} is not base64", given=quoted(text), why=str(error)) from error
 
 
 def hex_bytes(text: str, what: str) -> bytes:
@@ -64,5 +64,7 @@ def hex_bytes(text: str, what: str) -> bytes:
         UsageError: the text is not hex.
     """
     if _HEX.fullmatch(text) is None:
-        raise UsageError(f"{what} is no hex: two digits (0-9, a-f) a byte", given=quoted(text))
+        raise UsageError(
+            f"{what} is not hex: write two digits (0-9, a-f) per byte", given=quoted(text)
+        )
     return bytes.fromhex(text)

@@ -62,7 +62,7 @@ def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
     try:
         return msgspec.convert(values, wanted)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the message is not as its description says: {error}") from error
+        raise UsageError(f"the message does not match its description: {error}") from error
 
 
 @cache
@@ -142,12 +142,12 @@ def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str
         if field is None:
             continue
         if kind != (VARINT if field.kind in ("int", "bool") else LENGTH):
-            raise UsageError("a field has another wire type than its own", field=number)
+            raise UsageError("a field has a wrong wire type", field=number)
         name = names[field.name]
         if field.kind == "list":
             if len(found[name]) >= items_max:
                 raise UsageError(
-                    f"the message has more than {items_max} items: send fewer at a time",
+                    f"the message has more than {items_max} items: send fewer in a request",
                     field=number,
                 )
             found[name].append(_item_of(field, value, items_max))
@@ -177,7 +177,7 @@ def _text_of(value: memoryview, field: WireField) -> str:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise UsageError("a text is no UTF-8", field=field.number) from error
+        raise UsageError("a text is not UTF-8", field=field.number) from error
 
 
 def _values(data: memoryview) -> Iterator[tuple[int, int, Any]]:
@@ -197,7 +197,7 @@ def _values(data: memoryview) -> Iterator[tuple[int, int, Any]]:
         elif kind in (FIXED64, FIXED32):
             size = 8 if kind == FIXED64 else 4
         else:
-            raise _malformed("a wire type is not known, or is a group's", at)
+            raise _malformed("a wire type is unknown, or a group's", at)
         if size > len(data) - at:
             raise _malformed("a field ends after the message", at)
         yield number, kind, data[at : at + size]
@@ -219,4 +219,4 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _malformed(what: str, at: int) -> UsageError:
-    return UsageError(f"the body is no protobuf of such a message: {what}", byte=at)
+    return UsageError(f"the body is not such a protobuf message: {what}", byte=at)

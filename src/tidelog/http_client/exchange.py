@@ -50,11 +50,13 @@ class ServerAddress:
             parts = urlsplit(url)
             port = parts.port
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"the URL of the server is none: {error}") from error
+            raise UsageError(f"the URL of the server is not valid: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError("the URL of the server is http://HOST:PORT, or https://HOST:PORT")
+            raise UsageError("the URL of the server must be http://HOST:PORT or https://HOST:PORT")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise UsageError("the URL of the server has no user, query or fragment: pass a token")
+            raise UsageError(
+                "the URL of the server must not have a user, query or fragment: pass a token"
+            )
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if is_tls else 80), parts.path.rstrip("/"), is_tls)
 
@@ -125,7 +127,7 @@ class Exchange:
         except TimeoutError as error:
             raise _unanswered(DeadlineExceeded, "did not answer in time", is_write) from error
         except (OSError, http.client.HTTPException) as error:
-            told = f"was lost before it answered ({type(error).__name__}: {error})"
+            told = f"disconnected before it answered ({type(error).__name__}: {error})"
             raise _unanswered(LocationError, told, is_write) from error
         finally:
             self._put_back(connection, is_whole=is_done)
@@ -171,7 +173,8 @@ class Exchange:
         except (OSError, ssl.SSLError) as error:
             made.close()
             where = f"{self.address.host}:{self.address.port}"
-            raise LocationError(f"there is no way to the server at {where}: {error}") from error
+            why = error.strerror or str(error)
+            raise LocationError(f"cannot connect to {where}: {why[:1].lower()}{why[1:]}") from error
         return made
 
     def _made(self) -> http.client.HTTPConnection:
@@ -183,7 +186,7 @@ class Exchange:
     def _taken(self) -> http.client.HTTPConnection | None:
         with self._lock:
             if self._is_closed:
-                raise UsageError("this client is closed: make another")
+                raise UsageError("this client is closed: create another")
             return self._kept.pop() if self._kept else None
 
     def _put_back(self, connection: http.client.HTTPConnection, *, is_whole: bool) -> None:
@@ -212,7 +215,7 @@ def _unanswered(kind: type[LocationError], told: str, is_write: bool) -> Locatio
             f"the server {told}: the records may be in the log; read it back before you append "
             "them again"
         )
-    return kind(f"the server {told}: ask again", outcome=Outcome.NOT_APPLIED)
+    return kind(f"the server {told}: try again", outcome=Outcome.NOT_APPLIED)
 
 
 def _read(status: int, data: bytes, wanted: type[T], *, is_write: bool) -> T:

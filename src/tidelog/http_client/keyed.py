@@ -115,7 +115,7 @@ class HttpKeyed:
         wait_us: int,
     ) -> int:
         if not records:
-            raise UsageError("an append has at least one record")
+            raise UsageError("an append needs at least one record")
         message = AppendRequest(
             records=[_record(one) for one in records],
             await_durable=durable,
@@ -186,7 +186,7 @@ class HttpKeyed:
     ) -> HttpScan:
         check_sequences(start, limit)
         if rows is not None and (type(rows) is not int or rows < 1):
-            raise UsageError("rows is a whole number (int) from 1 on, or None")
+            raise UsageError("rows must be a whole number (int) of at least 1, or None")
         return HttpScan(
             partial(self._page, wanted),
             start=start,
@@ -215,7 +215,7 @@ class HttpKeyed:
         It reads a key, a prefix, or all keys. After ``wait_us`` without records the table is empty.
         """
         if key is not None and prefix is not None:
-            raise UsageError("a key and a prefix exclude each other: give one")
+            raise UsageError("a key and a prefix exclude each other: pass one")
         message = ScanRequest(
             key=UNSET if key is None else Base64(check_key(key)),
             prefix=UNSET if key is not None else Base64(check_key(prefix or b"")),

@@ -159,7 +159,7 @@ class _Check:
         plain, _ = self._parse_query("true")
         plain.pop("select_list")
         if frame != plain or not isinstance(selected, list) or len(selected) != 1:
-            return None, "it goes on after its end"
+            return None, "more text follows it"
         return selected[0], ""
 
     def _parse_query(self, expression: str) -> tuple[dict[str, Json], str]:
@@ -184,7 +184,7 @@ class _Check:
                 raise self.refusal(f"contains {part}: use columns of one row and constants only")
             if use.kind is Kind.SIZE:
                 raise self.refusal(
-                    f"calls {use.name}(), whose result may be of any length: give it a number of "
+                    f"calls {use.name}(), whose result may have any length: pass it a number of "
                     "up to four digits, not an expression"
                 )
             if not self.definite:
@@ -196,7 +196,7 @@ class _Check:
                 )
             if use.kind is Kind.AGGREGATE and use.name.lower() in ("", "reservoir_quantile"):
                 raise self.refusal(
-                    "aggregates a list in a way that is random or not known: name another aggregate"
+                    "aggregates a list by a random or computed aggregate: name another one"
                 )
 
     def _columns(self, uses: Iterable[Use]) -> set[str]:
@@ -237,7 +237,7 @@ class _Check:
         )
         if not hint and f'"{name}"' in self.sql:
             text = name.replace("'", "''")
-            advice += f"; a text stands in single quotes: '{text}'"
+            advice += f"; write a text in single quotes: '{text}'"
         raise self.refusal(f"reads {name!r}, which is not a column: {advice}")
 
     def _check_functions(self, uses: Iterable[Use]) -> None:
@@ -248,7 +248,9 @@ class _Check:
                     f"calls {name}(), which aggregates many rows: use columns of one row only"
                 )
             if kinds and not kinds & {"scalar", "macro"}:
-                raise self.refusal(f"calls {name}(), which does not give one value for one row")
+                raise self.refusal(
+                    f"calls {name}(), which does not return one value per row: use another function"
+                )
             if self.definite and not self._is_definite(name, frozenset()):
                 raise self._not_definite(name)
 
@@ -301,13 +303,13 @@ class _Check:
             raise self.refusal(f"cannot be computed: {told_by(error)}") from error
         if found != "BOOLEAN":
             raise self.refusal(
-                f"is not a condition, as its type is {found}: compare it with something"
+                f"must be a condition, but its type is {found}: compare it with a value"
             )
 
     def _not_definite(self, name: str) -> UsageError:
         return self.refusal(
-            f"calls {name}, whose result does not follow from the row alone, "
-            "and so would differ from run to run: use columns and constants only"
+            f"calls {name}, whose result does not depend on the row alone and may "
+            "differ from run to run: use columns and constants only"
         )
 
     def refusal(self, reason: str) -> UsageError:

@@ -128,7 +128,7 @@ class Predicate:
             return table.select(self.schema.names).cast(self.schema)
         except (KeyError, pa.ArrowException) as error:
             raise UsageError(
-                f"{self.what} was checked for other columns than it is used on: {error}",
+                f"{self.what} does not fit the columns of these rows: {error}",
                 expression=self.sql,
             ) from error
 

@@ -58,8 +58,8 @@ class ServerState:
 
     def __post_init__(self) -> None:
         most = self.limits.held_bytes_max
-        self.incoming = Allowance(most, "too much is being sent to this server")
-        self.outgoing = Allowance(most, "too much is being read from this server")
+        self.incoming = Allowance(most, "the limit of request bytes in memory is reached")
+        self.outgoing = Allowance(most, "the limit of answer bytes in memory is reached")
 
     def end(self) -> None:
         """Refuse new requests; answer requests that wait for records, with none."""
@@ -190,10 +190,10 @@ class RouteHandler:
         is_write = endpoint is not None and endpoint.is_write
         if not isinstance(fault, Exception):  # Cancelled: the drain of a shutdown timed out.
             return (
-                OutcomeUnknown("the server ended: the records may be in the log; read it back")
+                OutcomeUnknown("the server shut down: the records may be in the log; read it back")
                 if is_write
                 else ShuttingDown(
-                    "the server ended: send the request to another one, or try again later"
+                    "the server shut down: send the request to another one, or try again later"
                 )
             )
         _logger.error("a request failed, route=%s", self._path, exc_info=fault)

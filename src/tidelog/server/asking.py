@@ -53,7 +53,7 @@ class Query:
                     known=", ".join(names) or "none",
                 )
             if name in self._given:
-                raise UsageError(f"the parameter {name} is given twice")
+                raise UsageError(f"the parameter {name} is given twice: pass it once")
             self._given[name] = unquote_to_bytes(value)
 
     def __contains__(self, name: str) -> bool:
@@ -69,15 +69,15 @@ class Query:
         if text is None:
             return None
         if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
-            up = "on" if most >= 2**63 - 1 else f"to {most}"
-            raise UsageError(f"{name} is a whole number from {least} {up}", given=quoted(text))
+            bounds = f"of at least {least}" if most >= 2**63 - 1 else f"from {least} to {most}"
+            raise UsageError(f"{name} must be a whole number {bounds}", given=quoted(text))
         return int(text)
 
     def flag(self, name: str) -> bool:
         """Return a boolean; False if the parameter is missing."""
         text = self.text(name)
         if text is not None and text not in _FLAGS:
-            raise UsageError(f"{name} is true or false", given=quoted(text))
+            raise UsageError(f"{name} must be true or false", given=quoted(text))
         return _FLAGS.get(text or "", False)
 
     def text(self, name: str) -> str | None:
@@ -96,7 +96,7 @@ class Query:
         """
         forms = [one for one in (name, f"{name}_base64", f"{name}_hex") if one in self]
         if len(forms) > 1:
-            raise UsageError(f"{' and '.join(forms)} exclude each other: give one")
+            raise UsageError(f"{' and '.join(forms)} exclude each other: pass one")
         if not forms:
             return None
         if forms[0] == name:
@@ -137,7 +137,7 @@ class Ask:
         kind = self.media_type
         if kind not in (*UNTYPED, *JSON_TYPES, *PROTOBUF_TYPES):
             raise WrongMediaType(
-                "the body is JSON (application/json) or protobuf (application/protobuf)",
+                "the body must be JSON (application/json) or protobuf (application/protobuf)",
                 given=quoted(kind),
             )
         data = await self.body()
@@ -173,7 +173,7 @@ class Ask:
                 async with asyncio.timeout_at(until + length / BYTES_A_SECOND_MIN):
                     event = await self.receive()
             except TimeoutError as error:
-                raise BodyTooSlow("the body comes too slowly: send it at once") from error
+                raise BodyTooSlow("the body arrived too slowly: send it without pauses") from error
             if event["type"] == "http.disconnect":
                 raise ClientGone
             piece = event.get("body", b"")
@@ -202,7 +202,7 @@ class Ask:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(
-            "the body is too large: send fewer records at a time",
+            "the body is too large: send fewer records in a request",
             most=self.limits.body_bytes_max,
         )
 
@@ -219,19 +219,19 @@ def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
         found = msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as error:
         raise UsageError(
-            f"the body is not as /openapi.json describes it: {_explained(str(error))}"
+            f"the body does not match /openapi.json: {_explained(str(error))}"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from error
     if len(getattr(found, "records", ())) > items_max:
-        raise UsageError(f"the message has more than {items_max} items: send fewer at a time")
+        raise UsageError(f"the message has more than {items_max} items: send fewer in a request")
     return found
 
 
 def _explained(fault: str) -> str:
     """Return the decoder's message, with the remedy of a common mistake."""
     if "base64" in fault:
-        return f"{fault}. Base64 has the standard alphabet and is padded; write a text as it is"
+        return f"{fault}. Base64 must use the standard alphabet and padding; write text unencoded"
     if re.search(r"unknown field `\w+Text`", fault):
         return f'{fault}. Write a text as "key" or "value", other bytes as {{"base64": "/w=="}}'
     return fault

@@ -24,7 +24,7 @@ class ServerMetrics:
         )
         self.seconds = Histogram(
             "http_request_duration_seconds",
-            "From a request's head to the end of its answer",
+            "Duration from a request's head to the end of its answer",
             ("route",),
             buckets=SECONDS,
             registry=own,
@@ -35,16 +35,16 @@ class ServerMetrics:
         )
         self.dropped = Counter(
             "http_connections_dropped",
-            "Connections ended before a request: too many, or without a handshake in time",
+            "Connections closed before a request: above the limit, or without a handshake in time",
             registry=own,
         )
         self.left = Counter(
-            "http_clients_left", "Clients that left, or were left, being slow", registry=own
+            "http_clients_left", "Clients that disconnected, or were too slow", registry=own
         )
         self.records_in = Counter("log_append_records", "Records appended", registry=own)
-        self.bytes_in = Counter("log_append_bytes", "Their keys and values", registry=own)
+        self.bytes_in = Counter("log_append_bytes", "Bytes of appended records", registry=own)
         self.records_out = Counter("log_records_scanned", "Records sent", registry=own)
-        self.bytes_out = Counter("log_bytes_scanned", "Their keys and values", registry=own)
+        self.bytes_out = Counter("log_bytes_scanned", "Bytes of records sent", registry=own)
         self.followers = Gauge("log_followers", "Requests that wait for records", registry=own)
         self._inner = {metric.name: self._made(metric) for metric in METRICS.values()}
 

@@ -79,7 +79,7 @@ class GuardedProtocol(H11Protocol):
         error = UsageError(
             "the head of the request is too large: send a long key in a body (POST .../scan)"
             if is_long
-            else f"the bytes sent are not a request of HTTP/1.1: {fault}"
+            else f"the bytes received are not an HTTP/1.1 request: {fault}"
         )
         if self.is_busy:  # The invalid bytes are in the body of a request.
             self.cycle.disconnected = True

@@ -83,9 +83,9 @@ class ScanAsk:
         is_range = self.first is not None or self.last is not None
         asked = (self.key is not None) + (self.prefix is not None) + is_range
         if asked != 1:
-            raise UsageError("give one of key, prefix, and first (with last, where keys end)")
+            raise UsageError("pass exactly one of key, prefix, and a range (first, last)")
         if self.follow and (is_range or self.newest_first):
-            raise UsageError("follow goes with key or prefix, and not with newest_first")
+            raise UsageError("follow needs key or prefix, and excludes newest_first")
 
     @property
     def is_of_one_key(self) -> bool:
@@ -175,7 +175,7 @@ def checked_rows(rows: int | None, limits: ServerLimits) -> int:
     if rows is None:
         return min(ROWS, limits.rows_max)
     if rows > limits.rows_max:
-        raise UsageError(f"limit is at most {limits.rows_max}: ask again for what follows")
+        raise UsageError(f"limit must be at most {limits.rows_max}: read more in further requests")
     return rows
 
 
@@ -196,13 +196,13 @@ def _start(start: int | UnsetType) -> int:
 
 def _limit(limit: int | None) -> int | None:
     if limit is not None and limit > _ENDLESS:
-        raise UsageError(f"endSeq is at most {_ENDLESS}")
+        raise UsageError(f"endSeq must be at most {_ENDLESS}")
     return None if limit is None or limit > SEQUENCE_MAX else limit
 
 
 def _needed(key: bytes | None) -> bytes:
     if key is None:
-        raise UsageError("give a key: the empty one is an empty text")
+        raise UsageError("the key is missing: pass one; an empty text is the empty key")
     return key
 
 

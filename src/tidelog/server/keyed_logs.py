@@ -85,7 +85,7 @@ class ServedLogs:
             if self._opened.get(name) is used:
                 del self._opened[name]
                 if isinstance(error, Fenced):
-                    _logger.warning("another process took a keyed log over, name=%s", name)
+                    _logger.warning("another process opened and fenced a keyed log, name=%s", name)
                     self._fenced.append(used)
                 else:
                     await _close(used.handle)
@@ -120,7 +120,7 @@ class ServedLogs:
             NoSuchLog, UsageError: see `using`.
         """
         if self._is_read_only:
-            raise Forbidden("this server only reads: append where the log is written")
+            raise Forbidden("this server is read-only: append on a server that writes the log")
         await self._open(name)
 
     async def append(self, name: str, send: Send) -> int:
@@ -139,8 +139,8 @@ class ServedLogs:
                 if error.outcome is not Outcome.NOT_APPLIED:
                     raise
         raise Fenced(
-            "other processes keep taking the log over from this server: append by one of them, or "
-            "try again",
+            "other processes keep opening the log and fencing this server: append by one of them, "
+            "or try again",
             log=name,
         )
 
@@ -157,4 +157,4 @@ async def _close(handle: KeyedReads, *, level: int = logging.INFO) -> None:
     try:
         await handle.close()
     except TidelogError as error:
-        _logger.log(level, "a keyed log was not closed whole, name=%s, why=%s", handle.name, error)
+        _logger.log(level, "closing a keyed log failed, name=%s, why=%s", handle.name, error)

@@ -69,7 +69,7 @@ class KeyedRoom:
             path="/api/v1/keyed",
             method="GET",
             name="keyed-logs",
-            summary="The names of the keyed logs.",
+            summary="List the names of the keyed logs.",
             handler=self._list,
             answer=LogsAnswer,
         )

@@ -48,7 +48,7 @@ class ServerLimits:
             value = getattr(self, field.name)
             if type(value) is not int or value < 1:
                 raise UsageError(
-                    f"{field.name} is a whole number (int) from 1 on", found=quoted(value)
+                    f"{field.name} must be a whole number (int) of at least 1", found=quoted(value)
                 )
 
 
@@ -75,7 +75,7 @@ class Allowance:
             TooMany: too little is left.
         """
         if self.taken and self.taken + amount > self._most:
-            raise TooMany(f"{self._told}: ask again later", most=self._most)
+            raise TooMany(f"{self._told}: try again later", most=self._most)
         self.taken += amount
 
     def give(self, amount: int) -> None:

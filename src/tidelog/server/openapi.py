@@ -18,17 +18,17 @@ Json = dict[str, Any]
 _REF: Final = "#/components/schemas/{name}"
 _WHY: Final = {
     400: "The request is wrong: correct it.",
-    401: "A token is needed, or is not known.",
-    403: "The token, or the server, is for reading only.",
-    404: "There is no such log, segment or route.",
-    408: "The body came too slowly.",
-    409: "Somebody else was first, or has taken the log over.",
-    410: "Records from there on were retired: start at the oldest that is left.",
+    401: "The token is missing or unknown.",
+    403: "The token or the server is read-only.",
+    404: "No such log, segment or route exists.",
+    408: "The body arrived too slowly.",
+    409: "Another process was first, or has opened and fenced the log.",
+    410: "Records from this sequence were retired: start at the oldest one.",
     413: "The body is too large.",
     415: "The body is neither JSON nor protobuf.",
-    429: "A limit is reached, or the log is full: nothing was done, ask again later.",
-    500: "It failed; ``outcome`` says whether it is known that nothing was done.",
-    503: "The store failed, or the server ends: nothing was done, ask again later.",
+    429: "A limit is reached, or the log is full: nothing was applied; try again later.",
+    500: "The request failed; ``outcome`` states whether it was applied.",
+    503: "The store failed, or the server shuts down: nothing was applied; try again later.",
 }
 _PLAIN: Final = "text/plain"
 
@@ -107,7 +107,7 @@ def _responses(endpoint: Endpoint, *, has_tokens: bool) -> Json:
         str(status): {"description": _WHY[status], "content": _content(ErrorAnswer)}
         for status in sorted({*statuses})
     }
-    return {"200": {"description": "It is done.", "content": body}, **failed}
+    return {"200": {"description": "The request succeeded.", "content": body}, **failed}
 
 
 def _content(message: type[Struct]) -> Json:

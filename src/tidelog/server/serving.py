@@ -99,7 +99,7 @@ class AppServer(uvicorn.Server):
             UsageError: the address is unknown or in use.
         """
         await self.lifespan.startup()
-        require(not self.lifespan.should_exit, "the app does not start")
+        require(not self.lifespan.should_exit, "the app did not start")
         config, state = self.config, self._state
         try:
             sockets = await bind(config.host, config.port)

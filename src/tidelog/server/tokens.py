@@ -46,14 +46,14 @@ class Tokens:
             return
         given = _BEARER.fullmatch(authorization or "")
         if given is None:
-            raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
+            raise Unauthorized("the request has no token: send 'Authorization: Bearer TOKEN'")
         digest = digest_of(given[1])
         # Each comparison takes constant time, and all tokens are compared, so timing leaks nothing.
         found = [one for one in self.known if hmac.compare_digest(one.digest, digest)]
         if not found:
-            raise Unauthorized("the token is not one that this server knows")
+            raise Unauthorized("the token is unknown to this server: use one of its token file")
         if is_write and not any(one.is_writer for one in found):
-            raise Forbidden("the token is for reading only")
+            raise Forbidden("the token is read-only: use one that may append")
 
 
 def digest_of(token: str) -> bytes:
@@ -76,11 +76,11 @@ def parse_tokens(lines: Iterable[str], *, source: str) -> Tokens:
             continue
         token, *rest = words
         if rest not in ([], ["read"]):
-            raise UsageError(f"{source}: a line is TOKEN, or TOKEN read", line=number)
+            raise UsageError(f"{source}: a line must be TOKEN, or TOKEN read", line=number)
         if _TOKEN.fullmatch(token) is None or len(token) < TOKEN_CHARACTERS_MIN:
             raise UsageError(
-                f"{source}: a token has at least {TOKEN_CHARACTERS_MIN} characters, of letters, "
-                "digits and ._~+/-",
+                f"{source}: a token must have at least {TOKEN_CHARACTERS_MIN} characters, of "
+                "letters, digits and ._~+/-",
                 line=number,
             )
         known.append(Token(digest_of(token), is_writer=not rest))
@@ -101,4 +101,4 @@ def load_tokens(path: Path) -> Tokens:
     except OSError as error:
         raise UsageError(f"{shown} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{shown} is no text in UTF-8") from error
+        raise UsageError(f"{shown} must be text in UTF-8") from error

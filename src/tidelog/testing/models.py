@@ -67,8 +67,8 @@ def contents_of(table: pa.Table) -> Counter[Row]:
     for row, diff in zip(
         rows_of(table, names), table.column(DIFF).to_numpy().tolist(), strict=True
     ):
-        assert diff != 0, f"a row that is not there: {row}"
-        assert row not in found, f"a row that comes twice: {row}"
+        assert diff != 0, f"a row has the diff 0: {row}"
+        assert row not in found, f"a row occurs twice: {row}"
         found[row] = diff
     return found
 
