@@ -107,7 +107,7 @@ def wall_us(clock: Clock) -> int:
 def backoff_us(
     attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000
 ) -> int:
-    """Return the wait before try ``attempt`` (from 0): a doubling ceiling, and at least half."""
+    """Return a random wait before try ``attempt`` (from 0): half of a doubling ceiling, or more."""
     ceiling = min(most_us, first_us << min(attempt, 20))
     return int(ceiling * (0.5 + 0.5 * clock.uniform()))
 

@@ -69,8 +69,8 @@ class Kind(Enum):
     FUNCTION = "a function or operator"
     AGGREGATE = "an aggregate over a list, by name; the empty name if it is computed"
     COLLATION = "a collation"
-    SIZE = "a function whose result may be of any length"
-    REFUSED = "what has no place in an expression over one row, by DuckDB's class of node"
+    SIZE = "a function whose result may have any length"
+    REFUSED = "a node that no expression over one row may contain, by DuckDB's class"
 
 
 @dataclass(frozen=True, slots=True)
