@@ -122,7 +122,7 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"path": "other"}, r"\[TIDELOG_NO_SUCH_LOG\].*'other' is not there"),
+        ({"path": "other"}, r"\[TIDELOG_NO_SUCH_LOG\].*'other' does not exist"),
         ({"start": "9999"}, r"start 9999 is after the end of the log: start at 1001"),
         ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] that is no hex"),
         ({"checkpoint": "c"}, r"\[TIDELOG_NO_SUCH_CHECKPOINT\]"),
