@@ -267,7 +267,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
     told = {
         said(spark, lake, "keyed", asof="soon"): "[TIDELOG_USAGE_ERROR] asOf 'soon' is not a time",
         said(spark, lake, "keyed", versionAsOf="3"): (
-            "[TIDELOG_UNKNOWN_OPTION] no option 'versionAsOf' exists: the options are "
+            "[TIDELOG_UNKNOWN_OPTION] unknown option 'versionAsOf': the options are "
             "location, asOf, columns"
         ),
         said(spark, lake, "keyed", columns="k,nothing"): (
@@ -277,7 +277,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
             "[TIDELOG_NO_SUCH_COLLECTION] no collection named 'other'; "
             "existing collections: appended, keyed"
         ),
-        said(spark, lake, ""): "[TIDELOG_OPTION_MISSING] name the collection to be read",
+        said(spark, lake, ""): "[TIDELOG_OPTION_MISSING] the name of the collection is missing",
         said(spark, str(tmp_path), "keyed"): "[TIDELOG_NO_SUCH_LOCATION] no location exists at",
         said(spark, lake, "keyed", asOf="2013-01-15"): (
             "[TIDELOG_AS_OF_NOT_COMPLETE] 'keyed' is complete up to 1970-01-01T00:16:40"
@@ -428,5 +428,5 @@ def test_a_session_of_an_environment_that_is_not_activated_reads_it(
     (told,) = [line for line in answer.stdout.splitlines() if line.startswith("message ")]
     assert told.count("\\n") <= 7
     first = told.partition("\\n")[0]
-    assert "no option 'timestampAsOf' exists" in first
+    assert "unknown option 'timestampAsOf'" in first
     assert "use option('asOf', TIME)" in first.replace("\\", "")

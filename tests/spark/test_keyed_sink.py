@@ -93,7 +93,7 @@ def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
         (GOOD, {"txnAppId": "a"}, "set both, or neither"),
         (GOOD, {"start": "1"}, "applies only to reads"),
         (GOOD, {"path": "none"}, "TIDELOG_NO_SUCH_LOG"),
-        (GOOD, {"overwrite": "yes"}, "no option 'overwrite' exists"),
+        (GOOD, {"overwrite": "yes"}, "unknown option 'overwrite'"),
     ],
 )
 def test_bad_writes_are_told_before_a_task_starts(

@@ -148,7 +148,7 @@ def test_options_say_which_keys() -> None:
         ({"start": "9", "limit": "5"}, "is reversed"),
         ({"limit": "-1"}, "whole number"),
         ({"txnAppId": "a"}, "applies only to writes"),
-        ({"asOf": "1"}, "no option 'asOf' exists"),
+        ({"asOf": "1"}, "unknown option 'asOf'"),
         ({"path": ""}, "name of the keyed log is missing"),
         ({"maxRecordsPerBatch": "0"}, "whole number of at least 1"),
     ],
@@ -180,7 +180,7 @@ def test_options_of_the_other_kind_of_read_are_told() -> None:
         ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "1 to 1024 bytes"),
         ({"start": "1"}, "applies only to reads"),
         ({"keyHex": "00"}, "applies only to reads"),
-        ({"mode": "x"}, "no option 'mode' exists"),
+        ({"mode": "x"}, "unknown option 'mode'"),
     ],
 )
 def test_bad_options_of_writes_are_told(options: dict[str, str], told: str) -> None:

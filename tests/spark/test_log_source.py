@@ -165,7 +165,7 @@ def test_what_was_collected_is_told_with_how_to_go_on(
     oldest = collect(tmp_path, "log", 2)
 
     expected = (
-        f"[TIDELOG_POSITION_COLLECTED] records from 1 were collected, and the oldest is {oldest}"
+        f"[TIDELOG_POSITION_COLLECTED] records from 1 were collected: the oldest record is {oldest}"
     )
     with pytest.raises(Exception, match="TIDELOG_POSITION_COLLECTED") as raised:
         list(reader.read(planned[0]))
@@ -191,7 +191,7 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
     one.write_bytes(whole)
     os.remove(other)
     message = said(loaded)
-    assert "[TIDELOG_CORRUPTION_ERROR] the log names an object that is not there" in message
+    assert "[TIDELOG_CORRUPTION_ERROR] the log names a missing object" in message
     assert "Traceback" not in message
 
 
@@ -202,7 +202,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
         missing.load("other")
     late = said(load(spark, lake, "slot", start="latest"))
 
-    assert "[TIDELOG_NO_SUCH_LOG] there is no log" in str(raised.value)
+    assert "[TIDELOG_NO_SUCH_LOG] no log at" in str(raised.value)
     assert "[TIDELOG_USAGE_ERROR] start 'latest' needs readStream" in late
     assert "Traceback" not in str(raised.value) + late
 

@@ -82,7 +82,7 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
         ({**HERE, "startingversion": "1"}, UnknownOption, r"'startingVersion'.*'changes'.*'since'"),
         ({**HERE, "maxrecordsperbatch": "1"}, UnknownOption, "'maxRecordsPerBatch'.*a log has it"),
         ({**HERE, "colums": "a"}, UnknownOption, r"did you mean 'columns'\?"),
-        ({**HERE, "Colour": "a"}, UnknownOption, "no option 'Colour'"),
+        ({**HERE, "Colour": "a"}, UnknownOption, "unknown option 'Colour'"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_is_right(

@@ -135,7 +135,7 @@ def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> RecordReader:
 def collected_error(start: int, manifest: Manifest) -> PositionCollected:
     """Return the error of a read whose first record was collected."""
     return PositionCollected(
-        f"records from {start} were collected, and the oldest is {manifest.oldest}: load the log "
-        f"again with option('start', {manifest.oldest}). A stream needs a new checkpoint",
+        f"records from {start} were collected: the oldest record is {manifest.oldest}. Load the "
+        f"log again with option('start', {manifest.oldest}); a stream needs a new checkpoint",
         oldest=manifest.oldest,
     )

@@ -176,7 +176,7 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
     for name in options:
         if name.lower() not in known:
             raise UnknownOption(
-                f"no option {_typed(name)!r} exists: the options are {', '.join(OPTIONS[kind])}, "
+                f"unknown option {_typed(name)!r}: the options are {', '.join(OPTIONS[kind])}, "
                 f"and load() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
             )
     if not told.get("path"):
