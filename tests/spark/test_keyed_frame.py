@@ -186,7 +186,9 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
         compact_and_collect(tmp_path, "log")
         append_keyed(tmp_path, "log", first=600)
         compact_and_collect(tmp_path, "log")
-        with pytest.raises(PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load it again"):
+        with pytest.raises(
+            PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load the DataFrame again"
+        ):
             view.frame.toArrow()
 
 

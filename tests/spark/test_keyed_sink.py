@@ -77,7 +77,7 @@ def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
 ) -> None:
     """One bad row fails the write, and no row of another task is appended."""
     append_keyed(lake, "orders", first=0)
-    with pytest.raises(PySparkException, match="the column key has nulls"):
+    with pytest.raises(PySparkException, match="the column key must not have nulls"):
         save(spark.range(4).selectExpr("nullif('k1', 'k' || id) AS key", "'v' AS value"), lake)
 
     assert len(keyed_rows(lake, "orders")) == 200
@@ -89,7 +89,7 @@ def test_a_row_that_is_no_record_is_told_and_nothing_is_appended(
     [
         ("key string", {}, "from the columns key and value: select only them"),
         ("key string, value string, sequence int", {}, "from the columns key and value"),
-        ("key int, value string", {}, "the column key is binary, or a string"),
+        ("key int, value string", {}, "the column key must be binary or a string"),
         (GOOD, {"txnAppId": "a"}, "set both, or neither"),
         (GOOD, {"start": "1"}, "applies only to reads"),
         (GOOD, {"path": "none"}, "TIDELOG_NO_SUCH_LOG"),

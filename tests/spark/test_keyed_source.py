@@ -124,7 +124,7 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
     [
         ({"path": "other"}, r"\[TIDELOG_NO_SUCH_LOG\].*'other' does not exist"),
         ({"start": "9999"}, r"start 9999 is after the end of the log: start at 1001"),
-        ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] that is no hex"),
+        ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] a key or a prefix is not valid hex"),
         ({"checkpoint": "c"}, r"\[TIDELOG_NO_SUCH_CHECKPOINT\]"),
         ({"start": "latest"}, r"start 'latest' needs readStream"),
     ],
@@ -146,7 +146,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
     compact_and_collect(tmp_path, "orders")
     append_keyed(tmp_path, "orders", first=600)
     compact_and_collect(tmp_path, "orders")
-    with pytest.raises(PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load it again"):
+    with pytest.raises(PySparkException, match=r"TIDELOG_READ_OVERTAKEN.*load the DataFrame again"):
         loaded.collect()
 
 
