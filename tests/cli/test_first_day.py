@@ -104,7 +104,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     ("arguments", "told"),
     [
         (("changes", "days", "--since", "2030-01-01"), "no time after --since is complete yet"),
-        (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
+        (("read", "days", "--where", 'k > "noon"'), "write a text in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "must be one of counter, key-value"),
         (("source", "create", "days_errors", "--generator", "counter"), "conflicts with 'days'"),
         (("read", "days", "--limit", "-1"), "'--limit': '-1' is less than 0; see"),
