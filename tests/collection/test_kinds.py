@@ -216,7 +216,7 @@ async def test_columns_are_inferred_from_texts() -> None:
             {"kind": "shelves"},
             "no kind of source named 'shelves'; existing kinds: files, generator",
         ),
-        ({"settings": {"deep": "1"}}, "--set deep: .* it has wide"),
+        ({"settings": {"deep": "1"}}, "--set deep is not a setting .* its settings: wide"),
         ({"schema": "k bigint, x int"}, "has 'x', which is not a column .* k, at, gone, body"),
         ({"format": "parquet"}, "must be one of rows, json, csv, not 'parquet'"),
         ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),

@@ -278,7 +278,7 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
     ("asked", "said"),
     [
         ({"settings": {"from": "today"}}, "must be oldest, newest or a position"),
-        ({"settings": {"from": "99"}}, "cannot read the log from 99"),
+        ({"settings": {"from": "99"}}, "--set from=99 is not a position"),
         ({"log": ".x"}, "cannot be the name of a log"),
         ({"schema": "position bigint, offset bigint"}, "has 'offset', which is not a column"),
     ],

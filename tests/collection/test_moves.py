@@ -117,7 +117,7 @@ async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path)
 
     summary = await ingested(tmp_path)
     assert (summary.rows, list(summary.notes)) == (2, [b.name])
-    assert "it may be 'a.jsonl'" in summary.notes[b.name]
+    assert "may be the file 'a.jsonl'" in summary.notes[b.name]
     assert await numbers(tmp_path) == [1, 1, 2, 2]
 
 

@@ -295,7 +295,7 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
 
     status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
-    told = "tidelog failed at the file '0.jsonl' from 0 on: LibraryError: no such thing"
+    told = "tidelog failed at the file '0.jsonl' from offset 0: LibraryError: no such thing"
     assert (status.run.error, status.run.error_kind) == (told, "invariant")
     await location.sources.skip_file("c", "0.jsonl")
     assert (await run(location)).rows == 1

@@ -258,7 +258,7 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
     ("text", "why"),
     [
         (b"\n5\n6\n", r"no line of 'a.jsonl' is a json object; line 2 begins with '5'"),
-        (b'[]\n{"a": 1}\n', "array that 'a.jsonl' begins with .* ends on line 1, and other text"),
+        (b'[]\n{"a": 1}\n', "array at the start of 'a.jsonl' .* ends on line 1, but other text"),
         (b"{\n}\n", r"no line of 'a.jsonl' is a json object; line 1 begins with '{'"),
     ],
 )
@@ -290,7 +290,7 @@ async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, 
     for _ in range(runs):
         done = await ingest_files(location)
 
-    assert "its array ends at byte 22, and other text follows" in done.waiting["a.json"]
+    assert "its array ends at byte 22, but other text follows" in done.waiting["a.json"]
     assert "its array is not closed yet" in done.waiting["b.json"]
 
 

@@ -111,7 +111,7 @@ async def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.Monke
         if op == "put" and key.startswith("epoch/"):
             await opener_on(inner, "other").open(lanes=1, alpha=1)
 
-    with pytest.raises(ContentionError, match="every try"):
+    with pytest.raises(ContentionError, match="gave up after"):
         await kind.settle(Interposed(inner, before=before))
     await kind.settle(inner)
     assert len(await contents(kind, inner)) == (1 if kind is WAL3 else 0)

@@ -175,7 +175,7 @@ def test_a_schema_says_what_a_type_does_not() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ([Pair(1, "a")], "a Pair, not a Place"),
+        ([Pair(1, "a")], "a Place, not a Pair"),
         ([Place("a", "high")], "does not fit its columns"),  # type: ignore[arg-type]
         ([Place(b"\xff", 1.0)], "does not fit its columns"),  # type: ignore[arg-type]
     ],
@@ -189,7 +189,7 @@ def test_what_is_no_record_is_refused(values: list[Any], problem: str) -> None:
 @pytest.mark.parametrize("record", [int, list[int], None, 3])
 def test_what_is_no_type_of_records_is_refused(record: Any) -> None:
     """The codec refuses a type without fields, because it has no columns."""
-    with pytest.raises(UsageError, match="records"):
+    with pytest.raises(UsageError, match=r"has no fields|not a record type"):
         RecordCodec(record)
 
 

@@ -132,7 +132,7 @@ async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
         assert await reader.downgrade_since(3) == Frontier.at(11)
         assert reader.since == Frontier.at(11), "what is given up is given up"
     assert await shard.since() == Frontier.at(11)
-    with pytest.raises(AsOfBeforeSince, match="earliest is 11"):
+    with pytest.raises(AsOfBeforeSince, match="earliest readable time is 11"):
         await place.shard().snapshot(3)
 
 

@@ -59,7 +59,7 @@ async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place)
     assert await leased.downgrade_since(7) == Frontier.at(5)
     assert await shard.downgrade_since("history", 6) == Frontier.at(6)
     await leased.close()
-    with pytest.raises(AsOfBeforeSince, match="the earliest is 6"):
+    with pytest.raises(AsOfBeforeSince, match="the earliest readable time is 6"):
         await place.shard().snapshot(5)
 
 

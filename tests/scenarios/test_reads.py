@@ -104,9 +104,9 @@ async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(pla
     await shard.downgrade_since("h", 4)
     reader = place.shard()
     for as_of in (0, 3):
-        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
+        with pytest.raises(AsOfBeforeSince, match="the earliest readable time is 4"):
             await reader.snapshot(as_of)
-        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
+        with pytest.raises(AsOfBeforeSince, match="the earliest readable time is 4"):
             await heard(reader.listen(as_of), 10)
     assert (await contents(reader, 4))[("a", 2)] == 1
 

@@ -153,9 +153,9 @@ def table_of(state: TransactionState, shard: str) -> Table:
     """
     found = state.tables.get(shard)
     if found is None:
-        forgotten = " any longer" if shard in state.forgotten else ""
+        forgotten = "no longer" if shard in state.forgotten else "not"
         raise NotRegistered(
-            f"the shard {called(shard)!r} is not registered{forgotten}: register it first"
+            f"the shard {called(shard)!r} is {forgotten} registered: register it first"
         )
     return found
 

@@ -93,8 +93,7 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
             # The object may exist now, but nothing protects it for this log.
             run.tell(
                 path,
-                "its path does not match the log's epochs, or belongs to another log, or belongs "
-                "to another log",
+                "its path does not match the log's epochs, or belongs to another log",
             )
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
