@@ -38,7 +38,7 @@ def changes(
         str,
         typer.Option(
             metavar="TIME",
-            help="Show changes after this time (exclusive); forms as in read --as-of.",
+            help="Show changes after this time (exclusive), written as in read --as-of.",
         ),
     ],
     until: Annotated[

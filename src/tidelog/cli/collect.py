@@ -52,8 +52,7 @@ def collect(
 ) -> None:
     """Delete the objects that merges replaced, and those of dropped sources.
 
-    With names, the command deletes no objects of dropped sources. Every time that can be read
-    stays readable.
+    With names, the command deletes no objects of dropped sources. All readable times stay readable.
     """
     from tidelog.collection.formats.times import parse_duration_ms
 

@@ -44,7 +44,7 @@ def compact(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="local|spark",
+            metavar="auto|local|spark",
             help="spark: run merges of 64 MiB or more in Spark's executors. local: run all merges "
             "in this process. auto: spark with --master or --conf, else local.",
         ),
@@ -57,10 +57,10 @@ def compact(
 ) -> None:
     """Merge the batches of collections and shards, so that reads open fewer objects.
 
-    Contents stay the same at each time that can be read. A merge drops rows that were deleted
-    before 'since', and writes new objects. tidelog collect deletes the old objects an hour later.
-    In keyed logs, the command compacts new records into runs, and retires segments that retention
-    has passed.
+    The contents at every readable time stay the same. A merge drops rows that were deleted before
+    the earliest readable time, and writes new objects. tidelog collect deletes the old objects an
+    hour later. In keyed logs, the command compacts new records into runs, and drops the segments
+    that the retention does not keep.
     """
     settings = parse_conf(conf or [])
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"

@@ -40,8 +40,8 @@ def move(
     """Move the store that resolves concurrent commits, also while processes write.
 
     Writers wait, and then fail with ConsensusMoved: start them again. If the command is killed, the
-    location uses the old store or the new one. Run the command again to finish the move. Give the
-    password of the present store in --consensus or TIDELOG_CONSENSUS.
+    location uses either the old store or the new one: run the command again to finish the move.
+    Pass the password of the present store in --consensus or TIDELOG_CONSENSUS.
     """
     from tidelog.consensus.kinds import parse_consensus
 

@@ -25,7 +25,8 @@ Token = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="The owner's number. A greater number takes the hold over; a smaller one is refused.",
+        help="A number of the hold's owner. A command with a greater number takes the hold over; "
+        "one with a smaller number fails.",
     ),
 ]
 IsShard = Annotated[
@@ -154,7 +155,7 @@ def release(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Release a hold. The next tick gives up the times that no other hold keeps readable."""
+    """Release a hold. The next ingest tick gives up the times that no other hold keeps."""
 
     async def work(location: Location) -> Held:
         from tidelog.collection.hold_all import holds_of, release_hold

@@ -42,8 +42,8 @@ def read(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="ISO 8601 (UTC without an offset), milliseconds since 1970, now, yesterday or "
-            "-1h. The default is the newest complete time.",
+            help="The time to read: ISO 8601 (UTC without an offset), milliseconds since 1970, "
+            "now, yesterday or -1h. The default is the newest complete time.",
         ),
     ] = None,
     columns: Columns = None,
@@ -55,8 +55,8 @@ def read(
 ) -> None:
     """Write the rows of a collection as of a time.
 
-    Rows are in the order of their key; without a key, in the order of writing. The command writes a
-    row once per copy. Columns, conditions and limits are pushed down to Parquet statistics.
+    Rows are in the order of their key; without a key, in the order of writing. A row that occurs
+    several times is repeated. Columns, conditions and limits are pushed down to Parquet statistics.
 
     JSON has dates and times in ISO 8601, and bytes in base64. NaN, Infinity and decimals of more
     than 15 digits are strings. In csv, null is empty, and an empty text is "".

@@ -84,8 +84,8 @@ def create(
 ) -> None:
     """Create a source, and the collection that it feeds.
 
-    The command fixes the schema and the form of csv, and shows both. It creates the location if
-    that does not exist.
+    The command sets the schema and the csv format for good, and shows both. It creates the location
+    if that does not exist.
     """
     from tidelog.collection.create import SourceSpec
 
@@ -193,7 +193,7 @@ def status(
 ) -> None:
     """Show the progress of a source.
 
-    That includes the input left, the late and the bad rows, and the result of the last run.
+    The status has the input left, the counts of late and bad rows, and the result of the last run.
     """
     from tidelog.collection.ingest.status import source_status
 

@@ -79,16 +79,16 @@ MaxAhead = Annotated[
     str,
     typer.Option(
         metavar="DURATION|any",
-        help="A row whose time is further ahead of the clock is a bad row: it would make "
-        "all earlier rows late.",
+        help="How far a row's time may be ahead of the clock. A row further ahead is a bad row: "
+        "it would make all earlier rows late.",
     ),
 ]
 Lateness = Annotated[
     str,
     typer.Option(
         metavar="DURATION",
-        help="How long ingestion waits for rows with earlier times. Rows newer than that stay "
-        "hidden until then, or until 'ingest --final'.",
+        help="How long ingestion waits for late rows: the collection trails the newest row by "
+        "this much, until 'ingest --final'.",
     ),
 ]
 Retain = Annotated[
@@ -115,7 +115,7 @@ IgnoreCase = Annotated[
         help="Match the names of columns in files without regard to upper and lower case.",
     ),
 ]
-Shards = Annotated[int, typer.Option(metavar="N", help="The number of shards that share the rows.")]
+Shards = Annotated[int, typer.Option(metavar="N", help="Divide the rows among N shards.")]
 
 
 def what_is_read(

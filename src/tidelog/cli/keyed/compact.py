@@ -30,8 +30,9 @@ def compact(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="local|spark",
-            help="spark: merge large runs in Spark tasks. local: in this process.",
+            metavar="auto|local|spark",
+            help="spark: merge large runs in Spark tasks. local: merge all runs in this process. "
+            "auto: spark with --master or --conf, else local.",
         ),
     ] = "auto",
     master: Master = None,

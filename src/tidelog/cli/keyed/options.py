@@ -49,7 +49,7 @@ To = Annotated[
     ),
 ]
 RowsMax = Annotated[
-    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most N records.")
+    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most N rows.")
 ]
 
 

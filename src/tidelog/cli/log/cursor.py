@@ -62,7 +62,7 @@ class CursorInfo:
 
 @app.command("list")
 def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
-    """List a log's cursors, and how many records each holds."""
+    """List a log's cursors, and the number of records that each keeps."""
 
     async def work(location: Location) -> tuple[list[CursorInfo], list[str]]:
         log = await location.log(name)
@@ -98,7 +98,7 @@ def create(
     at: At = "oldest",
     as_json: AsJson = False,
 ) -> None:
-    """Create a cursor: the log keeps the record at its position, and all later ones."""
+    """Create a cursor: the log keeps the records at and after its position."""
     _check_cursor(cursor)
     _check_at(at)
 
@@ -153,7 +153,7 @@ def move(
 def delete(
     context: typer.Context, name: LogName, cursor: CursorName, *, as_json: AsJson = False
 ) -> None:
-    """Delete a cursor: it no longer holds records back."""
+    """Delete a cursor: the log no longer keeps records for it."""
     _check_cursor(cursor)
 
     async def work(location: Location) -> list[str]:

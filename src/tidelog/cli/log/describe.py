@@ -51,7 +51,7 @@ def describe(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a log's bounds, its manifest's tree, its epochs, cursors and pins."""
+    """Show a log's bounds, manifest tree, epochs, cursors and pins."""
     found = on_location(context, lambda location: _describe(location, name, deep=deep))
     if choose_format(None, as_json=as_json) == "json":
         print_json(found.to_dict())

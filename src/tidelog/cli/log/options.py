@@ -26,8 +26,8 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="table|json|csv|raw",
-        help="The output format; raw is only bodies, one per line. The default is a table on a "
-        "terminal, else JSON lines.",
+        help="The output format; raw writes only the contents of records, one per line. The "
+        "default is a table on a terminal, else JSON lines.",
     ),
 ]
 Stream = Annotated[

@@ -52,7 +52,7 @@ class PinInfo:
 
 @app.command("list")
 def list_pins(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
-    """List a log's pins, and what each holds."""
+    """List a log's pins, and the records that each keeps."""
 
     async def work(location: Location) -> list[PinInfo]:
         return await pins_of(await log_with_pins(location, name))

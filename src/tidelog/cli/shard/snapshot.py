@@ -51,8 +51,8 @@ def snapshot(
 ) -> None:
     """Write the contents of a shard as of a time, in the order of the key.
 
-    The command writes a row once per copy, with a _diff of 1. With --consolidated, it writes equal
-    rows once, and _diff is their count; with --columns as well, equal rows may still repeat.
+    A row that occurs several times is repeated, with a _diff of 1 each. With --consolidated, it is
+    written once, and _diff is its count; with --columns as well, equal rows may still repeat.
     Columns, conditions and limits are pushed down to the statistics of parts. Values have the form
     of tidelog read.
     """
