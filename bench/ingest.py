@@ -38,10 +38,10 @@ from ingest_sides import (
     write_rows,
 )
 from tidelog.aio import SourceSpec, connect
-from tidelog.clock import SystemClock
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
+from tidelog.core.clock import SystemClock
 from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 

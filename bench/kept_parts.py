@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from figures import print_table
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.persist.format.schema import encode_schema
 from tidelog.spark.scan import Scan, contents

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from figures import print_table
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import KEYED_RECORDS, int64_array, repeated

@@ -23,7 +23,7 @@ import pyarrow as pa
 from figures import percentile, print_table
 from latency_picture import draw_latencies
 from made_logs import noise, write_deep_log
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered

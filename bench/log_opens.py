@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from figures import print_table
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered

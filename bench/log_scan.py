@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from figures import percentile, print_table, ratio, seconds_of, side_by_side
 from made_logs import noise, write_deep_log
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered

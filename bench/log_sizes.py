@@ -13,7 +13,7 @@ import asyncio
 from typing import Final
 
 from figures import print_table
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log

@@ -31,7 +31,7 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 
 from figures import percentile, print_table
 from made_logs import noise
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.opening import create_log

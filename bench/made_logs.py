@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidelog.setsum import Setsum
+from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain

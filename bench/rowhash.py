@@ -19,10 +19,9 @@ import pyarrow as pa
 import xxhash
 
 from figures import print_table
-from tidelog import rowhash_compiled, rowhash_kernels, rowhash_xxh3
-from tidelog.rowhash import hash_rows, hash_rows_with_time, weighted_sum
+from tidelog.rowhash import compiled, hash_rows, hash_rows_with_time, weighted_sum, xxh3
 
-KERNELS = (rowhash_xxh3, rowhash_compiled)
+KERNELS = (xxh3, compiled)
 
 
 def distinct_strings(rng: np.random.Generator, rows: int, shortest: int, longest: int) -> Any:
@@ -81,7 +80,7 @@ def report(what: str, rows: int, work: Callable[[], object]) -> list[str]:
 def best_of_five(kernels: Any, work: Callable[[], object]) -> float:
     """Return the least seconds of five runs of the work with these kernels."""
     best = float("inf")
-    with patch.multiple(rowhash_kernels._Chosen, kernels=kernels, left=0):
+    with patch.multiple(kernels._Chosen, kernels=kernels, left=0):
         for _ in range(5):
             begun = time.perf_counter()
             work()

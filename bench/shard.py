@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from figures import percentile, print_table
 from rowhash import distinct_strings, flights_like
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.location import Location, open_location
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict

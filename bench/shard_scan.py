@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from figures import print_table, ratio, side_by_side
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.location import Location, open_location
 from tidelog.persist.format.parquet import encode_parquet
 from tidelog.persist.handle.shard import Shard

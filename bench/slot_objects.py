@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from figures import print_table, ratio, side_by_side
 from made_logs import noise
-from tidelog.clock import SystemClock
-from tidelog.setsum import Setsum
+from tidelog.core.clock import SystemClock
+from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.column_sum import column_sum

@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 from figures import print_table, ratio, seconds_of, side_by_side
 from ingest_sides import delta_settings
 from tidelog.aio import SourceSpec, connect
-from tidelog.clock import SystemClock
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
+from tidelog.core.clock import SystemClock
 from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 

@@ -31,11 +31,11 @@ import numpy as np
 import pyarrow as pa
 
 from figures import print_table
-from tidelog.clock import SystemClock
 from tidelog.collection.catalog.retention import history_at, parse_retention_ms
 from tidelog.consensus.store import StoreConsensus
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.hold import HISTORY_HOLD

@@ -13,9 +13,10 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.stores import keys_in
-from tidelog.clock import SystemClock
 from tidelog.consensus import kinds
 from tidelog.consensus.sql import Database
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo
 from tidelog.errors import (
     ConsensusMoved,
     ContentionError,
@@ -25,7 +26,6 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.ids import SeqNo
 from tidelog.location import Location, consensus_migration, open_location
 from tidelog.location.consensus_migration import load_mark
 from tidelog.location.marker import MARK, WITNESS

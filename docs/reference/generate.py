@@ -20,10 +20,11 @@ from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
 import tidelog
-from tidelog import aio, errors, http_client
+from tidelog import aio, errors
 from tidelog.cli.main import make_app, status_of
+from tidelog.core.metrics import METRICS
 from tidelog.errors import TidelogError
-from tidelog.metrics import METRICS
+from tidelog.http import client
 from tidelog.server.exposition import PREFIX, ServerMetrics
 from tidelog.spark.options import OPTIONS
 
@@ -204,10 +205,10 @@ def _python_pages() -> Iterator[tuple[str, str]]:
         title = "Settings and values" if page == "values" else exported[-1]
         blocks = "\n\n".join(f"::: {_home(getattr(tidelog, name))}" for name in exported)
         yield f"{PYTHON}/{page}.md", f"# {title}\n\n{blocks}\n"
-    blocks = "\n\n".join(f"::: {_home(getattr(http_client, name))}" for name in HTTP_NAMES)
+    blocks = "\n\n".join(f"::: {_home(getattr(client, name))}" for name in HTTP_NAMES)
     yield (
         f"{PYTHON}/http-client.md",
-        f"# HTTP client\n\n{inspect.getdoc(http_client)}\n\n{blocks}\n",
+        f"# HTTP client\n\n{inspect.getdoc(client)}\n\n{blocks}\n",
     )
     awaited = ", ".join(f"`{name}`" for name in aio.__all__ if inspect.isclass(getattr(aio, name)))
     rows = [
@@ -219,7 +220,7 @@ def _python_pages() -> Iterator[tuple[str, str]]:
         )
         for page, exported in names.items()
     ]
-    rows.append(("[`HttpKeyed`](http-client.md)", _summary(http_client.HttpKeyed)))
+    rows.append(("[`HttpKeyed`](http-client.md)", _summary(client.HttpKeyed)))
     yield (
         f"{PYTHON}/index.md",
         _PYTHON.format(names=table(("name", "purpose"), rows), awaited=awaited),
@@ -359,7 +360,7 @@ tidelog reports these numbers to the sink of the program; by default there is no
 
 ```python
 import tidelog
-from tidelog.metrics import Metric, use_sink
+from tidelog.core.metrics import Metric, use_sink
 
 
 class Printer:

@@ -27,8 +27,8 @@ from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import Frontier
 from tidelog.errors import LocationError
-from tidelog.frontier import Frontier
 from tidelog.machine.upkeep import Upkeep
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema

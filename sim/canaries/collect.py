@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import ManifestMoved, ObjectChanged, ObjectNotFound, OutcomeUnknown
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store

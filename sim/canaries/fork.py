@@ -8,7 +8,7 @@ from dataclasses import replace as changed
 from typing import Any, Final
 from unittest.mock import patch
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.store.within import Within
 from tidelog.wal import keeping
 from tidelog.wal.admin import destroy

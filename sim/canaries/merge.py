@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from tidelog.core.frontier import TIME_MAX
 from tidelog.errors import PartMissing
-from tidelog.frontier import TIME_MAX
 from tidelog.persist.handle import shard
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states import language

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
-from tidelog.frontier import Frontier
+from tidelog.core.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states import registered, transition

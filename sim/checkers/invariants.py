@@ -14,8 +14,8 @@ import xxhash
 from sim.checkers.appended import Appended, check_part, is_tombstone
 from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo
 from tidelog.machine.record import decode_record, decode_rollup
 from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.language import ShardLanguage

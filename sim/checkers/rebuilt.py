@@ -11,7 +11,7 @@ import random
 from sim.checkers.demands import demand
 from sim.checkers.watch_slots import SlotWatch
 from sim.kernel.world import Copy
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within

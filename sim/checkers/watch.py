@@ -13,7 +13,7 @@ import xxhash
 
 from tidelog.consensus import box as boxes
 from tidelog.consensus.box import Box, BoxEntry
-from tidelog.ids import Named, SeqNo
+from tidelog.core.ids import Named, SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.language import ShardLanguage

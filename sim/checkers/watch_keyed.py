@@ -12,7 +12,7 @@ from sim.checkers.demands import Violated
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.watch import Watch
 from sim.checkers.watch_slots import SlotWatch
-from tidelog.ids import Named, SeqNo
+from tidelog.core.ids import Named, SeqNo
 from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.machine.record import decode_record
 from tidelog.store.memory import MemoryStore

@@ -12,7 +12,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.setsum import Setsum
+from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.cursor import CURSORS
 from tidelog.wal.format.fragment import Fragment

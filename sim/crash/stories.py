@@ -40,8 +40,8 @@ from sim.workloads.sources import (
 )
 from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
+from tidelog.core.frontier import Frontier
 from tidelog.errors import LocationError, NameTaken, NoSuchCollection
-from tidelog.frontier import Frontier
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
 from tidelog.testing.models import Update, accumulate, consolidate, contents_of, updates_of

@@ -13,8 +13,8 @@ from sim.crash.stories import MarkedStory, persist
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
 from sim.workloads.shard import SCHEMA, shard_of, table_of
+from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, PartMissing
-from tidelog.frontier import Frontier
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.upkeep.compactor import compact

@@ -15,7 +15,7 @@ START_US: Final = 1_700_000_000_000_000
 
 
 class SimClock:
-    """A `tidelog.clock.Clock` on a `SimLoop`; ``check_alive`` raises once its owner is dead.
+    """A `tidelog.core.clock.Clock` on a `SimLoop`; ``check_alive`` raises once its owner is dead.
 
     ``on_jump`` is called at the first look after a jump. Units: ``skew_us`` is how far its wall
     time differs from the world's.

@@ -28,8 +28,8 @@ from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
 from sim.kernel.world import Client, World
 from tidelog.consensus.port import Consensus
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome
-from tidelog.ids import SeqNo
 
 KEYS = ("one", "two")
 STORMS = (0.0, 0.1, 0.3, 0.6)

@@ -25,7 +25,7 @@ from sim.kernel.world import Client, World
 from sim.workloads.log import schedule_of
 from sim.workloads.scenario import LONG_S, STEPS_MAX, persist
 from sim.workloads.slot import SlotScenario
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import (
     BusyError,
     ContentionError,

@@ -21,7 +21,7 @@ from sim.checkers.liveness import Deadline, Standing
 from sim.kernel.faults import Dice
 from sim.kernel.rates import CALM, Worse
 from sim.kernel.world import Client, World
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import (
     ContentionError,
     CorruptionError,

@@ -27,6 +27,7 @@ from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
 from sim.kernel.world import Client, World
 from sim.workloads.merging import Merges, merge_on
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -40,7 +41,6 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelog.ids import ShardId
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.evolution import EvolveVerdict, newest_schema

@@ -26,6 +26,8 @@ from sim.kernel.small import limited, limits_of
 from sim.kernel.world import Client, World
 from sim.workloads.leasing import Leases, lease_on
 from sim.workloads.merging import Merges, merge_on
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     AsOfBeforeSince,
     DeadlineExceeded,
@@ -36,8 +38,6 @@ from tidelog.errors import (
     ReadOvertaken,
     UpperMismatch,
 )
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.format.schema import DIFF, TIME, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.state import Token

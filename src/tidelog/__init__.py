@@ -110,20 +110,25 @@ _HOMES = {
     "Split": "tidelog.persist.read.reader",
 }
 
-_MODULES = {"aio", "errors", "http_client", "metrics"}
+_MODULES = {
+    "aio": "tidelog.aio",
+    "errors": "tidelog.errors",
+    "metrics": "tidelog.core.metrics",
+    "spark": "tidelog.spark",
+}
 
 
 def __dir__() -> list[str]:
     # This includes the names that are loaded at their first use. It leaves out spark, which is
     # loaded in the same way, because tools that read each name fail without PySpark.
-    return sorted({*__all__, "__version__", *_MODULES})
+    return sorted({*__all__, "__version__", *_MODULES} - {"spark"})
 
 
 def __getattr__(name: str) -> object:
     # Modules load at their first use: a command that only prints its help needs neither Arrow nor
     # DuckDB.
-    if name in _MODULES or name == "spark":
-        return importlib.import_module(f"tidelog.{name}")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tidelog' has no attribute {name!r}")

@@ -13,13 +13,13 @@ from tidelog.location import Location, open_location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.clock import Clock
     from tidelog.collection.collection import Collection
     from tidelog.collection.collections import Collections
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import Contents
     from tidelog.collection.sources import Sources
+    from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
     from tidelog.keyed.logs import KeyedLogs
     from tidelog.keyed.reader import KeyedReader

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, Outcome
-from tidelog.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store

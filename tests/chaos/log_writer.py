@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import ContentionError, Fenced, LocationError
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store

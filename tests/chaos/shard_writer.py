@@ -14,11 +14,11 @@ import time
 
 import pyarrow as pa
 
-from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import ShardId
 from tidelog.errors import HoldExpired, LocationError, Outcome, ReadOvertaken
-from tidelog.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.shard import Shard

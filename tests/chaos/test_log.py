@@ -13,7 +13,7 @@ import pytest
 from chaos.fighters import SECONDS, Speaker
 from kit.protocols import KINDS, Kind
 from kit.s3_servers import SeaweedServer
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
 from tidelog.wal.scrub.report import Scrubbed
 

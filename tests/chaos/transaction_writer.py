@@ -14,6 +14,7 @@ import time
 import pyarrow as pa
 
 from chaos.shard_writer import HOUR_US, SCHEMA, WrongClock, opened, say
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     ContentionError,
     DeadlineExceeded,
@@ -23,7 +24,6 @@ from tidelog.errors import (
     OutcomeUnknown,
     ReadOvertaken,
 )
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.transactions import Transactions

@@ -14,8 +14,8 @@ from kit.goldens import objects
 from kit.protocols import CLOCK
 from kit.stores import Crowd
 from tidelog.cli.log.list import logs_of
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.location import open_location
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST

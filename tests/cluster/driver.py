@@ -23,9 +23,9 @@ from pyspark import SparkContext
 
 from kit.spark_cluster import executor_pids
 from tidelog.cli.main import main
-from tidelog.clock import Clock
 from tidelog.collection.ingest import ingest
-from tidelog.metrics import Metric, use_sink
+from tidelog.core.clock import Clock
+from tidelog.core.metrics import Metric, use_sink
 from tidelog.spark import engine
 from tidelog.spark.job import run_job
 from tidelog.spark.plan import TickSettings, plan_tick, share_survey

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
+from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
 
 NAME: Final = "events"

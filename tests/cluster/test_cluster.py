@@ -18,7 +18,7 @@ from cluster import checks, runs
 from cluster.scene import NAME, spec_of, write_few
 from kit.s3_servers import KEYS, SeaweedServer
 from kit.spark_cluster import StandaloneCluster
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.store.urls import open_store
 

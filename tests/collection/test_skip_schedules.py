@@ -13,8 +13,8 @@ from kit.sources import ingested, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
+from tidelog.core.frontier import Frontier
 from tidelog.errors import GoneError
-from tidelog.frontier import Frontier
 from tidelog.location import Location, open_location
 
 UPSERT: dict[str, Any] = {"envelope": "upsert", "key": ("n",), "delete_when": "gone"}

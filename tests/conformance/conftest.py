@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.protocols import KINDS, Kind
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store

@@ -30,8 +30,8 @@ import pytest
 
 from kit.clocks import StuckClock
 from kit.protocols import CLOCK, WAL3, Kind, Writer, contents, rows_of
+from tidelog.core.setsum import record_setsum
 from tidelog.errors import ContentionError, Fenced
-from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching

@@ -32,8 +32,8 @@ from hypothesis import strategies as st
 from kit.goldens import NAMES, objects
 from kit.protocols import CLOCK, WAL3, wal3_reader
 from kit.wal3_trees import Tree
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.gc_plan import Garbage, decode_garbage, encode_garbage

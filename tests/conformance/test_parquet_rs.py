@@ -25,8 +25,8 @@ import pytest
 
 from kit.goldens import NAMES, objects
 from kit.protocols import CLOCK, SLOTS, WAL3, contents
+from tidelog.core.setsum import record_setsum
 from tidelog.errors import CorruptionError
-from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import fragment_path

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from kit.postgres_server import PostgresServer
-from tidelog.clock import SystemClock
 from tidelog.consensus import box
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import SEQNO_MAX, Consensus, Versioned
@@ -22,8 +21,9 @@ from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import Database, SqlConsensus
 from tidelog.consensus.sqlite import sqlite_database
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError, LocationError, Outcome, OutcomeUnknown, UsageError
-from tidelog.ids import SeqNo
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
 from tidelog.testing import Fault, Faulty, Request

@@ -10,7 +10,7 @@ import pytest
 from kit.clocks import HandClock, SwiftClock
 from kit.dying import DiesWriting
 from kit.lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, StoreRefused
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

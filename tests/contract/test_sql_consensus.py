@@ -15,11 +15,12 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.postgres_server import PostgresServer
 from kit.shards import SCHEMA, contents, rows
-from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import ConsensusPlace, parse_consensus, without_password
 from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import INSERT, Database, SqlConsensus
 from tidelog.consensus.sqlite import sqlite_database
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo, ShardId
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -28,7 +29,6 @@ from tidelog.errors import (
     StoreRefused,
     UsageError,
 )
-from tidelog.ids import SeqNo, ShardId
 from tidelog.location import open_location
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore

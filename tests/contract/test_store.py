@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import ObjectChanged, ObjectExists, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store

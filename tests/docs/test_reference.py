@@ -10,8 +10,8 @@ from types import ModuleType
 
 from kit.doc_blocks import ROOT
 from tidelog import errors
+from tidelog.core.metrics import METRICS
 from tidelog.errors import TidelogError
-from tidelog.metrics import METRICS
 from tidelog.server.exposition import ServerMetrics
 from tidelog.spark.options import OPTIONS
 

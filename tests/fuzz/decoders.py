@@ -31,9 +31,9 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.consensus import box as boxes
 from tidelog.consensus.box import EMPTY, append_record, decode_box, decode_spill
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo, ShardId
 from tidelog.errors import InvariantError, TidelogError
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo, ShardId
 from tidelog.location.marker import Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.record import (

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.http_api.keys import Base64
-from tidelog.http_api.messages import AppendRequest, RecordIn, encode_json
-from tidelog.http_api.protobuf_wire import decode_message, encode_message
+from tidelog.http.api.keys import Base64
+from tidelog.http.api.messages import AppendRequest, RecordIn, encode_json
+from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.format.directory import HEAD, read_head
 from tidelog.keyed.format.layout import PAGED
 from tidelog.keyed.format.mark import MAGIC, encode_mark, marks_in

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from kit.keyed_engine import FAST, keyed_logs
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.reader import KeyedReader
 from tidelog.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from kit.keyed_engine import keyed_logs
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
 from tidelog.errors import (
     ContentionError,
     LocationError,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from kit.keyed_engine import FAST, keyed_logs
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.states import transition
 from tidelog.keyed.states.state import KeyedState

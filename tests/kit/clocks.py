@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sim.kernel.clock import SimClock
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 
 T = TypeVar("T")
 MOMENT_S = 0.000_5

@@ -20,9 +20,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.run import run_ingest
+from tidelog.core.clock import SystemClock
 from tidelog.location import Location, open_location
 from tidelog.machine.language import Decision
 from tidelog.persist.format import part

@@ -7,15 +7,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tidelog import rowhash_compiled, rowhash_kernels, rowhash_xxh3
+from tidelog.rowhash import compiled, xxh3
+from tidelog.rowhash.kernels import _Chosen
 
-MODULES = {"numpy": rowhash_xxh3, "compiled": rowhash_compiled}
+MODULES = {"numpy": xxh3, "compiled": compiled}
 
 
 @pytest.fixture(scope="module", params=MODULES, autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Select one of the two, also in a process that has hashed much or little before."""
-    chosen = rowhash_kernels._Chosen
+    chosen = _Chosen
     with (
         patch.object(chosen, "kernels", MODULES[request.param]),
         patch.object(chosen, "left", 0),

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from kit.keyed_history import KeyedHistory
-from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
+from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, NameTaken
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs

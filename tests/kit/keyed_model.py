@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kit.keyed_history import KeyedHistory, KeyedRecord, SealedSegment
 from kit.keyed_reading import ModelScan, pages_of_keys
-from tidelog.clock import Clock, SystemClock, micros_of, wall_us
+from tidelog.core.clock import Clock, SystemClock, micros_of, wall_us
 from tidelog.errors import (
     Fenced,
     HandleError,

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from kit.protocols import SMALL
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.wal.append.batching import Batching

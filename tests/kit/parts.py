@@ -26,7 +26,7 @@ REST = {
     "conformance/test_copy.py": "copies of logs, on each store",
     "conformance/test_init_open.py": "logs made and opened by many at once, on each store",
     "fuzz": "hostile bytes",
-    "http_client/test_model.py": "the HTTP client against a model",
+    "http/client/test_model.py": "the HTTP client against a model",
     "keyed/test_arrow_tables.py": "tables of more than 2 GiB",
     "keyed/test_engine.py": "keyed logs against a model",
     "keyed/test_part_damage.py": "each byte of a keyed part damaged",

@@ -11,12 +11,12 @@ from kit.clocks import SwiftClock
 from kit.postgres_server import PostgresServer
 from kit.s3_servers import SeaweedServer
 from kit.shards import Place, in_memory, on_store
-from tidelog.clock import SystemClock
 from tidelog.consensus.connection import OneConnection
 from tidelog.consensus.port import Consensus
 from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import SqlConsensus
 from tidelog.consensus.sqlite import sqlite_database
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store

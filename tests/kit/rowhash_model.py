@@ -1,6 +1,6 @@
 """The model of row hashes: H of one value, in Python integers, slowly.
 
-This is the definition that the docstrings of `tidelog.rowhash_columns` describe.
+This is the definition that the docstrings of `tidelog.rowhash.columns` describe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tidelog.rowhash_xxh3 import seeds_of
+from tidelog.rowhash.xxh3 import seeds_of
 
 Pair = tuple[int, int]
 MASK = 2**64 - 1

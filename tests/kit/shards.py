@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from kit.clocks import SwiftClock
 from kit.shard_tables import schema_of, table_of
-from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.listening import Progress
 from tidelog.persist.handle.shard import Shard

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.store.port import Entry, Object, Store
 from tidelog.testing.faulty import Fault, Faulty, Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.goldens import objects
-from tidelog.setsum import Setsum
+from tidelog.core.setsum import Setsum
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import Garbage
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
+from tidelog.core.clock import SystemClock
 from tidelog.machine.language import Decision
 from tidelog.machine.machine import Machine
 from tidelog.store.memory import MemoryStore

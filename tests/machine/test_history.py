@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.ids import SeqNo
+from tidelog.core.ids import SeqNo
 from tidelog.machine.history import History, begin_history, follow, plan_collection
 from tidelog.machine.record import (
     Record,

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from kit.words import CLOCK, Place, Words, say, say_all, say_once
-from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Versioned
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -20,7 +21,6 @@ from tidelog.errors import (
     Outcome,
     UsageError,
 )
-from tidelog.ids import SeqNo
 from tidelog.machine.language import Decision
 from tidelog.machine.machine import Machine
 from tidelog.machine.record import decode_record

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.ids import SeqNo
 from tidelog.machine.record import (
     FORMAT,
     Record,

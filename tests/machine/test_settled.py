@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kit.words import Words, WordsLanguage, say
-from tidelog.clock import SystemClock
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError
-from tidelog.ids import SeqNo
 from tidelog.machine.machine import Machine
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

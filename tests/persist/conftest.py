@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.shards import Place, in_memory, on_store
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
 

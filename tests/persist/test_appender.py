@@ -12,8 +12,8 @@ import pytest
 
 from kit.clocks import HandClock, SwiftClock
 from kit.shards import ALREADY, COMMITTED, Place, contents, in_memory, on_store, rows
+from tidelog.core.frontier import Frontier
 from tidelog.errors import DeadlineExceeded, LocationError, Outcome, UpperMismatch, UsageError
-from tidelog.frontier import Frontier
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.delayed import Delayed

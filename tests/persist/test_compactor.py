@@ -20,6 +20,8 @@ from kit.clocks import SwiftClock
 from kit.shard_tables import schemas, updates
 from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, on_store, rows
 from tidelog.consensus.memory import MemoryConsensus
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo
 from tidelog.errors import (
     AsOfBeforeSince,
     CorruptionError,
@@ -29,8 +31,6 @@ from tidelog.errors import (
     ReadOvertaken,
     UsageError,
 )
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard

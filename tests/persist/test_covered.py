@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shards import ALREADY, COMMITTED, Place, contents, in_memory, on_store, rows
+from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, DataDiffers, Outcome
-from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard

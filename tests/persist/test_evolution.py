@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.shards import Place, in_memory
+from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     CorruptionError,
     DataDiffers,
@@ -21,7 +22,6 @@ from tidelog.errors import (
     SchemaIncompatible,
     UsageError,
 )
-from tidelog.frontier import Frontier
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.opened import PartOpener

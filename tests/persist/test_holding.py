@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
-from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.states.hold import (
     CLOCKS_APART_US,

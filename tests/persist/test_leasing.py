@@ -15,9 +15,9 @@ import pytest
 
 from kit.clocks import HandClock
 from kit.shards import Place, in_memory, rows
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, OutcomeUnknown, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import read_split
 from tidelog.persist.upkeep.compactor import compact
@@ -259,7 +259,7 @@ def test_processes_of_one_machine_have_one_time_since_its_start() -> None:
 
     A collector run by cron compares it with the previous run.
     """
-    code = "from tidelog.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
+    code = "from tidelog.core.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_us, _, boot = told.stdout.strip().partition(" ")
 

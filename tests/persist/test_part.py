@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schema_of, shard_updates, table_of, updates
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.format.inline import encode_inline
 from tidelog.persist.format.part import (
     INLINE_BYTES,

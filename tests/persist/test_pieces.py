@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, TIMES, schema_of, table_of, updates
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError
-from tidelog.ids import ShardId
 from tidelog.persist.format import parquet
 from tidelog.persist.format.bounds import Box, box_of_group, is_ordered, ordered, rows_within
 from tidelog.persist.format.part import Part

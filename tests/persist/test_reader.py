@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import schema_of, shard_updates, table_of
-from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError, LocationError, UsageError
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.handle.shard import Shard

@@ -21,13 +21,13 @@ from kit.shards import (
     rows,
 )
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     DataDiffers,
     LocationError,
     Outcome,
 )
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request

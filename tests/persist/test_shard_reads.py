@@ -14,12 +14,12 @@ import pytest
 
 from kit.shard_tables import schema_of
 from kit.shards import SCHEMA, Place, contents, in_memory, rows
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     UsageError,
 )
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.handle import listening
 from tidelog.persist.handle.shard import Shard
 

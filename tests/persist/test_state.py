@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import CorruptionError, TidelogError, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.batch import Batch, make_batch
 from tidelog.persist.states.hold import Hold

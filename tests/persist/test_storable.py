@@ -10,8 +10,8 @@ import pytest
 
 from kit.shards import Place, contents, in_memory, rows
 from kit.transactions import registered, row
+from tidelog.core.frontier import Frontier
 from tidelog.errors import UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.handle.shard import Shard
 
 ONE: Any = rows(("a", 1, 0, 1))

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.shards import COMMITTED, Place, contents, in_memory, rows
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo
 from tidelog.errors import PartsSwept
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo
 from tidelog.machine.history import History
 from tidelog.machine.record import Gone, describe_rollup
 from tidelog.persist.format import part

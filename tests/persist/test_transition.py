@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kit.shard_tables import schema_of
+from tidelog.core.frontier import Frontier
 from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.states.hold import Hold

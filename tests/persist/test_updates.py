@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schema_of, shard_updates, table_of
+from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.persist.format.conform import conform
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import (

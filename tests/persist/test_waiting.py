@@ -11,9 +11,9 @@ from kit.clocks import HandClock
 from kit.shards import Place, contents, heard, in_memory, rows
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import TIME_MAX
+from tidelog.core.ids import ShardId
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, UsageError
-from tidelog.frontier import TIME_MAX
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.testing.delayed import Delayed

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of, table_of
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, Outcome, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import decode_part
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.write.writer import RECORD_BYTES_MAX, PartWriter, cut

@@ -11,9 +11,9 @@ import pytest
 from kit.shard_tables import schema_of
 from kit.shards import ALREADY, MISMATCH, SCHEMA, Place, contents, in_memory, rows
 from kit.stores import keys_in
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import DataDiffers, Outcome, OutcomeUnknown, UpperMismatch, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions

@@ -14,8 +14,8 @@ import pytest
 
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, on_store, rows
 from kit.stores import keys_in
+from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import DataDiffers, Outcome, UpperMismatch, UsageError
-from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Recorded
 
@@ -171,9 +171,9 @@ async def test_t15_empty_appends_write_no_part() -> None:
 LARGE = """
 import asyncio, resource, sys
 import numpy as np, pyarrow as pa
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
-from tidelog.ids import ShardId
+from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store

@@ -11,13 +11,13 @@ import pytest
 from kit.places import Addresses
 from kit.shards import Place, heard, rows
 from tidelog.consensus.port import Versioned
+from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError
-from tidelog.ids import SeqNo
 from tidelog.persist.format.schema import DIFF
 
 PROPOSERS = """
 import asyncio, sys
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.store.urls import open_store
 

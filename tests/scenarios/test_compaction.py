@@ -19,8 +19,8 @@ import pytest
 from kit.places import Addresses
 from kit.shards import Place, contents, heard, history, in_memory, rows
 from kit.stores import dying, keys_in
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, TidelogError
-from tidelog.ids import SeqNo
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
@@ -305,9 +305,9 @@ async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
 
 PLANS = """
 import asyncio, json, sys
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
-from tidelog.ids import ShardId
+from tidelog.core.ids import ShardId
 from tidelog.persist.upkeep.merging import plan_full_merge, plan_merge
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard

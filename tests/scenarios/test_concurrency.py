@@ -19,18 +19,18 @@ from kit.places import Addresses
 from kit.shards import COMMITTED, Place, contents, in_memory, rows
 from kit.stores import Interposed
 from tidelog.consensus.port import Consensus
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome
-from tidelog.ids import SeqNo
 from tidelog.store.port import Store
 
 WRITER = """
 import asyncio, os, signal, sys
 from contextlib import nullcontext
 import pyarrow as pa
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.errors import HoldExpired
-from tidelog.ids import ShardId
+from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store

@@ -9,11 +9,11 @@ import pytest
 
 from kit.clocks import HandClock, SwiftClock
 from kit.shards import COMMITTED, Place, contents, in_memory, rows
-from tidelog.clock import SystemClock
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo
 from tidelog.errors import AsOfBeforeSince, HoldExpired, HoldFenced, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo
 from tidelog.persist.handle.shard import Shard
 from tidelog.testing.models import ShardModel, contents_of, updates_of
 

@@ -10,11 +10,11 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, on_store, rows
 from kit.stores import Lingering
-from tidelog.clock import SystemClock
 from tidelog.consensus.port import Consensus, Versioned
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome, OutcomeUnknown
-from tidelog.ids import SeqNo
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault

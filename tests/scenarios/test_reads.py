@@ -14,7 +14,7 @@ import pytest
 from kit.clocks import HandClock
 from kit.places import Addresses
 from kit.shards import Place, contents, heard, history, in_memory, rows
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded, PartMissing
 from tidelog.persist.format.schema import TIME
 from tidelog.persist.handle.shard import Shard
@@ -171,7 +171,7 @@ async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Pl
 
 READ_SPLITS = """
 import asyncio, pickle, sys
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.persist.read.reader import read_split
 from tidelog.store.urls import open_store
 

@@ -18,9 +18,9 @@ from kit.places import Addresses
 from kit.shards import COMMITTED, Place, contents, in_memory, on_store, rows
 from kit.stores import Interposed, dying, keys_in
 from tidelog.consensus.memory import MemoryConsensus
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import SeqNo
 from tidelog.errors import HoldExpired, LocationError, PartMissing, PartsSwept
-from tidelog.frontier import Frontier
-from tidelog.ids import SeqNo
 from tidelog.persist.format import part
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.upkeep.sweeper import usage_of_shard
@@ -118,9 +118,9 @@ async def test_t48_handles_that_make_one_change_each_leave_a_short_history(place
 
 INITS = """
 import asyncio, sys
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
-from tidelog.ids import ShardId
+from tidelog.core.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store
 import pyarrow as pa

@@ -31,6 +31,7 @@ from kit.clocks import OneThread
 from kit.shards import ALREADY, COMMITTED, MISMATCH, contents, heard, rows
 from sim.canaries.builds import commit_forgets_tokens
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     AsOfBeforeSince,
     DataDiffers,
@@ -42,7 +43,6 @@ from tidelog.errors import (
     UsageError,
     require,
 )
-from tidelog.frontier import Frontier
 from tidelog.persist.format import part
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.shard import Shard

@@ -24,8 +24,8 @@ from kit.shards import ALREADY, COMMITTED, MISMATCH, heard
 from sim.canaries.builds import Canary, commit_forgets_tokens
 from sim.canaries.schemas import merges_lose_added_columns, retries_ask_only_for_columns
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import Frontier
 from tidelog.errors import LocationError, SchemaEvolved, SchemaIncompatible, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.format import part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard

@@ -24,8 +24,8 @@ from sim.canaries.transactions import (
     retries_ask_only_for_shards,
 )
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.frontier import Frontier
 from tidelog.errors import ContentionError, LocationError, NotRegistered, ShardRegistered
-from tidelog.frontier import Frontier
 from tidelog.persist.format import part
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions

@@ -10,8 +10,8 @@ import pytest
 
 from kit.shards import COMMITTED, Place, contents, rows
 from kit.stores import keys_in
+from tidelog.core.ids import SeqNo
 from tidelog.errors import UsageError
-from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.language import FORMAT, ShardLanguage

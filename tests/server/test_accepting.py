@@ -17,7 +17,7 @@ from kit.certificates import Authority
 from kit.served import Served, served, wait_until
 from server.conftest import until
 from tidelog.errors import UsageError
-from tidelog.http_client import HttpKeyed
+from tidelog.http.client import HttpKeyed
 from tidelog.server.accepting import Acceptor, bind
 from tidelog.server.app import ServerState
 from tidelog.server.limits import REFUSED_MAX, ServerLimits, fit_open_files

@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
 from kit.keyed_model import MemoryLake
 from kit.served import NAME, keyed_app, served
 from server.conftest import Asked, Asking
-from tidelog.http_api.failures import BY_KIND
-from tidelog.http_client import HttpKeyed
+from tidelog.http.api.failures import BY_KIND
+from tidelog.http.client import HttpKeyed
 from tidelog.server.app import ServerState
 from tidelog.server.limits import ServerLimits
 from tidelog.server.tokens import parse_tokens

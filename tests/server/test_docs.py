@@ -19,7 +19,7 @@ import pytest
 from kit.doc_blocks import ROOT, block_with
 from kit.served import served
 from tidelog.cli.main import main
-from tidelog.http_api.failures import BY_CLASS, BY_KIND, HttpFailure
+from tidelog.http.api.failures import BY_CLASS, BY_KIND, HttpFailure
 from tidelog.server.limits import ServerLimits
 
 PAGE = "docs/reference/http.md"

@@ -14,10 +14,10 @@ import pytest
 
 from kit.certificates import Authority
 from kit.served import Served, served, wait_until
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError
-from tidelog.http_api.failures import ShuttingDown
-from tidelog.http_client import HttpKeyed
+from tidelog.http.api.failures import ShuttingDown
+from tidelog.http.client import HttpKeyed
 from tidelog.server.app import ServerState
 from tidelog.server.serving import ServerTls
 

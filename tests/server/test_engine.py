@@ -12,8 +12,8 @@ import pytest
 import tidelog
 from kit.served import NAME, served, wait_until
 from tidelog.errors import Fenced, NoSuchLog, SequenceRetired
-from tidelog.http_api.failures import Forbidden
-from tidelog.http_client import HttpKeyed
+from tidelog.http.api.failures import Forbidden
+from tidelog.http.client import HttpKeyed
 from tidelog.keyed.values import Retention
 from tidelog.location import open_location
 

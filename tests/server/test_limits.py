@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from server.conftest import Asked, Asking, until
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
-from tidelog.http_api.failures import TooMany, Unauthorized
-from tidelog.http_api.messages import AppendRequest
+from tidelog.http.api.failures import TooMany, Unauthorized
+from tidelog.http.api.messages import AppendRequest
 from tidelog.server.app import ServerState
 from tidelog.server.asking import decode_json
 from tidelog.server.limits import Allowance, ServerLimits

@@ -12,9 +12,9 @@ from kit.keyed_model import MemoryKeyed
 from kit.served import NAME
 from server.conftest import Asked, Asking, until
 from tidelog.errors import Fenced, LocationError, Outcome, OutcomeUnknown, TidelogError
-from tidelog.http_api import messages
-from tidelog.http_api.keys import Base64
-from tidelog.http_api.protobuf_wire import decode_message, encode_message
+from tidelog.http.api import messages
+from tidelog.http.api.keys import Base64
+from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
 from tidelog.server.answering import encoded
 from tidelog.server.rooms import Plain

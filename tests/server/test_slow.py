@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kit.served import Served, served, wait_until
-from tidelog.http_client import HttpKeyed
+from tidelog.http.client import HttpKeyed
 from tidelog.server.app import ServerState
 from tidelog.server.limits import ServerLimits
 

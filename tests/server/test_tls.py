@@ -10,7 +10,7 @@ import pytest
 from kit.certificates import Authority
 from kit.served import served
 from tidelog.errors import LocationError, UsageError
-from tidelog.http_client import HttpKeyed
+from tidelog.http.client import HttpKeyed
 from tidelog.server.serving import ServerTls
 
 

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from kit.packing import packed
 from kit.s3_servers import KEYS, MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
-from tidelog.clock import SystemClock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.compute import Job
@@ -21,6 +20,7 @@ from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.core.clock import SystemClock
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location
 from tidelog.spark import SparkEngine

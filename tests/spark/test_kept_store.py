@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError
 from tidelog.spark.kept_store import choose_layer, reading_from
 from tidelog.spark.scan import Scan

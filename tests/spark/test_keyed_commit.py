@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from tidelog.clock import SystemClock
 from tidelog.consensus.store import StoreConsensus
+from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, ReadOvertaken, TidelogError, UsageError
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.upkeep import plan

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import tidelog
 from kit.doc_blocks import run_block
 from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_source import LOG_SCHEMA

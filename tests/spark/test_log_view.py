@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, KINDS, Kind, make_slots, slot_writer
 from kit.stores import Interposed
+from tidelog.core.setsum import Setsum
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, PositionCollected
-from tidelog.setsum import Setsum
 from tidelog.spark.log_share import LogPlace, groups_of, share_log
 from tidelog.spark.log_view import open_view
 from tidelog.store.memory import MemoryStore

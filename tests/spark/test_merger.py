@@ -23,7 +23,7 @@ import tidelog
 from kit.shard_tables import schema_of, schemas, table_of, updates
 from kit.shards import contents, heard, on_store
 from tidelog.cli.main import main
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError, LocationError, PartMissing, UsageError
 from tidelog.persist.format import part
 from tidelog.persist.format.part import decode_bounds

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from kit.doc_blocks import run_block
 from kit.sources import SCHEMA, changes, make_source, write_files
-from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Computed
+from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     LocationError,
     ObjectNotFound,

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kit.s3_servers import MotoServer, SeaweedServer
 from kit.shard_tables import KINDS, schema_of, table_of, updates
 from kit.shards import on_store
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.persist.format import parquet, part

@@ -16,8 +16,8 @@ import pytest
 from kit.lying import LyingServer
 from kit.s3_servers import ACCESS_KEY, KEYS, SECRET_KEY, MotoServer, SeaweedServer, free_ports
 from kit.sources import ingested, make_source, numbers
-from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
+from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     LocationError,
     ObjectNotFound,
@@ -261,7 +261,7 @@ def test_a_process_that_was_forked_from_one_with_a_cloud_store_is_told() -> None
     """
     script = (
         "import os, sys\n"
-        "from tidelog.clock import SystemClock\n"
+        "from tidelog.core.clock import SystemClock\n"
         "from tidelog.errors import UsageError\n"
         "from tidelog.store.urls import open_store\n"
         "open_store(sys.argv[1], clock=SystemClock())\n"

@@ -14,7 +14,7 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.lying import LyingServer
 from kit.s3_servers import MotoServer, SeaweedServer
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -143,7 +143,7 @@ async def test_a_body_shorter_than_announced_is_never_data() -> None:
 
 _ASK_AND_END = """
 import asyncio, sys
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
 
 async def run():

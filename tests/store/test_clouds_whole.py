@@ -13,7 +13,7 @@ import pytest
 
 import tidelog
 from tidelog import SourceSpec
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
 
 CLOCK = SystemClock()

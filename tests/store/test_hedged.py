@@ -12,7 +12,7 @@ import pytest
 from kit.stores import Lingering
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import LocationError, ObjectExists, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store

@@ -15,7 +15,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from kit.clocks import StuckClock, SwiftClock
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     LocationError,
     ObjectChanged,

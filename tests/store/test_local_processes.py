@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import ObjectChanged, ObjectExists
 from tidelog.store.local.store import LocalStore
 
@@ -76,7 +76,7 @@ def test_processes_create_and_replace_as_one(tmp_path: Path) -> None:
 _PUT_FOR_EVER = """
 import asyncio, sys
 from pathlib import Path
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.store.local.store import LocalStore
 
 async def run():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, ObjectNotFound, TidelogError
 from tidelog.store.local.store import LocalStore
 

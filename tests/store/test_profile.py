@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.s3_servers import ACCESS_KEY, SECRET_KEY, SeaweedServer
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import StoreRefused, UsageError
 from tidelog.store.cloud.profile import chosen_profile
 from tidelog.store.port import Store

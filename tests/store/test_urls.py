@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kit.stores import Interposed
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

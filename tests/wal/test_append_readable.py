@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append import queue as append_queue

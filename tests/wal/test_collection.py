@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kit.goldens import objects
 from kit.wal3_trees import Tree, golden_tree
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, ManifestMoved, UsageError, VerificationError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import (

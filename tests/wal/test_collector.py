@@ -15,6 +15,7 @@ from kit.goldens import NAMES, golden, objects
 from kit.protocols import CLOCK, WAL3, contents, wal3_reader
 from kit.stores import dying, keys_in
 from kit.wal3_logs import append, log_of
+from tidelog.core.setsum import Setsum
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -22,7 +23,6 @@ from tidelog.errors import (
     PositionCollected,
     VerificationError,
 )
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded

@@ -14,6 +14,7 @@ from kit.goldens import golden
 from kit.protocols import CLOCK
 from kit.stores import Crowd, Interposed
 from kit.wal3_logs import append, log_of
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -25,7 +26,6 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Store
 from tidelog.store.wrappers.metered import Metered

@@ -9,7 +9,7 @@ import pytest
 
 from kit.damage import Bytes, flip, look, swapped
 from kit.goldens import objects
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object

@@ -9,8 +9,8 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.protocols import SLOTS, WAL3, Kind, contents, opener_on
+from tidelog.core.setsum import Setsum
 from tidelog.errors import Outcome, UsageError
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kit.goldens import FOLDER, NAMES, expected, objects
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchLog, PositionCollected
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store

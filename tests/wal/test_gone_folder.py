@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import Outcome, StoreRefused
-from tidelog.frontier import Frontier
 from tidelog.location import Location, open_location
 
 SCHEMA = pa.schema([("k", pa.int64())])

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.protocols import CLOCK
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, Outcome, UsageError
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered

@@ -29,7 +29,7 @@ from kit.protocols import (
     slot_writer,
 )
 from kit.stores import Interposed, keys_in
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     ContentionError,
     CorruptionError,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, slot_writer
 from kit.stores import Crowd, Interposed, dying, keys_in
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -24,7 +25,6 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Recorded

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.setsum import PRIMES, Setsum, record_item, setsum_of
+from tidelog.core.setsum import PRIMES, Setsum, record_item, setsum_of
 from tidelog.wal.format import slot_object
 from tidelog.wal.format.record_items import PIECE_BYTES, PIECE_ROWS
 from tidelog.wal.format.slot_object import SLOT_RECORDS, setsum_of_slot_records

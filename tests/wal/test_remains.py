@@ -11,8 +11,8 @@ import pytest
 from kit.named_logs import contents, log_of, shelf_on
 from kit.protocols import CLOCK
 from kit.stores import Interposed, dying, keys_in
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, LocationError, NameTaken, NoSuchLog
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing.recorded import Recorded

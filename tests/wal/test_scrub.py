@@ -20,8 +20,8 @@ from kit.protocols import (
     wal3_reader,
 )
 from kit.stores import Interposed
+from tidelog.core.setsum import Setsum
 from tidelog.errors import PositionCollected, UsageError
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit.named_logs import ALL, append, collect_to, contents, log_of, shelf_on
 from kit.protocols import CLOCK
 from kit.stores import Crowd, dying, keys_in
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     LocationError,
     ManifestLost,
@@ -24,7 +25,6 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
 from kit.stores import dying
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, LogSealed, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain

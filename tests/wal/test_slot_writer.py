@@ -18,7 +18,7 @@ from kit.protocols import (
     slot_reader,
     slot_writer,
 )
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError, Fenced, LogSealed, OutcomeUnknown, UsageError
 from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore

@@ -8,7 +8,7 @@ import pytest
 
 from kit.protocols import CLOCK, make_slots, opener_on, slot_reader, slot_writer
 from kit.stores import Interposed
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, PositionCollected
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import (
     CorruptionError,
     NameTaken,
 )
-from tidelog.setsum import Setsum
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.json import parse, render

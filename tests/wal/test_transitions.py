@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.goldens import expected, objects
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.manifest import (
     MANIFEST,

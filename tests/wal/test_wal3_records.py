@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError, Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.fragment import Fragment, fragment_path

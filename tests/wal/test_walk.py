@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.formats.times import When
     from tidelog.collection.reading import Contents
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
 
 
 @documented_as(awaited_collections.Collections)

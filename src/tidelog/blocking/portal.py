@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import FunctionType, TracebackType
 from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
-from tidelog.arguments import check_kind
+from tidelog.core.arguments import check_kind
 from tidelog.errors import HandleError, Outcome, TidelogError
 
 T = TypeVar("T")

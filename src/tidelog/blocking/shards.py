@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.blocking.transactions import Transactions
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.appending import Updates
     from tidelog.persist.handle.listening import Progress
     from tidelog.persist.read.reader import Split

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.blocking.shards import ShardSnapshot
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.listening import Progress
     from tidelog.persist.states.state import Token
     from tidelog.persist.states.transition import Appended

@@ -12,7 +12,7 @@ from tidelog.cli.output import Column, is_json, print_json, print_table, say
 from tidelog.errors import NoSuchCollection, UsageError
 
 if TYPE_CHECKING:
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
     from tidelog.location import Location
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.states.hold import Hold
@@ -201,7 +201,7 @@ class Held:
     @property
     def since(self) -> int | None:
         """Return the earliest time at which all shards are readable."""
-        from tidelog.frontier import join
+        from tidelog.core.frontier import join
 
         found = join([shard.state.since_frontier for shard in self.shards])
         return None if found.is_empty else found.time
@@ -214,7 +214,7 @@ class Held:
         """
         from tidelog.cli.shard.opened import time_of
         from tidelog.collection.formats.times import parse_time
-        from tidelog.frontier import Frontier
+        from tidelog.core.frontier import Frontier
 
         return Frontier.at(
             parse_time(text, what=what, now_us=self.shards[0].clock.now_us())

@@ -72,7 +72,7 @@ class LateSession:
 
     async def close(self) -> None:
         """Stop the session if it was started, with its running jobs."""
-        from tidelog.clock import SystemClock
+        from tidelog.core.clock import SystemClock
 
         if self._spark is not None:
             await SystemClock().offload(self._stop)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tidelog.clock import Clock
+    from tidelog.core.clock import Clock
     from tidelog.location import Location
 
 
@@ -114,7 +114,7 @@ async def write_all(
     """
     import pyarrow as pa
 
-    from tidelog.lookahead import in_order
+    from tidelog.core.lookahead import in_order
 
     # The system allocator returns memory sooner than Arrow's default pool, at equal speed here.
     pa.set_memory_pool(pa.system_memory_pool())

@@ -279,8 +279,8 @@ def drop(
 
 
 async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
-    from tidelog.clock import SystemClock
     from tidelog.collection.create import resolve_spec
+    from tidelog.core.clock import SystemClock
     from tidelog.location import open_location
 
     # Check the source before the location is created, so that a mistake creates nothing.

@@ -185,6 +185,6 @@ def _lag_text(found: dict[str, Any]) -> str:
 
 
 def _new_seed() -> int:
-    from tidelog.clock import SystemClock
+    from tidelog.core.clock import SystemClock
 
     return int(SystemClock().unique()[:8], 16)

@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, is_now, parse_time
@@ -29,6 +27,10 @@ from tidelog.collection.hold_all import (
 )
 from tidelog.collection.reading import Contents, Reading
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier, join, meet
+from tidelog.core.ids import ShardId
 from tidelog.errors import (
     AsOfBeforeSince,
     AsOfNotComplete,
@@ -36,8 +38,6 @@ from tidelog.errors import (
     PartMissing,
     UsageError,
 )
-from tidelog.frontier import Frontier, join, meet
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import sum_up

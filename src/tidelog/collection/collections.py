@@ -8,11 +8,11 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection, find_collection
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock
 from tidelog.store.port import Store
 
 

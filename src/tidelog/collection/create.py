@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
@@ -33,8 +32,9 @@ from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.collection.spec_types import check_types
+from tidelog.core.clock import Clock
+from tidelog.core.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import UsageError
-from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.format.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store

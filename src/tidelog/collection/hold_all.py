@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tidelog.collection.catalog.lost import INGEST_HOLD
 from tidelog.collection.formats.times import format_time
+from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.errors import NoSuchHold, UsageError
-from tidelog.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.hold import Hold
 

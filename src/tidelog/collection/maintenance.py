@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import is_of_source
@@ -21,8 +20,9 @@ from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock
+from tidelog.core.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.errors import NoSuchCollection, UsageError
-from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.machine.record import rollup_seqno
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
 from tidelog.collection.formats.times import format_time
+from tidelog.core.clock import Clock
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema

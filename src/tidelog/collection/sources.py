@@ -10,8 +10,6 @@ import builtins
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidelog.arguments import check_kind, check_whole
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.create import SourceSpec, resolve_spec
@@ -24,6 +22,8 @@ from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.source.kinds import open_source
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind, check_whole
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from tidelog.arguments import check_kind, check_whole, quoted
 from tidelog.collection.formats.csv.guess import CsvOptions
+from tidelog.core.arguments import check_kind, check_whole, quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import TidelogError
 
 Rows = list[tuple[Any, ...]]

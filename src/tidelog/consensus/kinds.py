@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from tidelog.clock import Clock
 from tidelog.consensus.port import ENVIRONMENT, Copies
 from tidelog.consensus.sql import KEYS, Database, SqlConsensus
 from tidelog.consensus.store import ROOT, StoreConsensus
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 

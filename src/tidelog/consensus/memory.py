@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.consensus.port import Versioned, check_seqno, check_truncation
-from tidelog.ids import SeqNo
+from tidelog.core.ids import SeqNo
 
 
 @dataclass(slots=True)

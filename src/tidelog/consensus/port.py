@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidelog.core.ids import SeqNo
 from tidelog.errors import UsageError
-from tidelog.ids import SeqNo
 
 SEQNO_MAX = 2**63 - 1
 ENVIRONMENT = "TIDELOG_CONSENSUS"  # Names the place of consensus if no argument does.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.clock import Clock
 from tidelog.consensus.connection import OneConnection, Rows
 from tidelog.consensus.sql import TABLE
+from tidelog.core.clock import Clock
 from tidelog.errors import LocationError, Outcome, StoreRefused, TidelogError, UsageError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tidelog.clock import Clock, backoff_us
 from tidelog.consensus.port import ENVIRONMENT, Versioned, check_seqno, check_truncation
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.ids import SeqNo
 from tidelog.errors import ConsensusGone, LocationError, Outcome, OutcomeUnknown
-from tidelog.ids import SeqNo
 
 # Parameters have psycopg's form; the SQLite module translates them.
 TABLE: Final = """

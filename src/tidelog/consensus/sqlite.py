@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.clock import Clock
 from tidelog.consensus.connection import OneConnection, Rows
 from tidelog.consensus.port import ENVIRONMENT
 from tidelog.consensus.sql import TABLE
+from tidelog.core.clock import Clock
 from tidelog.errors import ConsensusGone, CorruptionError, LocationError, Outcome, TidelogError
 
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")

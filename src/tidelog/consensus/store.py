@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tidelog.clock import Clock, backoff_us
 from tidelog.consensus import box as boxes
 from tidelog.consensus.box import EMPTY, Box, Spill
 from tidelog.consensus.port import Versioned, check_seqno, check_truncation
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.ids import SeqNo
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -28,7 +29,6 @@ from tidelog.errors import (
     Outcome,
     OutcomeUnknown,
 )
-from tidelog.ids import SeqNo
 from tidelog.store.port import Store
 
 ROOT = "consensus"

@@ -14,7 +14,7 @@ def run_demo(folder: Path, *, engine: str = "spark") -> None:
     """
     import asyncio
 
-    from tidelog.clock import SystemClock
+    from tidelog.core.clock import SystemClock
     from tidelog.demo.run import KILL_TICKS, Demo
 
     least, most = KILL_TICKS

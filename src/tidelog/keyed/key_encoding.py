@@ -27,7 +27,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.keyed.values import prefix_limit
 

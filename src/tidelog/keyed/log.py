@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_whole
-from tidelog.clock import backoff_us, wall_us
+from tidelog.core.arguments import check_whole
+from tidelog.core.clock import backoff_us, wall_us
+from tidelog.core.ids import check_name
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
-from tidelog.ids import check_name
 from tidelog.keyed.port import KeyedWrites
 from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece

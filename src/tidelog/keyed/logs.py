@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.arguments import check_whole
-from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_whole
+from tidelog.core.clock import Clock
+from tidelog.core.ids import Named, name_of, named_id
 from tidelog.errors import (
     ContentionError,
     LocationError,
@@ -22,7 +23,6 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
-from tidelog.ids import Named, name_of, named_id
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.reader import REFRESH_US, KeyedReader

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, quoted
+from tidelog.core.arguments import check_kind, quoted
 from tidelog.errors import UsageError
 from tidelog.keyed.format.records import KEYED_RECORDS as _RECORDS
 from tidelog.wal.format.key_set import check_key as key_checked

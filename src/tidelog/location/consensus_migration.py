@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.consensus.kinds import (
     STORE,
     ConsensusPlace,
@@ -29,6 +28,8 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import Consensus, Copies, Versioned
+from tidelog.core.clock import Clock, backoff_us, wall_us
+from tidelog.core.ids import SeqNo
 from tidelog.errors import (
     ConsensusGone,
     ConsensusMoved,
@@ -37,7 +38,6 @@ from tidelog.errors import (
     LocationError,
     ObjectChanged,
 )
-from tidelog.ids import SeqNo
 from tidelog.location.marker import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.guarded import MoveStanding

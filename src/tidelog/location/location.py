@@ -11,7 +11,6 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tidelog.clock import Clock, SystemClock
 from tidelog.consensus.kinds import (
     STORE,
     ConsensusPlace,
@@ -21,6 +20,7 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import ENVIRONMENT, Consensus
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import (
     CorruptionError,
     NoSuchLocation,

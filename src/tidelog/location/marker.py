@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.clock import Clock
 from tidelog.consensus.kinds import KINDS, STORE, ConsensusPlace, found_location
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, ObjectExists, UsageError
 from tidelog.store.conditional import create as create_object
 from tidelog.store.port import Store

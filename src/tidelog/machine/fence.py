@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.ids import SeqNo
+from tidelog.core.ids import SeqNo
 from tidelog.machine import record as records
 
 _SIGN: Final = b"\xa5fence"  # The name of the field, encoded by msgpack.

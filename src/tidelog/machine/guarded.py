@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.clock import Clock, backoff_us
 from tidelog.consensus.port import Consensus, Versioned
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.ids import SeqNo
 from tidelog.errors import ConsensusMoved, LocationError, Outcome
-from tidelog.ids import SeqNo
 from tidelog.machine.fence import fence_of
 
 PATIENCE_US = 30_000_000

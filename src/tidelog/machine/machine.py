@@ -17,8 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.consensus.port import Consensus, Versioned
+from tidelog.core.clock import Clock, backoff_us, wall_us
+from tidelog.core.ids import SeqNo
+from tidelog.core.metrics import observe_commit
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -26,14 +28,12 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.history import History, begin_history, follow
 from tidelog.machine.language import D, Decision, Language, R, S, check_storable
 from tidelog.machine.lost import state_lost, state_of_another, was_written
 from tidelog.machine.record import Record, RolledUp, Rollup
 from tidelog.machine.upkeep import Upkeep
-from tidelog.metrics import observe_commit
 from tidelog.store.port import Store
 
 TOGETHER_MAX = 64

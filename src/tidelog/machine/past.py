@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
+from tidelog.core.ids import SeqNo
 from tidelog.errors import ObjectNotFound, UsageError
-from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.language import D, S
 from tidelog.machine.machine import Machine

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 import xxhash
 
+from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.ids import SeqNo
 
 FORMAT: Final = 2
 _ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic
 
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
+from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError
-from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.history import Collectible, History, plan_collection
 from tidelog.machine.language import D, S

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_names
-from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind, check_names
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import Named, name_of, named_id
 from tidelog.errors import NoSuchShard
-from tidelog.frontier import Frontier
-from tidelog.ids import Named, name_of, named_id
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.founding import found
 from tidelog.persist.handle.shard import Shard

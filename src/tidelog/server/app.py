@@ -17,9 +17,9 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.routing import Route, compile_path
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import Outcome, OutcomeUnknown, TidelogError, unforeseen
-from tidelog.http_api.failures import (
+from tidelog.http.api.failures import (
     RETRIED,
     Forbidden,
     MethodNotAllowed,

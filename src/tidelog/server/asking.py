@@ -13,12 +13,12 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from msgspec import Struct
 
-from tidelog.arguments import quoted
-from tidelog.clock import Clock
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
-from tidelog.http_api.failures import BodyTooLarge, BodyTooSlow, WrongMediaType
-from tidelog.http_api.keys import base64_bytes, hex_bytes
-from tidelog.http_api.protobuf_wire import decode_message
+from tidelog.http.api.failures import BodyTooLarge, BodyTooSlow, WrongMediaType
+from tidelog.http.api.keys import base64_bytes, hex_bytes
+from tidelog.http.api.protobuf_wire import decode_message
 from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance, ServerLimits
 
 T = TypeVar("T", bound=Struct)

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tidelog.core.metrics import METRICS, Metric
 from tidelog.errors import TidelogError
-from tidelog.metrics import METRICS, Metric
 
 PREFIX: Final = "tidelog_"
 SECONDS: Final = tuple(0.001 * 2**n for n in range(14))
@@ -53,7 +53,7 @@ class ServerMetrics:
         return kind(PREFIX + metric.name, metric.meaning, metric.labels, registry=self.registry)
 
     def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Record a number of tidelog's own work; see `tidelog.metrics`."""
+        """Record a number of tidelog's own work; see `tidelog.core.metrics`."""
         found = self._inner[metric.name].labels(**labels)
         if isinstance(found, Counter):
             found.inc(value)

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState as Connections
 
 from tidelog.errors import UsageError
-from tidelog.http_api.failures import answer_of, status_of
+from tidelog.http.api.failures import answer_of, status_of
 from tidelog.server.answering import encoded, head_of
 from tidelog.server.app import Refusal, ServerState
 from tidelog.server.asking import JSON_TYPES

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import UnsetType
 
 from tidelog.errors import UsageError
-from tidelog.http_api.keys import JsonBytes, plain_bytes
-from tidelog.http_api.messages import AppendRequest, CountRequest, ScanRequest
+from tidelog.http.api.keys import JsonBytes, plain_bytes
+from tidelog.http.api.messages import AppendRequest, CountRequest, ScanRequest
 from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.server.asking import Query
 from tidelog.server.limits import ServerLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.http_api.messages import (
+from tidelog.http.api.messages import (
     AppendAnswer,
     AppendRequest,
     CountAnswer,

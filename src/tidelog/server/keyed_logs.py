@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tidelog.core.ids import check_name
 from tidelog.errors import Fenced, HandleError, NoSuchLog, Outcome, TidelogError
-from tidelog.http_api.failures import Forbidden
-from tidelog.ids import check_name
+from tidelog.http.api.failures import Forbidden
 from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.keyed.values import DURABLE
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from tidelog.http_api.keys import json_bytes
-from tidelog.http_api.messages import KeyListed, ScanAnswer, ScanValue
+from tidelog.http.api.keys import json_bytes
+from tidelog.http.api.messages import KeyListed, ScanAnswer, ScanValue
 from tidelog.keyed.port import KeyedReads, KeyedScan
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.server.keyed_asks import ScanAsk

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from msgspec import UNSET, Struct
 
 from tidelog.errors import NoSuchLog
-from tidelog.http_api.failures import TooMany
-from tidelog.http_api.messages import (
+from tidelog.http.api.failures import TooMany
+from tidelog.http.api.messages import (
     AppendAnswer,
     AppendRequest,
     CountAnswer,

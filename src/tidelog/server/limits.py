@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
-from tidelog.http_api.failures import TooMany
+from tidelog.http.api.failures import TooMany
 
 MIB: Final = 1024 * 1024
 SECOND_US: Final = 1_000_000

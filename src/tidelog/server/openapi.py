@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from tidelog.http_api.messages import ErrorAnswer
+from tidelog.http.api.messages import ErrorAnswer
 from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES
 from tidelog.server.rooms import Endpoint, ServedRoom
 

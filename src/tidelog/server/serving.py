@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import uvicorn
 from starlette.applications import Starlette
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
+from tidelog.core.metrics import use_sink
 from tidelog.errors import UsageError, require
-from tidelog.metrics import use_sink
 from tidelog.server.accepting import Acceptor, bind
 from tidelog.server.app import ServerState
 from tidelog.server.guard import GuardedProtocol

@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import DeadlineExceeded, TidelogError
-from tidelog.http_api.failures import NotReady, ShuttingDown
-from tidelog.http_api.messages import HealthAnswer
+from tidelog.http.api.failures import NotReady, ShuttingDown
+from tidelog.http.api.messages import HealthAnswer
 from tidelog.server.asking import Ask
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.limits import ServerLimits

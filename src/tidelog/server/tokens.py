@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import UsageError
-from tidelog.http_api.failures import Forbidden, Unauthorized
+from tidelog.http.api.failures import Forbidden, Unauthorized
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")

@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass, field
 import msgspec
 from pyspark.sql import SparkSession
 
-from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
@@ -23,6 +22,7 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import TidelogError
 from tidelog.persist.format.part import Part
 from tidelog.spark.job import run_job

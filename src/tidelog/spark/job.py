@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.spark.failure import describe_failure
 from tidelog.spark.ship import is_connect

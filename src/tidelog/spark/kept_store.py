@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.spark.scan import Scan
 from tidelog.store.port import Store
 from tidelog.store.wrapping import NOTHING_TOLD, Dressed, Wrapping, open_dressed, split_wrapping

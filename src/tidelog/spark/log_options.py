@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import DIGITS_MAX
+from tidelog.core.arguments import DIGITS_MAX
 from tidelog.errors import UsageError
 from tidelog.spark.options import location_told, told_options
 from tidelog.wal.format.key_set import check_key

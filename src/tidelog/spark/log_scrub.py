@@ -16,7 +16,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidelog.blocking.portal import Portal
-from tidelog.clock import SystemClock, run_all
+from tidelog.core.clock import SystemClock, run_all
 from tidelog.errors import TidelogError
 from tidelog.location import open_location
 from tidelog.spark.job import live_context, portable, run_job

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import Clock, SystemClock, run_all
+from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.spark.log_view import collected_error, reader_of
 from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX

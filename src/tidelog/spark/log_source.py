@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.location import open_location
 from tidelog.spark.log_options import LogSettings

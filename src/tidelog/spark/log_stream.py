@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import NoSuchLog
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_share import LogPlace, share_log

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import NoSuchLog, ObjectNotFound, PositionCollected, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal

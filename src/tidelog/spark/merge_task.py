@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.core.clock import Clock, SystemClock
+from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, TidelogError
-from tidelog.ids import ShardId
 from tidelog.persist.format.duck import bounded_duck
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema, decode_schema

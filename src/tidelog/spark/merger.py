@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import ObjectNotFound, TidelogError
 from tidelog.persist.format.bounds import ordered
 from tidelog.persist.format.part import Part, check_bytes, int64_array, missing_part

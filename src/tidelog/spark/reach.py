@@ -32,7 +32,7 @@ from tidelog.spark.ship import fingerprint, ship
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.clock import Clock
+    from tidelog.core.clock import Clock
     from tidelog.persist.format.part import Part
     from tidelog.spark.tasks import SparkTasks
 
@@ -134,7 +134,7 @@ async def see_parts(
     """
     from functools import partial
 
-    from tidelog.clock import run_all
+    from tidelog.core.clock import run_all
     from tidelog.store.wrapping import open_dressed
 
     if not (location_url.startswith("file:") and tasks.is_elsewhere):
@@ -197,7 +197,7 @@ def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
 
 
 async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
-    from tidelog.clock import SystemClock
+    from tidelog.core.clock import SystemClock
     from tidelog.spark.job import portable
     from tidelog.store.wrapping import open_dressed
 

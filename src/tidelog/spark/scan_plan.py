@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.clock import SystemClock, run_all, wall_us
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.core.clock import SystemClock, run_all, wall_us
 from tidelog.errors import (
     HoldExpired,
     NoSuchCollection,

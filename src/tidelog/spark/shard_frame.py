@@ -24,8 +24,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import SystemClock, wall_us
 from tidelog.collection.formats.times import parse_duration_ms
+from tidelog.core.clock import SystemClock, wall_us
 from tidelog.errors import HoldExpired
 from tidelog.persist.format.bounds import part_reaches, scalar_of
 from tidelog.persist.format.part import Part, decode_part, int64_of

@@ -24,11 +24,11 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.source.kept import DecodedPiece, PieceProof
 from tidelog.collection.source.look import SurveyJob
+from tidelog.core.clock import Clock
 
 SPILLED_BYTES_MAX: Final = 1024 * 1024 * 1024
 # Spark needs this disk for its own files.

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
 

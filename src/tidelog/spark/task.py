@@ -20,7 +20,6 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
 from tidelog.collection.ingest.compute import Job, Shaped, error_updates
 from tidelog.collection.ingest.engine import (
@@ -38,6 +37,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource
+from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.format.part import Part
 from tidelog.spark.handed import Messages, hand_on, received

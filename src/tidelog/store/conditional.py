@@ -18,7 +18,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import (
     ContentionError,
     LocationError,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tidelog.clock import Clock, wall_us
+from tidelog.core.clock import Clock, wall_us
 from tidelog.errors import (
     ContentionError,
     ObjectChanged,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import unquote
 
-from tidelog.arguments import check_kind, quoted
-from tidelog.clock import Clock
+from tidelog.core.arguments import check_kind, quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore

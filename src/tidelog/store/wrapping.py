@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
-from tidelog.arguments import check_kind, quoted
-from tidelog.clock import Clock
+from tidelog.core.arguments import check_kind, quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.urls import CLOUD_SCHEMES, open_store, split_query, url_text

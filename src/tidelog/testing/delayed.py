@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.store.port import Entry, Object, Store
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Origin, Seal

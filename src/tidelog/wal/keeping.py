@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind
-from tidelog.clock import Clock
+from tidelog.core.arguments import check_kind
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.arguments import check_kind, check_whole, quoted
-from tidelog.clock import Clock, run_all
+from tidelog.core.arguments import check_kind, check_whole, quoted
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.ids import check_name
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     NoSuchLog,
     UsageError,
 )
-from tidelog.ids import check_name
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
 from tidelog.store.urls import store_at

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import ObjectNotFound, UsageError
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment

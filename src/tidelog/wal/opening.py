@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.arguments import quoted
-from tidelog.clock import Clock
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import CopyUnfinished, ManifestLost, NameTaken, NoSuchLog, UsageError
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store

@@ -9,8 +9,8 @@ import pytest
 
 from kit.shards import COMMITTED, in_memory
 from kit.transactions import held, registered, row, transactions
+from tidelog.core.frontier import Frontier
 from tidelog.errors import CorruptionError, LocationError, OutcomeUnknown, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.states.registered import (
     Joined,
     Step,

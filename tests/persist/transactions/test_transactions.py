@@ -10,6 +10,8 @@ import pytest
 
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, heard, in_memory, rows
 from kit.transactions import held, registered, row, transactions
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import Named
 from tidelog.errors import (
     AsOfNotComplete,
     DeadlineExceeded,
@@ -19,8 +21,6 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelog.frontier import Frontier
-from tidelog.ids import Named
 from tidelog.location import open_location
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions import committing

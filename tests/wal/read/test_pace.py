@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.lookahead import AT_ONCE_MAX
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.pace import ScanPace
 
 

@@ -14,8 +14,8 @@ import pytest
 from kit.protocols import CLOCK
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
-from tidelog.clock import SystemClock
-from tidelog.setsum import Setsum
+from tidelog.core.clock import SystemClock
+from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.delayed import Delayed
 from tidelog.testing.recorded import Recorded

@@ -83,6 +83,6 @@ def drop(
 
 
 def _check_name(checkpoint: str) -> None:
-    from tidelog.ids import check_name
+    from tidelog.core.ids import check_name
 
     check_name(checkpoint, of="name of a checkpoint")

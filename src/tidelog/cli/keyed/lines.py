@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from tidelog.arguments import quoted
 from tidelog.cli.keyed.options import read_key
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
-from tidelog.http_api.keys import base64_bytes
+from tidelog.http.api.keys import base64_bytes
 
 Reads = Callable[[list[bytes]], list[tuple[bytes, bytes]]]
 _KNOWN = ("key", "key_base64", "value", "value_base64", "sequence", "timestamp_us")

@@ -11,7 +11,7 @@ import typer
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.keyed.opened import closing
 from tidelog.cli.output import Column, bytes_text, print_listing
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import NoSuchLog
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def list_keyed(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 async def _described(location: Location) -> list[KeyedInfo]:
-    from tidelog.lookahead import AT_ONCE_MAX
+    from tidelog.core.lookahead import AT_ONCE_MAX
 
     work = [partial(_one, location, name) for name in await location.keyed.list()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]

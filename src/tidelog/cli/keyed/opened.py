@@ -66,6 +66,6 @@ def check_keyed(name: str) -> None:
     Raises:
         UsageError: it is not.
     """
-    from tidelog.ids import check_name
+    from tidelog.core.ids import check_name
 
     check_name(name, of="name of a keyed log")

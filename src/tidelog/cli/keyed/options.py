@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def read_key(given: str, form: str, what: str) -> bytes:
     Raises:
         UsageError: the text is not in the form.
     """
-    from tidelog.http_api.keys import base64_bytes, hex_bytes
+    from tidelog.http.api.keys import base64_bytes, hex_bytes
 
     if form == "text":
         return given.encode()

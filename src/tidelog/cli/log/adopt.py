@@ -46,7 +46,7 @@ def adopt(
 
 
 async def _adopt(url: str, place: str, name: str) -> LogInfo:
-    from tidelog.clock import SystemClock
+    from tidelog.core.clock import SystemClock
     from tidelog.location import open_location
     from tidelog.store.urls import open_store
     from tidelog.wal.read.head import load_head, refuse_slots

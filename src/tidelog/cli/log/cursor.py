@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.arguments import DIGITS_MAX
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.options import time_us_of
 from tidelog.cli.output import (
@@ -20,6 +19,7 @@ from tidelog.cli.output import (
     say,
     time_text,
 )
+from tidelog.core.arguments import DIGITS_MAX
 from tidelog.errors import CursorMoved, NameTaken, NoSuchCursor, UsageError
 
 if TYPE_CHECKING:

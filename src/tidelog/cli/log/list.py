@@ -18,7 +18,7 @@ from tidelog.cli.output import (
     print_table,
     say,
 )
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import CopyUnfinished, LocationError, ManifestLost, NoSuchLog, TidelogError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
     Raises:
         LocationError: the store failed.
     """
-    from tidelog.lookahead import AT_ONCE_MAX
+    from tidelog.core.lookahead import AT_ONCE_MAX
 
     work = [partial(_described, location, name) for name in await location.logs.found()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]

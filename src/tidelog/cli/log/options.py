@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidelog.arguments import quoted
 from tidelog.cli.output import FORMATS, choose_format
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def time_us_of(text: str, what: str) -> int:
     Raises:
         UsageError: the text is not a time.
     """
-    from tidelog.clock import SystemClock
     from tidelog.collection.formats.times import parse_time_us
+    from tidelog.core.clock import SystemClock
     from tidelog.wal.read.limits import check_time_us
 
     time_us = parse_time_us(text, what=what, now_us=SystemClock().now_us())
@@ -109,7 +109,7 @@ def check_log(name: str) -> None:
     Raises:
         UsageError: it is not.
     """
-    from tidelog.ids import check_name
+    from tidelog.core.ids import check_name
 
     check_name(name, of="name of a log")
 
@@ -133,7 +133,7 @@ def check_place(url: str) -> None:
     Raises:
         UsageError: the URL is invalid, or ``memory://``.
     """
-    from tidelog.clock import SystemClock
+    from tidelog.core.clock import SystemClock
     from tidelog.store.urls import open_store
 
     if url.lower().startswith("memory:"):

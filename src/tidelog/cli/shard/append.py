@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.arguments import quoted
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.log.append import check_file
 from tidelog.cli.output import choose_format, count_text, print_json, say
@@ -21,11 +20,12 @@ from tidelog.cli.shard.opened import (
     schema_of,
     time_of,
 )
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.cli.shard.feed import Fed
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
     from tidelog.location import Location
 
 FORMATS: Final = ("json", "csv", "parquet", "arrow")

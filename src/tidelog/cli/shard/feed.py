@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import LocationError, UpperMismatch, UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.format.bounds import scalar_of
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema

@@ -63,7 +63,7 @@ def _number(one: dict[str, Any], name: str) -> str:
 
 
 async def _all(location: Location) -> list[dict[str, Any]]:
-    from tidelog.clock import run_all
+    from tidelog.core.clock import run_all
 
     names = await location.shards.list()
     return await run_all([partial(_one, location, name) for name in names], at_once=AT_ONCE)

@@ -148,7 +148,7 @@ async def _first(
 
 async def _following(rows: ShardRows, reached: int) -> AsyncGenerator[pa.Table, None]:
     """Yield updates as writers commit them: `Shard.listen`, with a choice of columns and rows."""
-    from tidelog.frontier import TIME_MAX
+    from tidelog.core.frontier import TIME_MAX
     from tidelog.persist.read.snapshot import check_readable
 
     while True:

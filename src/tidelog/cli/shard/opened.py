@@ -9,7 +9,7 @@ import typer
 from tidelog.errors import NoSuchShard, UsageError
 
 if TYPE_CHECKING:
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
     from tidelog.location import Location
     from tidelog.persist.format.schema import ShardSchema
     from tidelog.persist.handle.shard import Shard
@@ -27,7 +27,7 @@ def check_shard_name(name: str) -> None:
     Raises:
         UsageError: it is not.
     """
-    from tidelog.ids import Named, named_id
+    from tidelog.core.ids import Named, named_id
 
     named_id(Named.SHARD, name)
 
@@ -68,7 +68,7 @@ def frontier_of(text: str, what: str) -> Frontier:
     Raises:
         UsageError: the text is neither.
     """
-    from tidelog.frontier import Frontier
+    from tidelog.core.frontier import Frontier
 
     if text.strip().lower() == END:
         return Frontier.of(None)
@@ -81,8 +81,8 @@ def time_of(text: str, what: str) -> int:
     Raises:
         UsageError: the text is not a time, or the time is too great.
     """
-    from tidelog.arguments import DIGITS_MAX, quoted
-    from tidelog.frontier import TIME_MAX
+    from tidelog.core.arguments import DIGITS_MAX, quoted
+    from tidelog.core.frontier import TIME_MAX
 
     plain = text.strip()
     if len(plain) > DIGITS_MAX or not (plain.isascii() and plain.isdecimal()):

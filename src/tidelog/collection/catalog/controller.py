@@ -14,7 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, backoff_us
 from tidelog.collection.catalog.catalog import (
     CATALOG_SCHEMA,
     Catalog,
@@ -32,9 +31,10 @@ from tidelog.collection.catalog.catalog import (
 )
 from tidelog.collection.catalog.lost import has_sources
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import CATALOG_SHARD, new_writer_id
 from tidelog.errors import ContentionError
-from tidelog.frontier import Frontier
-from tidelog.ids import CATALOG_SHARD, new_writer_id
 from tidelog.machine.lost import state_lost
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.consensus.port import Consensus
-from tidelog.frontier import Frontier
+from tidelog.core.frontier import Frontier
 from tidelog.machine.lost import state_lost, state_set_back
 from tidelog.persist.handle.shard import Shard
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from tidelog.collection.formats.times import duration_text, parse_duration_ms
+from tidelog.core.frontier import Frontier, join, meet
 from tidelog.errors import UsageError
-from tidelog.frontier import Frontier, join, meet
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.persist.states.holding import decide_move_back

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.arguments import quoted
-from tidelog.clock import micros_of
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import micros_of
+from tidelog.core.frontier import TIME_MAX
 from tidelog.errors import UsageError
-from tidelog.frontier import TIME_MAX
 
 UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative: divide
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidelog.clock import Clock
 from tidelog.collection.source.binding import (
     AddressRange,
     Standing,
     plan_updates,
     remap_schema,
 )
+from tidelog.core.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.part import Part

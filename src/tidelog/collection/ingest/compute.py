@@ -41,8 +41,8 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
+from tidelog.core.frontier import Frontier
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
-from tidelog.frontier import Frontier
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.format.updates import check_updates

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.ingest.compute import (
     Feedback,
@@ -33,8 +32,9 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.ids import ShardId
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.reader import PartReader

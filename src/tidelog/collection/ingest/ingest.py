@@ -40,6 +40,8 @@ from tidelog.collection.source.generations import is_skipped
 from tidelog.collection.source.kinds import registered_kind, release_source
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
+from tidelog.core.frontier import Frontier
+from tidelog.core.metrics import observe_tick
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -49,8 +51,6 @@ from tidelog.errors import (
     PartsSwept,
     SourceDropped,
 )
-from tidelog.frontier import Frontier
-from tidelog.metrics import observe_tick
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard

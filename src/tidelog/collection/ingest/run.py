@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidelog.clock import backoff_us
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
@@ -22,6 +21,7 @@ from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.ingest.summary import RunProgress, Summary, new_column
 from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.source.port import SourceHead
+from tidelog.core.clock import backoff_us
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
 

@@ -16,7 +16,6 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, FILES, SourceInfo
 from tidelog.collection.formats.records import Misfit
 from tidelog.collection.ingest.compute import Job, error_updates, shape_messages
@@ -26,6 +25,7 @@ from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import errors_table
 from tidelog.collection.source.generations import former_path, shown_path
+from tidelog.core.clock import Clock
 from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
 from tidelog.store.port import Store
 

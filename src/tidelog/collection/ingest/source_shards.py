@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
 from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
@@ -29,9 +28,10 @@ from tidelog.collection.source.binding import (
 )
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier, meet
+from tidelog.core.ids import ShardId
 from tidelog.errors import DataDiffers, PartMissing, SourceDropped, TidelogError, require
-from tidelog.frontier import Frontier, meet
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import accumulate, consolidate

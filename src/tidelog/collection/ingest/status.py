@@ -12,13 +12,13 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import load_notes
 from tidelog.collection.source.binding import FileRange, Taken
 from tidelog.collection.source.generations import names_by_path, shown_path
+from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
     ObjectNotFound,
     TidelogError,
 )
-from tidelog.frontier import Frontier
 
 _TRIES = 10
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
@@ -34,6 +33,7 @@ from tidelog.collection.source.messages import ReadData, decode_messages, requir
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
+from tidelog.core.clock import Clock
 from tidelog.errors import InvariantError, PositionCollected, SourceRewritten
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.store.wrappers.metered import Metered, Usage

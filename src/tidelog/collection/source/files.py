@@ -18,7 +18,6 @@ from typing import Final, cast
 
 import msgspec
 
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
@@ -75,6 +74,7 @@ from tidelog.collection.source.surveyed import (
     unseen,
     went_away,
 )
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.store.keys import is_odd_key, shown_key

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of, encode_packed, is_packed
 from tidelog.collection.source.binding import FileRange
@@ -40,6 +39,7 @@ from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.survey import has_text_of, is_unchanged
 from tidelog.collection.source.survey_packed import read_text
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, GoneError, ObjectNotFound
 from tidelog.store.local.files import tag_at
 from tidelog.store.local.identity import FileState, identity_of, is_beside, state_of

@@ -10,11 +10,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.clock import Clock
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded
 from tidelog.collection.source.kept import DecodedPiece, KeptRows, join_decoded
 from tidelog.collection.source.opened import BoundFile, OpenedFile
+from tidelog.core.clock import Clock
 
 KEPT_ROWS_BYTES_MAX: Final = 256 * 1024 * 1024
 

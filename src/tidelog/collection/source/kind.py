@@ -17,11 +17,11 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import quoted
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.source.binding import AddressRange
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.store.port import Store
 

@@ -12,13 +12,13 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
-from tidelog.arguments import quoted
-from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.source.addressed import AddressedSource
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import OpenedWith, SourceKind, told
 from tidelog.collection.source.port import RawSource
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import Clock
 from tidelog.errors import GoneError, UsageError
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.port import Store

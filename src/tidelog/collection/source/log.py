@@ -20,6 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.collection.source.kind import ADDRESS, BODY, Frontier, OpenedWith, RowRange, SourceKind
+from tidelog.core.ids import check_name
+from tidelog.core.setsum import Setsum
 from tidelog.errors import (
     BusyError,
     CursorMoved,
@@ -28,8 +30,6 @@ from tidelog.errors import (
     SourceRewritten,
     UsageError,
 )
-from tidelog.ids import check_name
-from tidelog.setsum import Setsum
 from tidelog.store.port import Store
 from tidelog.store.urls import split_query
 from tidelog.store.within import Within

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from tidelog.clock import run_all
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files_head import FilesHead
+from tidelog.core.clock import run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.store.port import Store, is_version
 

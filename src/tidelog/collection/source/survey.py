@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from tidelog.clock import Clock
 from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.lines import WHITE
 from tidelog.collection.formats.packed.packed import decode_packed, is_packed
@@ -49,6 +48,7 @@ from tidelog.collection.source.surveyed import (
     SurveyPiece,
     array_and_more,
 )
+from tidelog.core.clock import Clock
 from tidelog.errors import (
     CorruptionError,
     GoneError,

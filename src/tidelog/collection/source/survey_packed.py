@@ -16,7 +16,6 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
-from tidelog.clock import Clock
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.packed.packed import (
     Packed,
@@ -31,6 +30,7 @@ from tidelog.collection.source.kept import KeepRows
 from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, SourceRewritten
 from tidelog.store.port import is_version
 

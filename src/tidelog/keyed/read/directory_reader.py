@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 import pyarrow.parquet as pq
 import xxhash
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.lookahead import in_order
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.directory import (
     DirectoryHead,
@@ -29,7 +30,6 @@ from tidelog.keyed.format.layout import PartLayout, Span
 from tidelog.keyed.format.part import KeyRows, RunPart
 from tidelog.keyed.format.row_groups import decode_groups, read_metadata
 from tidelog.keyed.read.ranges import check_sum, get_checked, told_as_damage
-from tidelog.lookahead import in_order
 from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import (
     HandleError,
     LocationError,

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.lookahead import in_order
 from tidelog.keyed.format.directory import DirectoryHead
 from tidelog.keyed.format.key_plan import PartRows
 from tidelog.keyed.format.layout import PartLayout, Span
@@ -25,7 +26,6 @@ from tidelog.keyed.format.records import KEYED_RECORDS
 from tidelog.keyed.format.row_groups import decode_groups, read_metadata
 from tidelog.keyed.read.directory_reader import METADATA_RATIO, DirectoryCache
 from tidelog.keyed.read.ranges import check_sum, get_checked, told_as_damage
-from tidelog.lookahead import in_order
 from tidelog.store.port import Store
 
 TABLE_ROWS: Final = 65_536

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.key_plan import PartRows
 from tidelog.keyed.format.layout import PAGED, PagePlace, PartLayout, Span

@@ -14,7 +14,8 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.lookahead import in_order
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.directory import (
     MAX_SEQUENCE,
@@ -37,7 +38,6 @@ from tidelog.keyed.format.records import (
 from tidelog.keyed.read.directory_reader import DirectoryCache, DirectoryReader
 from tidelog.keyed.read.group_reader import GroupReader
 from tidelog.keyed.read.page_reader import PageReader
-from tidelog.lookahead import in_order
 from tidelog.store.port import Store
 
 ReaderChoice = Literal["auto", "pages", "groups"]

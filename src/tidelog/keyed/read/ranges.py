@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.layout import Span
 from tidelog.store.port import Store

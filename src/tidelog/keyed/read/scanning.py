@@ -17,14 +17,14 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.lookahead import in_order
 from tidelog.errors import HandleError, ObjectNotFound, ReadOvertaken
 from tidelog.keyed.port import KeyedScan
 from tidelog.keyed.read.sources import Source
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.transition import check_readable
 from tidelog.keyed.values import KEYED_RECORDS
-from tidelog.lookahead import in_order
 
 T = TypeVar("T")
 # With True, it must read the newest state.

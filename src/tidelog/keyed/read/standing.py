@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock
+from tidelog.core.ids import Named, named_id
 from tidelog.errors import ContentionError
-from tidelog.ids import Named, named_id
 from tidelog.keyed.read.directory_reader import DirectoryCache
 from tidelog.keyed.read.part_reader import RunPartReader
 from tidelog.keyed.read.piece import LoosePiece

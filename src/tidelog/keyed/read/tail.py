@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import ObjectNotFound
 from tidelog.keyed.format.mark import marks_in
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCursor, PositionCollected
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.forking import decide_origin_left

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import backoff_us, wall_us
+from tidelog.core.clock import backoff_us, wall_us
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, ObjectNotFound, require
 from tidelog.keyed.format.mark import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart

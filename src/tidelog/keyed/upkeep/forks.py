@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
 from tidelog.errors import NoSuchLog, NoSuchPin, PositionCollected, TidelogError
 from tidelog.keyed.read.standing import WALS, KeyedStanding
 from tidelog.keyed.states.forking import (

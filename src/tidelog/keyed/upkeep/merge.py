@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.keyed.format.records import sort_records
 from tidelog.keyed.read.key_ranges import key_ranges
 from tidelog.keyed.read.listing import merged_keys

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import micros_of, moment_of
+from tidelog.core.clock import micros_of, moment_of
 from tidelog.errors import UsageError
 from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import DIFF, TIME, shard_schema

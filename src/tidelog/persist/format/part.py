@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError, PartMissing, require
-from tidelog.ids import ShardId
 from tidelog.persist.format.inline import encode_inline
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted

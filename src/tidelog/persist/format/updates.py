@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.format.bounds import scalar_of
 from tidelog.persist.format.conform import conform
 from tidelog.persist.format.duck import duck, quoted, sums_told

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tidelog.core.frontier import Frontier, join
 from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, UsageError
-from tidelog.frontier import Frontier, join
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
 from tidelog.persist.handle.asked import check_owner
 from tidelog.persist.handle.timeout import in_time

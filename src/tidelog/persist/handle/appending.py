@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
+from tidelog.core.frontier import TIME_MAX, Frontier
+from tidelog.core.ids import new_writer_id
 from tidelog.errors import (
     OutcomeUnknown,
     PartMissing,
@@ -22,8 +24,6 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelog.frontier import TIME_MAX, Frontier
-from tidelog.ids import new_writer_id
 from tidelog.persist.format.part import Part, sums_of
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.format.updates import prepare_updates

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_whole, quoted
+from tidelog.core.arguments import check_kind, check_whole, quoted
+from tidelog.core.frontier import Frontier
 from tidelog.errors import UsageError
-from tidelog.frontier import Frontier
 from tidelog.persist.states.state import Token
 
 NAME_MAX: Final = 128

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
 
-from tidelog.arguments import check_kind, check_whole
-from tidelog.clock import Clock, wall_us
+from tidelog.core.arguments import check_kind, check_whole
+from tidelog.core.clock import Clock, wall_us
+from tidelog.core.frontier import Frontier, join
 from tidelog.errors import HoldExpired, LocationError, OutcomeUnknown, TidelogError, UsageError
-from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.evolution import check_opened

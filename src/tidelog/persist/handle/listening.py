@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.frontier import TIME_MAX, Frontier, check_time
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, PartMissing, UsageError
-from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.persist.format.bounds import part_reaches
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_whole
-from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind, check_whole
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier, check_time
+from tidelog.core.ids import Named, ShardId, name_of
 from tidelog.errors import (
     AsOfNotComplete,
     PartMissing,
     UsageError,
 )
-from tidelog.frontier import Frontier, check_time
-from tidelog.ids import Named, ShardId, name_of
 from tidelog.machine.language import Decision, R
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.part import Part

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import DeadlineExceeded, Outcome
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock, run_all
-from tidelog.lookahead import in_order
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.lookahead import in_order
 from tidelog.persist.format.bounds import box_of_part, is_ordered, part_reaches
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema

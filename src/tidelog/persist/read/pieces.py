@@ -18,8 +18,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.core.lookahead import BYTES_MAX, in_order
 from tidelog.errors import CorruptionError
-from tidelog.lookahead import BYTES_MAX, in_order
 from tidelog.persist.format.bounds import (
     Box,
     part_reaches,

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.persist.format.part import Part, decode_own, missing_part
 from tidelog.persist.format.schema import (

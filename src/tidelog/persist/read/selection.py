@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_names, quoted
+from tidelog.core.arguments import check_kind, check_names, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import int64_array, int64_of

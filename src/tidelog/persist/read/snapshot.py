@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.core.arguments import check_kind, check_whole
+from tidelog.core.ids import ShardId
 from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import accumulate, sum_up

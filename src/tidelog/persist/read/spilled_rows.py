@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.persist.format.bounds import Box, scalar_of
 from tidelog.persist.format.duck import bounded_duck, quoted, sums_told
 from tidelog.persist.format.parquet import encode_parquet

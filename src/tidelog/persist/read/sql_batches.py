@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 
 Opened: TypeAlias = Callable[[], AbstractContextManager[Iterator[pa.RecordBatch]]]
 

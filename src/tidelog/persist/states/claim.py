@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.frontier import TIME_MAX
+from tidelog.core.frontier import TIME_MAX
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.hold import CLOCKS_APART_US
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import SchemaEvolved, SchemaIncompatible, ShardRegistered, UsageError
-from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.schema import ShardSchema, decode_schema, encode_schema, shard_schema
 from tidelog.persist.states.state import Diff, State

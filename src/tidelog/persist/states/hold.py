@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tidelog.core.frontier import Frontier, meet
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
-from tidelog.frontier import Frontier, meet
 
 HISTORY_HOLD: Final = "history"  # The hold of each shard that sets how much history it keeps.
 

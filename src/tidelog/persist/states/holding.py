@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tidelog.core.frontier import Frontier, join
 from tidelog.errors import UsageError
-from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.states.hold import (
     CLOCKS_APART_US,

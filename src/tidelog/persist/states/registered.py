@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.holding import moved_by_append

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.core.frontier import TIME_MAX
 from tidelog.errors import require
-from tidelog.frontier import TIME_MAX
 from tidelog.persist.states.batch import Batch
 
 BLOCK: Final = 64

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import require
-from tidelog.frontier import Frontier
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.claim import Claim, without_claims
 from tidelog.persist.states.hold import Hold

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     DataDiffers,
     OutcomeUnknown,
@@ -20,7 +21,6 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.states.batch import Batch, make_batch

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidelog.arguments import check_kind
+from tidelog.core.arguments import check_kind
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import new_writer_id
 from tidelog.errors import AsOfNotComplete, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import new_writer_id
 from tidelog.persist.format.part import int64_array
 from tidelog.persist.format.schema import DIFF, TIME
 from tidelog.persist.read.snapshot import ShardSnapshot

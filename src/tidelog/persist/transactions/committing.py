@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import new_writer_id
 from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import new_writer_id
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.appending import WRITES_MAX, sum_by_stored_schema

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from tidelog.core.frontier import Frontier
 from tidelog.errors import PartMissing
-from tidelog.frontier import Frontier
 from tidelog.persist.handle.listening import NotYet, Patience, Progress, intervals, poll
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.read.snapshot import ShardSnapshot, check_readable

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.frontier import Frontier
+from tidelog.core.frontier import Frontier
 from tidelog.persist.states.state import Token
 
 COMMITS_KEPT: Final = 64

@@ -20,9 +20,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind
-from tidelog.clock import Clock, run_all
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.frontier import TIME_MAX, Frontier, check_time
+from tidelog.core.ids import Named, ShardId, check_name, name_of, named_id
 from tidelog.errors import (
     ContentionError,
     LocationError,
@@ -31,8 +33,6 @@ from tidelog.errors import (
     UsageError,
     require,
 )
-from tidelog.frontier import TIME_MAX, Frontier, check_time
-from tidelog.ids import Named, ShardId, check_name, name_of, named_id
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.asked import (

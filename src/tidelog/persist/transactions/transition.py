@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import Named, name_of
 from tidelog.errors import NotRegistered, OutcomeUnknown, UsageError
-from tidelog.frontier import Frontier
-from tidelog.ids import Named, name_of
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.registered import Joined

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from tidelog.clock import wall_us
+from tidelog.core.clock import wall_us
+from tidelog.core.ids import new_writer_id
 from tidelog.errors import LocationError, PartMissing, PartsSwept
-from tidelog.ids import new_writer_id
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch, make_batch
 from tidelog.persist.states.claim import CLAIMED_BYTES

@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import run_all
-from tidelog.frontier import TIME_MAX
-from tidelog.lookahead import in_order
+from tidelog.core.clock import run_all
+from tidelog.core.frontier import TIME_MAX
+from tidelog.core.lookahead import in_order
 from tidelog.persist.format.bounds import OPEN, is_ordered
 from tidelog.persist.format.key_order import in_key_order
 from tidelog.persist.format.parquet import encode_parquet

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of

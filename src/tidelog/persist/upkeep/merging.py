@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import CorruptionError, require
-from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.claim import CLAIM_US, Claim, live_claims, stretches

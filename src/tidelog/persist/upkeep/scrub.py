@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from tidelog.frontier import Frontier, join
+from tidelog.core.frontier import Frontier, join
 from tidelog.persist.format.part import Part, decode_bounds, int64_of, key_box, sums_of
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import is_sortable, sort_updates, time_bounds

@@ -13,7 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import (
     CorruptionError,
     HandleError,

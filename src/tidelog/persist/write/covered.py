@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from tidelog.core.frontier import TIME_MAX, Frontier, join
 from tidelog.errors import AsOfBeforeSince, DataDiffers
-from tidelog.frontier import TIME_MAX, Frontier, join
 from tidelog.persist.format.part import sums_of
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.states.evolution import reign_of_newest

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.persist.format.part import Part
 from tidelog.persist.write.writer import PartWriter

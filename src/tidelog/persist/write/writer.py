@@ -13,9 +13,9 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, Outcome, UsageError
-from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part, encode_part, large_rows, part_path
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import is_sortable

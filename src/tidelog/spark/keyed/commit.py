@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.clock import run_all, wall_us
+from tidelog.core.clock import run_all, wall_us
 from tidelog.errors import Fenced, TidelogError, UsageError
 from tidelog.keyed.format.mark import BEGINS, encode_mark
 from tidelog.keyed.log import KeyedLog

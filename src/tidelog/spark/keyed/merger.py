@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidelog.clock import SystemClock, run_all
+from tidelog.core.clock import SystemClock, run_all
 from tidelog.errors import ObjectNotFound, TidelogError, UsageError
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.key_ranges import key_ranges

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.keyed.values import check_key, check_sequences
 from tidelog.spark.keyed.wanted import KeyedScope, wanted_of

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.sources import PieceSource, RunSource

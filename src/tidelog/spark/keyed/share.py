@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.blocking.portal import Portal
-from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import ObjectNotFound, ReadOvertaken, TidelogError
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.directory_reader import DirectoryCache

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.spark.keyed.commit import commit_batch, discard_staged

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidelog.clock import SystemClock
+from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.write.arrow import columns_of

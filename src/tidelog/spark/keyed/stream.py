@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.transition import check_readable
 from tidelog.spark.keyed.options import KeyedReadSettings

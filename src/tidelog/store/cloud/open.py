@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.cloud.profile import profile_credentials
 from tidelog.store.cloud.s3_listing import S3Listing

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import obstore
 from obstore.store import S3Store
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import LocationError
 from tidelog.store.port import Entry
 

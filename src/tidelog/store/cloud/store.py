@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import NotModifiedError
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import ContentionError, CorruptionError, StoreRefused, TidelogError, UsageError
 from tidelog.store.cloud.mapping import (
     FOREIGN,

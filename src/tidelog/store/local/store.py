@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import InvariantError, LocationError, UsageError
 from tidelog.store.keys import check_key
 from tidelog.store.local.disk import Disk, Put

@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.metrics import observe_cache_read
 from tidelog.errors import TidelogError, require
-from tidelog.metrics import observe_cache_read
 from tidelog.store.listing import known_folders
 from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store

@@ -24,7 +24,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.metrics import observe_hedge
 from tidelog.errors import (
     LocationError,
     ObjectExists,
@@ -32,7 +33,6 @@ from tidelog.errors import (
     Outcome,
     TidelogError,
 )
-from tidelog.metrics import observe_hedge
 from tidelog.store.listing import known_folders
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.hedging import (

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.metrics import observe_store_request
 from tidelog.errors import ContentionError, CorruptionError, LocationError
-from tidelog.metrics import observe_store_request
 from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.prices import PRICES

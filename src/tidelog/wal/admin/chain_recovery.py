@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, NoSuchLog, UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.admin.found_slots import FoundEpochs, FoundSlot, epochs_of, fences_after
 from tidelog.wal.format.epoch import FIRST_SLOT, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal

@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.setsum import Setsum
 from tidelog.errors import (
     NameTaken,
     ObjectChanged,
@@ -25,7 +26,6 @@ from tidelog.errors import (
     ObjectNotFound,
     PositionCollected,
 )
-from tidelog.setsum import Setsum
 from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store

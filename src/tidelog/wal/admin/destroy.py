@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import (
     ContentionError,
     LogSealed,

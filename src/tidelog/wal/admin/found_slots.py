@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.epoch import Epoch, Place, first_epoch, place_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
 from tidelog.wal.slot_protocol.chain import step

@@ -5,7 +5,7 @@ Source: design page 3, "Manifest tree, setsum, cursors, collection".
 
 from __future__ import annotations
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.store.within import Within
 from tidelog.wal.gc.pin_objects import held_pins
 from tidelog.wal.gc.pins import Pins

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import (
     ContentionError,
     CorruptionError,

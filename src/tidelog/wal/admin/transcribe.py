@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import (
     LocationError,
     NameTaken,

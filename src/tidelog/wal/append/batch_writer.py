@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import HandleError, LocationError, Outcome
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.closing import Closing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import check_above_zero, check_whole
+from tidelog.core.arguments import check_above_zero, check_whole
 from tidelog.errors import UsageError
 
 PATIENCE_LEAST_US: Final = 1_000_000

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.json import parse, position, render
 

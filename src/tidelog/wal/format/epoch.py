@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.arguments import check_whole
+from tidelog.core.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.json import Fields

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from tidelog.core.setsum import SHA_256
 from tidelog.errors import UsageError
-from tidelog.setsum import SHA_256
 from tidelog.wal.format.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.format.json import Fields
 from tidelog.wal.format.paths import log_in, own_path_in

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import UsageError
-from tidelog.setsum import Setsum
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.json import Fields, position

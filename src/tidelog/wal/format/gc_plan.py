@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.format.epoch import FIRST_SLOT
 from tidelog.wal.format.json import parse, position, render
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest

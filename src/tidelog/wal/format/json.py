@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.arguments import check_whole
+from tidelog.core.arguments import check_whole
+from tidelog.core.json_depth import depth_of
+from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.json_depth import depth_of
-from tidelog.setsum import Setsum
 
 U64_MAX: Final = 2**64 - 1
 DEPTH_MAX: Final = 128  # The depth limit of wal3's reader.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from tidelog.errors import UsageError
-from tidelog.rowhash_xxh3 import hash_bytes
+from tidelog.rowhash.xxh3 import hash_bytes
 from tidelog.wal.format.json import Fields
 from tidelog.wal.format.stream_set import (
     BYTES_MAX,

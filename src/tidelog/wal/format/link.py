@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
-from tidelog.setsum import Setsum
+from tidelog.core.setsum import Setsum
 from tidelog.wal.format.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.format.fragment import TIME_MAX_US, Fragment
 from tidelog.wal.format.json import Fields

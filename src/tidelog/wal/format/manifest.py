@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidelog.setsum import Setsum
+from tidelog.core.setsum import Setsum
 from tidelog.wal.format.epoch_chain import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.format.fragment import (
     Fragment,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidelog.arguments import check_whole
+from tidelog.core.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError, require
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest, problems_of_manifest

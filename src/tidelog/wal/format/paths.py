@@ -6,8 +6,8 @@ that the store refuses.
 
 from __future__ import annotations
 
+from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
-from tidelog.ids import check_name
 from tidelog.store.keys import check_key
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.json import Fields

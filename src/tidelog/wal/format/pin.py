@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import quoted
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.cursor import check_length
 from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment

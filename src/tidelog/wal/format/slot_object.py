@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.core.setsum import SHA_256, Setsum, setsum_of
 from tidelog.errors import CorruptionError
-from tidelog.setsum import SHA_256, Setsum, setsum_of
 from tidelog.wal.format.arrays import (
     array_of_numbers,
     binary_scalar,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from tidelog.setsum import PRIMES, Setsum
+from tidelog.core.setsum import PRIMES, Setsum
 from tidelog.wal.format.fragment import (
     Fragment,
     decode_fragment,

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.core.setsum import Setsum, setsum_of
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.format.arrays import array_of_numbers, numbers_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, open_records

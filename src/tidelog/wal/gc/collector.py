@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any, Final
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import (
     ContentionError,
     ManifestMoved,

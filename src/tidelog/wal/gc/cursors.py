@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us, run_all, wall_us
+from tidelog.core.clock import Clock, backoff_us, run_all, wall_us
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -32,7 +33,6 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.wal.format.cursor import (

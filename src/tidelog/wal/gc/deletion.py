@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import check_above_zero, check_kind, check_whole
-from tidelog.clock import Clock
+from tidelog.core.arguments import check_above_zero, check_kind, check_whole
+from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 

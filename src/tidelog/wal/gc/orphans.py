@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import EPOCHS, Place, place_of

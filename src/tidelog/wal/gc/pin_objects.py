@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import ObjectNotFound
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     CorruptionError,
     ObjectChanged,
     ObjectNotFound,
     OutcomeUnknown,
 )
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.port import Store
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.fragment import Fragment

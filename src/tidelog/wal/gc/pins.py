@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us, wall_us
+from tidelog.core.clock import Clock, backoff_us, wall_us
 from tidelog.errors import (
     BusyError,
     ContentionError,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidelog.arguments import check_above_zero, check_whole
+from tidelog.core.arguments import check_above_zero, check_whole
 from tidelog.errors import (
     CorruptionError,
     ManifestMoved,

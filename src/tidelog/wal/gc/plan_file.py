@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import ObjectChanged, ObjectNotFound, OutcomeUnknown
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store

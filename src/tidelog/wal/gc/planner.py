@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import ManifestMoved, ObjectNotFound, VerificationError
 from tidelog.store.port import Store
 from tidelog.wal.format.gc_plan import Garbage

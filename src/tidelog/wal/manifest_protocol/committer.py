@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, wall_us
+from tidelog.core.clock import Clock, wall_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,

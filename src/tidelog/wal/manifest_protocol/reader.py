@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
-from tidelog.lookahead import AT_ONCE_MAX, BYTES_MAX
+from tidelog.core.clock import Clock
+from tidelog.core.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import check_kind, check_whole, quoted
+from tidelog.core.arguments import check_kind, check_whole, quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment

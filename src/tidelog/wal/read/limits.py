@@ -8,8 +8,8 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, quoted
-from tidelog.clock import micros_of
+from tidelog.core.arguments import check_kind, quoted
+from tidelog.core.clock import micros_of
 from tidelog.errors import UsageError
 from tidelog.wal.format.arrays import lengths_of, numbers_of
 from tidelog.wal.format.fragment import TIME_MAX_US

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, LocationError, NameInUse, ObjectNotFound
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
 from tidelog.store.listing import first_entry

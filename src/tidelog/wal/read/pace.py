@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.lookahead import AT_ONCE_MAX
+from tidelog.core.lookahead import AT_ONCE_MAX
 
 _NEWEST_SHARE = 0.3
 

@@ -16,8 +16,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidelog.core.lookahead import BYTES_MAX, in_order
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.lookahead import BYTES_MAX, in_order
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.read.codec import Codec

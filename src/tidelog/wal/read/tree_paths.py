@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.lookahead import AT_ONCE_MAX, cancelled
 from tidelog.errors import CorruptionError
-from tidelog.lookahead import AT_ONCE_MAX, cancelled
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest

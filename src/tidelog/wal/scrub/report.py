@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.core.setsum import Setsum
 from tidelog.errors import UsageError
-from tidelog.setsum import Setsum
 from tidelog.wal.read.bounds import check_range
 
 

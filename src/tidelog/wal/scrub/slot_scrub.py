@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.format.epoch import Epoch, place_of
 from tidelog.wal.format.epoch_chain import Seal

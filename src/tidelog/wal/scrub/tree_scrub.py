@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.format.cursor import CURSORS, cursor_name, decode_cursor
 from tidelog.wal.format.fragment import Fragment

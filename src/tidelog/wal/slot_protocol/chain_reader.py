@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import EPOCHS, Epoch

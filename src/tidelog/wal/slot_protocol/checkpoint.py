@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,

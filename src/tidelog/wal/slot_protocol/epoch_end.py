@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us, run_all
+from tidelog.core.clock import Clock, backoff_us, run_all
 from tidelog.errors import (
     ContentionError,
     Fenced,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import ContentionError, CorruptionError, LocationError
 from tidelog.wal.append.queue import Queue
 from tidelog.wal.format.link import Tail

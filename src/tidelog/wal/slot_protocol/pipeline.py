@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock, wall_us
+from tidelog.core.clock import Clock, wall_us
 from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
 from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store

@@ -16,9 +16,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.core.clock import Clock
+from tidelog.core.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.core.arguments import check_kind, check_whole
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch import check_shape
 from tidelog.wal.format.manifest_update import Rollover

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.clock import Clock, run_all
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import ObjectNotFound, PositionCollected
-from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tidelog.clock import run_all
+from tidelog.core.clock import run_all
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch, place_of
 from tidelog.wal.format.link import Tail

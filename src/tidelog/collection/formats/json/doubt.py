@@ -24,7 +24,7 @@ import pyarrow.json as pj
 
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.types import is_json, sql_type
-from tidelog.json_depth import depth_of
+from tidelog.core.json_depth import depth_of
 from tidelog.persist.format.bounds import whole_range
 
 Check = Callable[[bytes], object]

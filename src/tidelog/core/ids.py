@@ -1,0 +1,96 @@
+"""Names, which users choose, and ids, which tidelog makes.
+
+A shard's id is its key in consensus and its folder in the store, so the ids of all kinds share one
+namespace. The form of an id shows its kind:
+
+- The controller's shard is `CATALOG_SHARD`.
+- The shards of collections have random ids (`new_shard_id`).
+- A shard that a user named is ``KIND.NAME``, such as ``user.NAME``. Only these ids have a dot.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final, NewType
+
+from tidelog.core.arguments import quoted
+from tidelog.core.clock import Clock
+from tidelog.errors import UsageError
+
+ShardId = NewType("ShardId", str)  # "s" and 32 hex digits, "user." and a name, or "catalog"
+RenditionId = NewType("RenditionId", str)  # "r" and 32 hex digits
+SourceId = NewType("SourceId", str)  # "o" and 32 hex digits
+WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name that a user chose
+SeqNo = NewType("SeqNo", int)  # version of a durable state, dense from 1
+
+CATALOG_SHARD: Final = ShardId("catalog")
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: str, *, of: str = "name") -> str:
+    """Return ``name`` if it is a valid name for a log, shard or collection.
+
+    Raises:
+        UsageError: it is not 1 to 128 letters, digits, ``.``, ``_``, ``-``, or it starts with a
+            dot.
+    """
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{quoted(name)} cannot be the {of}: use 1 to 128 letters, digits, '.', '_' or '-', "
+            "not starting with a dot"
+        )
+    return name
+
+
+class Named(enum.Enum):
+    """A kind of shard that users name; its value is the first word of the ids of its shards."""
+
+    SHARD = "user"
+    TRANSACTIONS = "txn"
+    KEYED = "keyed"
+
+    @property
+    def prefix(self) -> str:
+        """Return the prefix that the ids of this kind, and no other ids, have."""
+        return f"{self.value}."
+
+
+_KINDS: Final = {
+    Named.SHARD: "shard",
+    Named.TRANSACTIONS: "transaction shard",
+    Named.KEYED: "keyed log",
+}
+
+
+def named_id(kind: Named, name: str) -> ShardId:
+    """Return the id of the shard of a kind that users call ``name``.
+
+    Raises:
+        UsageError: it is not a valid name.
+    """
+    return ShardId(kind.prefix + check_name(name, of=f"name of a {_KINDS[kind]}"))
+
+
+def name_of(kind: Named, key: str) -> str | None:
+    """Return the users' name for the shard of an id; None if the id is of another kind."""
+    name = key.removeprefix(kind.prefix)
+    return name if name != key and _NAME.fullmatch(name) else None
+
+
+def new_shard_id(clock: Clock) -> ShardId:
+    return ShardId("s" + clock.unique())
+
+
+def new_rendition_id(clock: Clock) -> RenditionId:
+    return RenditionId("r" + clock.unique())
+
+
+def new_source_id(clock: Clock) -> SourceId:
+    return SourceId("o" + clock.unique())
+
+
+def new_writer_id(clock: Clock) -> WriterId:
+    return WriterId("w" + clock.unique())

@@ -1,0 +1,1 @@
+"""Keyed logs over HTTP: the messages (`api`) and a client (`client`)."""

@@ -1,0 +1,23 @@
+"""Hashes of rows, and sums of them: see `tidelog.rowhash.hashing`."""
+
+from tidelog.rowhash.columns import supported
+from tidelog.rowhash.hashing import (
+    Hashes,
+    RowSum,
+    bucket_of,
+    check_supported,
+    hash_rows,
+    hash_rows_with_time,
+    weighted_sum,
+)
+
+__all__ = [
+    "Hashes",
+    "RowSum",
+    "bucket_of",
+    "check_supported",
+    "hash_rows",
+    "hash_rows_with_time",
+    "supported",
+    "weighted_sum",
+]

@@ -1,0 +1,51 @@
+"""Ids of each kind of shard look like no other kind's, whatever users call theirs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.core.clock import SystemClock
+from tidelog.core.ids import CATALOG_SHARD, Named, name_of, named_id, new_shard_id
+from tidelog.errors import UsageError
+
+NAMES = st.from_regex(re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"), fullmatch=True)
+
+
+@given(
+    first=st.tuples(st.sampled_from(Named), NAMES), second=st.tuples(st.sampled_from(Named), NAMES)
+)
+def test_two_names_are_two_ids(first: tuple[Named, str], second: tuple[Named, str]) -> None:
+    """Ids are equal where kind and name are, and each tells what it was made of."""
+    one, other = named_id(*first), named_id(*second)
+
+    assert (one == other) == (first == second)
+    assert one not in (CATALOG_SHARD, new_shard_id(SystemClock()))
+    assert [name_of(kind, one) for kind in Named] == [
+        first[1] if kind is first[0] else None for kind in Named
+    ]
+
+
+@pytest.mark.parametrize(
+    "key", [CATALOG_SHARD, "s" + "0" * 32, "user", "user.", "user./x", "xuser.a"]
+)
+def test_what_is_no_users_has_no_name(key: str) -> None:
+    """What lies in consensus besides is listed as nobody's."""
+    assert {name_of(kind, key) for kind in Named} == {None}
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "x" * 129, "a b"])
+def test_what_cannot_be_a_name_makes_no_id(name: str) -> None:
+    """It is refused where it is given, in words of the thing that it was to name."""
+    kinds = {
+        Named.SHARD: "a shard",
+        Named.TRANSACTIONS: "a transaction shard",
+        Named.KEYED: "a keyed log",
+    }
+    assert {*kinds} == {*Named}
+    for kind, what in kinds.items():
+        with pytest.raises(UsageError, match=f"cannot be the name of {what}"):
+            named_id(kind, name)
