@@ -87,7 +87,7 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
                 opens.shard("s", schema=SCHEMA, key=odd)
         bank: Any = lake.shards.transactions("bank")
         for odd in ODD:
-            with pytest.raises(UsageError, match=r"shard must be a Shard, such as lake\.shard"):
+            with pytest.raises(UsageError, match=r"must be a tidelog\.Shard"):
                 bank.register(odd)
             if odd != {}:
                 with pytest.raises(UsageError, match="mapping of names to tables"):
