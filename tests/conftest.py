@@ -14,8 +14,8 @@ from kit.gcs_server import GcsServer
 from kit.postgres_server import PostgresServer
 from kit.s3_servers import MotoServer, SeaweedServer
 
-# How long an example takes says nothing on a machine that is shared. A commit passes or fails
-# whoever tests it, so examples are the same each time; for others: --hypothesis-profile=search.
+# No deadline: on a shared machine, an example's time means nothing. Examples are the same in each
+# run, so that a commit passes or fails everywhere; --hypothesis-profile=search draws new ones.
 for name, same in (("tidelog", True), ("search", False)):
     settings.register_profile(
         name, deadline=None, derandomize=same, suppress_health_check=[HealthCheck.too_slow]

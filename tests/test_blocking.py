@@ -1,4 +1,4 @@
-"""The synchronous face: the same names as the awaited one, and no loop of the caller's touched."""
+"""The blocking API: the names of the awaited API, in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
 
 @pytest.mark.parametrize("module", blocking_source.MODULES)
 def test_the_blocking_classes_are_those_that_the_awaited_ones_give(module: str) -> None:
-    """Their source is generated: ``python -m kit.blocking_source`` writes it again."""
+    """The generated modules match the awaited classes; `kit.blocking_source` writes them."""
     path = blocking_source.FOLDER / f"{module}.py"
 
     assert path.read_text() == blocking_source.source(module)
 
 
 def test_help_says_something_of_every_method_of_a_log() -> None:
-    """A notebook's help is where it is looked up."""
+    """Each public method has a docstring, because notebooks show it as help."""
     methods = inspect.getmembers(tidelog.Log, inspect.isfunction)
 
     assert [name for name, method in methods if name[0] != "_" and not method.__doc__] == []
@@ -67,7 +67,7 @@ def test_help_says_something_of_every_method_of_a_log() -> None:
 
 @pytest.mark.parametrize("name", ["Location", "Log", "KeyedLog", "KeyedReader"])
 def test_help_says_of_a_blocking_call_what_it_says_of_the_awaited_one(name: str) -> None:
-    """Most programs are written against the blocking face: errors and units are told there too."""
+    """The blocking docstrings are the awaited ones, with their errors and units."""
     awaited, blocking = getattr(aio, name), getattr(tidelog, name)
 
     for method, function in inspect.getmembers(awaited, inspect.isfunction):
@@ -77,7 +77,7 @@ def test_help_says_of_a_blocking_call_what_it_says_of_the_awaited_one(name: str)
 
 @pytest.mark.parametrize("face", [tidelog.Log, tidelog.Location])
 def test_help_names_nothing_that_users_cannot_look_up(face: type) -> None:
-    """Who is sent on to the inside, as to `Cursors.save`, is told nothing."""
+    """A docstring refers only to public names, not to one such as `Cursors.save`."""
     public = {*dir(face), *tidelog.__all__}
 
     for name, method in inspect.getmembers(face, inspect.isfunction):
@@ -87,14 +87,14 @@ def test_help_names_nothing_that_users_cannot_look_up(face: type) -> None:
 
 @pytest.mark.parametrize("face", [tidelog, aio], ids=["sync", "awaited"])
 def test_what_a_log_is_told_by_is_found_beside_it(face: Any) -> None:
-    """Settings and limits need no import from the inside."""
+    """Both public modules export the settings and limits of logs."""
     for name in face.__all__:
         assert getattr(face, name).__name__ in (name, "open_location")
     assert {"Batching", "Keep", "Limits", "Pace", "Shape", "Witness"} <= set(face.__all__)
 
 
 def test_a_place_may_be_a_path(tmp_path: Path) -> None:
-    """As everywhere in Python; what is neither a path nor text is refused in a sentence."""
+    """A path or a text names a location; any other type raises UsageError."""
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
         lake.logs.create("a", protocol="manifest").append([b"1"])
         lake.logs.export("a", tmp_path / "out")
@@ -107,7 +107,7 @@ def test_a_place_may_be_a_path(tmp_path: Path) -> None:
 
 
 def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:
-    """The primitive, as a script uses it."""
+    """A script writes, reads, finalizes and follows a shard."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         shard = lake.shard("s1", schema=SCHEMA, key=["k"])
         done = shard.compare_and_append(updates(("a", 1, 0, 1), ("b", 2, 3, 1)), 0, 5)
@@ -139,13 +139,13 @@ def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:
 
 
 def test_holds_keep_times_readable(tmp_path: Path) -> None:
-    """Since is the least of all holds, and moves only when somebody moves one."""
+    """Since is the least of all holds, and advances only when a hold moves."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         shard = lake.shard("s1", schema=SCHEMA)
         shard.hold("mine")
         shard.compare_and_append(updates(("a", 1, 0, 1)), 0, 10)
         shard.hold("yours", 4)
-        # The first write has placed one that nobody asked for: the past is given up by saying so.
+        # The first write placed the hold ``history``, which keeps all times until it moves.
         with shard.lease() as reader:
             assert reader.downgrade_since(9).time == 0
         assert shard.downgrade_since("mine", 8).time == 0
@@ -160,7 +160,7 @@ def test_holds_keep_times_readable(tmp_path: Path) -> None:
 
 
 def test_a_collection_is_ingested_and_read(tmp_path: Path) -> None:
-    """The whole, without a command line, and with each row as often as it is there."""
+    """A script creates a source, ingests it and reads the rows, each as often as it occurs."""
     rows = [{"id": 1, "at": 10}, {"id": 1, "at": 10}, {"id": 2, "at": 20}]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -180,7 +180,7 @@ def test_a_collection_is_ingested_and_read(tmp_path: Path) -> None:
 
 
 async def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path) -> None:
-    """Notebooks run a loop of their own."""
+    """The blocking API works inside a running event loop, as in notebooks, and from threads."""
 
     async def inside() -> int:
         with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
@@ -201,7 +201,7 @@ async def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path
 
 
 def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
-    """What is over says that it is, instead of waiting for ever."""
+    """A closed connection raises HandleError, and its thread has ended."""
     before = threading.active_count()
     with pytest.raises(NoSuchLocation):
         tidelog.connect(str(tmp_path / "nothing"))
@@ -216,7 +216,7 @@ def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> Non
 
 
 def test_a_thread_that_waits_is_told_that_another_closed_the_connection(tmp_path: Path) -> None:
-    """By an error of tidelog's, as whoever comes later is; a cancelled future tells nothing."""
+    """The waiting call raises HandleError, as a later call does, and not CancelledError."""
     lake = tidelog.connect(tmp_path.as_uri(), create=True)
     log = lake.logs.create("events")
     log.append([b"one"])
@@ -240,7 +240,7 @@ def test_a_thread_that_waits_is_told_that_another_closed_the_connection(tmp_path
 
 
 def test_a_call_that_comes_while_a_connection_is_closed_ends() -> None:
-    """Nobody would run its work any more, nor end it: whoever waits for it would do so for ever."""
+    """A call made while the connection closes raises; otherwise its caller would wait forever."""
     portal, told = Portal(), list[str]()
     is_held, is_late = threading.Event(), threading.Event()
 
@@ -277,7 +277,7 @@ def test_a_call_that_comes_while_a_connection_is_closed_ends() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -> None:
-    """Appends of several threads make one order; what was sealed ends those who follow."""
+    """Appends of several threads have one order, and followers end when the log is sealed."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         log = lake.logs.create("orders", protocol=protocol)
         said: dict[int, bytes] = {}
@@ -318,7 +318,7 @@ def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -
 
 
 def test_streams_and_limits_from_threads(tmp_path: Path) -> None:
-    """The same calls as awaited: open, append, read one stream, stop early, find a time."""
+    """Threads open a stream, append to it, read it, stop early and find a time."""
     with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
         log = lake.logs.create("events")
         assert log.open_stream(b"a", b"mine") == 1
@@ -340,7 +340,7 @@ def test_streams_and_limits_from_threads(tmp_path: Path) -> None:
 
 
 def test_a_connection_is_not_taken_over_a_fork(tmp_path: Path) -> None:
-    """Its thread is not there in the child: that is told, where a call would hang for ever."""
+    """A forked child has no thread of the connection, so its calls raise HandleError."""
     script = (
         "import os, sys, tidelog\n"
         "from tidelog.errors import HandleError\n"
@@ -371,7 +371,7 @@ def test_a_connection_is_not_taken_over_a_fork(tmp_path: Path) -> None:
 
 
 async def test_an_awaited_connection_is_a_block_too(tmp_path: Path) -> None:
-    """As with files and logs; and awaited it is what it was."""
+    """`aio.connect` works in ``async with``, and awaited it returns the location."""
     async with aio.connect(tmp_path / "lake", create=True) as lake:
         assert isinstance(lake, aio.Location)
         assert await lake.logs.list() == []
@@ -382,7 +382,7 @@ async def test_an_awaited_connection_is_a_block_too(tmp_path: Path) -> None:
 
 
 def test_dir_shows_what_there_is() -> None:
-    """A prompt completes by it; names are loaded when they are used, and shown before."""
+    """`dir` shows all public names before their modules are loaded."""
     modules = {"aio", "errors", "metrics"}
     assert {*tidelog.__all__, *modules, "__version__"} == set(dir(tidelog))
     assert all(getattr(tidelog, name) is not None for name in dir(tidelog))
@@ -398,7 +398,7 @@ def test_import_tidelog_suffices_for_the_modules_in_the_docs(
 
 
 def test_handles_are_short_at_a_prompt(tmp_path: Path) -> None:
-    """A screen of fields says nothing, and may hold what is secret in a URL."""
+    """A handle's repr is short, and shows no secret of a URL."""
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
         lake.sources.create(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
@@ -438,12 +438,12 @@ def test_handles_are_short_at_a_prompt(tmp_path: Path) -> None:
     ids=repr,
 )
 def test_a_time_is_what_programs_have_for_one(when: Any) -> None:
-    """Whoever has a moment in hand need not write it as text."""
+    """A read accepts datetimes and milliseconds as well as text."""
     assert parse_time(when) == 20
 
 
 def test_days_are_their_midnight_and_other_things_no_times() -> None:
-    """Said in a sentence, and not by whatever fails first."""
+    """A date is midnight in UTC; a value of another type raises UsageError."""
     assert parse_time(date(1970, 1, 2)) == parse_time(pa.scalar(date(1970, 1, 2))) == 86_400_000
     nothing: list[Any] = [None, pd.NaT, np.datetime64("NaT"), pa.nulls(1)[0]]
     for wrong in (*nothing, True, 1.5, pa.scalar(1.5), []):
@@ -455,7 +455,7 @@ def test_days_are_their_midnight_and_other_things_no_times() -> None:
     "when", ["1900-01-01", date(1900, 1, 1), datetime(1969, 12, 31, tzinfo=UTC), -1, 2**63]
 )
 def test_a_time_that_no_collection_has_is_told_as_it_was_asked_for(when: Any) -> None:
-    """Nobody who asks for a day knows of milliseconds."""
+    """The error shows the time as the caller wrote it, and milliseconds only for a number."""
     with pytest.raises(
         UsageError, match=r"is out of range: .* from 1970-01-01T00:00:00Z to"
     ) as caught:
@@ -464,7 +464,7 @@ def test_a_time_that_no_collection_has_is_told_as_it_was_asked_for(when: Any) ->
 
 
 def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
-    """The same choices as on the command line, in one table and piece by piece."""
+    """Columns, a filter and a limit apply to snapshots, scans and changes."""
     rows = [{"id": n, "name": f"n{n % 2}"} for n in range(6)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
@@ -476,7 +476,7 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
         assert chosen.to_arrow().to_pylist() == [{"name": "n0"}, {"name": "n1"}, {"name": "n0"}]
         assert sum(table.num_rows for table in found.scan(where="name = 'n1'")) == 3
         assert found.snapshot(where="id > 9").to_arrow().column_names == ["id", "name"]
-        # What others know by Arrow's interface they take as it is.
+        # Other libraries read the contents through Arrow's C stream interface.
         assert len(chosen) == 3
         assert pa.table(chosen) == chosen.to_arrow()
         assert duckdb.execute("SELECT count(*) FROM chosen WHERE name = 'n0'").fetchall() == [(2,)]
@@ -507,7 +507,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_source_of_wrong_types_is_refused_with_an_example(tmp_path: Path, name: str) -> None:
-    """A program has whatever lies at hand; what it should have is said before anything is done."""
+    """The error names the setting and an example, and no source is created."""
     given: dict[str, Any] = {"name": "c", "files": "x", "envelope": "upsert", "key": ("id",)}
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
         with pytest.raises(UsageError, match=f"^{name} (is|must be) "):
@@ -517,7 +517,7 @@ def test_a_source_of_wrong_types_is_refused_with_an_example(tmp_path: Path, name
 
 
 def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
-    """As a location does; and an engine that is only named is not run."""
+    """Files may be paths or a list; an engine given as text raises UsageError."""
     (tmp_path / "a.jsonl").write_text('{"id": 1}\n')
     (tmp_path / "b.jsonl").write_text('{"id": 2}\n')
     with tidelog.connect(tmp_path / "lake", create=True) as lake:
@@ -533,7 +533,7 @@ def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
 
 
 def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
-    """Pools of processes, and Spark, try to: what they are told says what to hand on instead."""
+    """Pickling a connection raises TypeError, which tells the caller to pass the URL."""
     with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.logs.create("a") as log:
         for held in (lake, log):
             for copied in (pickle.dumps, copy.deepcopy):

@@ -1,6 +1,6 @@
-"""What the documents show is run as it stands there: whoever copies it finds that it works.
+"""The code blocks of the docs run as they are printed.
 
-The block for Spark is run beside Spark's tests.
+Spark's tests run the block for Spark.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def test_transactions_move_what_is_there(tmp_path: Path) -> None:
-    """Somebody else commits between the reading and the writing of the first try."""
+    """The block retries after another process committed between its read and its write."""
     begun: list[Transaction] = []
     begin = Transactions.begin
 
@@ -159,7 +159,7 @@ def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
     "page", ["docs/internals/shard-claims.md", "docs/internals/keyed-claims.md"]
 )
 def test_each_test_that_a_page_names_is_there(page: str) -> None:
-    """What shows a sentence of the design must not be gone, or be called otherwise."""
+    """Each test that a claims page names exists under that name."""
     named = {*re.findall(r"`(test_\w+)`", (ROOT / page).read_text())}
     there = {
         name
@@ -171,7 +171,7 @@ def test_each_test_that_a_page_names_is_there(page: str) -> None:
 
 
 def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has a loop of its own."""
+    """The block of `aio.connect` runs in its own event loop."""
     run_block("docs/reference/log-methods.md", "aio.connect", location=tmp_path)
 
     assert capsys.readouterr().out == "[b'one', b'two']\n"

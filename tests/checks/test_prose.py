@@ -17,12 +17,12 @@ LIMITS = {
     "README.md": 2,
     "CHANGELOG.md": 2,
     "docs/start": 2,
-    "docs": 6,
-    "src/tidelog": 3,
+    "docs": 2,
+    "src/tidelog": 2,
     "bench": 2,
     "examples": 2,
-    "sim": 34,
-    "tests": 7,
+    "sim": 3,
+    "tests": 2,
 }
 PLAIN = (
     "A reader behind `since` gets `AsOfBeforeSince`.",

@@ -1,4 +1,4 @@
-"""Ids of each kind of shard look like no other kind's, whatever users call theirs."""
+"""The ids of one kind of shard never equal those of another kind, whatever name a user chooses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = st.from_regex(re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"), fullmat
     first=st.tuples(st.sampled_from(Named), NAMES), second=st.tuples(st.sampled_from(Named), NAMES)
 )
 def test_two_names_are_two_ids(first: tuple[Named, str], second: tuple[Named, str]) -> None:
-    """Ids are equal where kind and name are, and each tells what it was made of."""
+    """Ids are equal if kind and name are equal, and an id returns its name."""
     one, other = named_id(*first), named_id(*second)
 
     assert (one == other) == (first == second)
@@ -33,13 +33,13 @@ def test_two_names_are_two_ids(first: tuple[Named, str], second: tuple[Named, st
     "key", [CATALOG_SHARD, "s" + "0" * 32, "user", "user.", "user./x", "xuser.a"]
 )
 def test_what_is_no_users_has_no_name(key: str) -> None:
-    """What lies in consensus besides is listed as nobody's."""
+    """A key of consensus that is no user's id has no name."""
     assert {name_of(kind, key) for kind in Named} == {None}
 
 
 @pytest.mark.parametrize("name", ["", ".x", "a/b", "x" * 129, "a b"])
 def test_what_cannot_be_a_name_makes_no_id(name: str) -> None:
-    """It is refused where it is given, in words of the thing that it was to name."""
+    """The error names the kind of thing that the name was for."""
     kinds = {
         Named.SHARD: "a shard",
         Named.TRANSACTIONS: "a transaction shard",

@@ -31,7 +31,7 @@ def test_brackets_in_texts_nest_nothing(value: Any) -> None:
 
 
 def test_few_brackets_are_counted_and_not_looked_at() -> None:
-    """A limit that the brackets cannot reach costs two counts."""
+    """If a text has too few brackets to reach the limit, they are only counted."""
     assert depth_of(b"[[[]]]", least=3) == 0
     assert depth_of(b"[[[[]]]]", least=3) == 4
 

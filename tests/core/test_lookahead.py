@@ -1,4 +1,4 @@
-"""Work ahead of a reader: in order, side by side, bounded, and over when the reader is gone."""
+"""Read-ahead: concurrent, bounded, in order, and ended with its reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.core.lookahead import in_order
 
 
 class Watch:
-    """Work that takes its time, and what was under way meanwhile: (size, seconds) are items."""
+    """Work on items (size, seconds), which records how many items run at once."""
 
     def __init__(self, items: list[tuple[int, int]]) -> None:
         self.items = items
@@ -59,7 +59,7 @@ class Watch:
 def test_results_come_in_order_and_within_bounds(
     items: list[tuple[int, int]], at_once: int, bytes_max: int, wanted: int | None
 ) -> None:
-    """Whatever takes how long: a slow reader of a long log must not fill the memory."""
+    """Results keep their order and the bounds, whatever the speed of reader and work."""
     watch = Watch(items)
 
     async def main() -> list[int]:
@@ -85,7 +85,7 @@ def test_results_come_in_order_and_within_bounds(
 
 
 def test_it_begins_with_one_and_then_goes_side_by_side() -> None:
-    """Who wants the first alone pays for one; who wants all waits as for an eighth of them."""
+    """The first item starts one task; a full read then runs up to eight tasks at once."""
     watch = Watch([(1, 1)] * 100)
 
     async def main() -> float:
@@ -102,7 +102,7 @@ def test_it_begins_with_one_and_then_goes_side_by_side() -> None:
 
 
 def test_who_stops_leaves_nothing_running() -> None:
-    """Neither work nor its source: a task that nobody waits for would outlive its store."""
+    """A reader that stops early ends the work and its source."""
     watch = Watch([(1, n) for n in range(20)])
 
     async def main() -> int:
@@ -120,7 +120,7 @@ def test_who_stops_leaves_nothing_running() -> None:
 
 @pytest.mark.parametrize("where", ["source", "work"])
 def test_an_error_is_told_when_its_turn_comes(where: str) -> None:
-    """What lies before it was read, and is given; what lies after it is not waited for."""
+    """An error is raised after the results before it, without waiting for those after it."""
     watch = Watch([(1, 5 - n) for n in range(5)])
 
     async def source() -> AsyncGenerator[int, None]:

@@ -1,4 +1,4 @@
-"""Metrics: that numbers reach the sink in use, and no other."""
+"""Metrics: numbers reach the sink in use, and no other sink."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _observe_all() -> None:
 
 
 def test_each_metric_in_the_table_is_observed() -> None:
-    """The table is what users see; a row of it that nothing feeds is a lie."""
+    """Each metric in the table has a function that observes it."""
     sink = ListSink()
     with use_sink(sink):
         _observe_all()
@@ -71,7 +71,7 @@ def test_each_metric_in_the_table_is_observed() -> None:
 
 
 def test_every_row_of_the_table_says_what_it_means() -> None:
-    """Names end in what they count or in their unit."""
+    """Each row has a meaning, and its name ends in a unit or in the things counted."""
     for name, metric in METRICS.items():
         assert name == metric.name
         assert metric.meaning
@@ -81,7 +81,7 @@ def test_every_row_of_the_table_says_what_it_means() -> None:
 
 
 def test_wrappers_report_what_they_do() -> None:
-    """Who is asked whether hedging or the cache is worth it looks at these numbers."""
+    """The hedging and caching wrappers report the numbers that show their benefit."""
     sink = ListSink()
 
     async def main() -> None:
@@ -148,7 +148,7 @@ async def test_tasks_and_offloaded_work_keep_the_sink_they_began_with() -> None:
 
 
 def test_another_thread_begins_with_the_default() -> None:
-    """No sink leaks to whoever else runs in the process."""
+    """A new thread starts with the default sink."""
     sink = ListSink()
     with use_sink(sink):
         thread = threading.Thread(target=_observe_all)
@@ -165,7 +165,7 @@ def test_labels_must_be_those_of_the_table() -> None:
 
 
 async def test_the_engine_feeds_each_metric() -> None:
-    """What the table promises is sent by real work, not only by a test's calls."""
+    """Real work of the engine feeds each metric of the table."""
     sink = ListSink()
 
     async def work() -> None:

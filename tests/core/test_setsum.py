@@ -53,7 +53,7 @@ SUMS = st.builds(Setsum.of, st.binary(max_size=8)) | st.builds(
 
 
 def test_seven_values_sum_to_the_crates_vector_in_any_order() -> None:
-    """The crate's own test, by which every implementation is known."""
+    """The sum of seven values equals the vector in the tests of the setsum crate."""
     expected = "c5b3fd4d01f2b8040f54ab7412ca53bbfc990e272a40add1c4ceba6b2fe472d5"
 
     assert setsum_of(SEVEN).hex() == expected
@@ -130,7 +130,7 @@ def test_manifests_of_wal3_add_up() -> None:
 def test_records_sum_with_their_place_and_time(
     start: int, timestamp_us: int, bodies: list[str], expected: str
 ) -> None:
-    """A record's sum binds where it stands and when it was written, big endian."""
+    """The sum of a record includes its position and its time, big endian."""
     records = [(start + at, timestamp_us, bytes.fromhex(body)) for at, body in enumerate(bodies)]
 
     assert sum((record_setsum(*record) for record in records), Setsum.zero()).hex() == expected
@@ -169,7 +169,7 @@ def test_order_and_grouping_do_not_matter(items: list[bytes], data: st.DataObjec
 
 @given(a=SUMS, b=SUMS)
 def test_sums_form_a_commutative_group(a: Setsum, b: Setsum) -> None:
-    """All that garbage collection does with sums rests on these."""
+    """Addition is associative and commutative with an inverse, as garbage collection assumes."""
     assert a + b == b + a
     assert a + Setsum.zero() == a
     assert a - a == a + -a == Setsum.zero()
@@ -203,7 +203,7 @@ def test_sums_survive_being_written(total: Setsum) -> None:
     "text", ["", "0" * 63, "0" * 65, "g" + "0" * 63, "0" * 63 + "\n", " " + "0" * 63, "٠" * 64]
 )
 def test_garbage_is_no_sum(text: str) -> None:
-    """Text that is not 64 hex digits was not written by anybody who writes setsums."""
+    """A text that is not 64 hex digits is refused."""
     with pytest.raises(CorruptionError, match="64 hex digits"):
         Setsum.from_hex(text)
 

@@ -1,4 +1,4 @@
-"""Row hashes: what they must not notice, what they must, and that they follow their model."""
+"""Row hashes: equal values have equal hashes, different values differ, and the model agrees."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_all_nan_are_one_and_so_are_both_zeros(dtype: type[np.floating[Any]]) ->
 
 
 def test_bytes_under_nulls_do_not_matter() -> None:
-    """Arrow leaves them undefined, and kernels leave there what they like."""
+    """The bytes below a null are undefined in Arrow, and do not change a hash."""
     valid = pa.py_buffer(bytes([0b101]))
     numbers = [
         pa.Array.from_buffers(
@@ -268,7 +268,7 @@ def test_null_differs_from_every_value(drawn: tuple[str, pa.DataType, list[Any]]
 
 
 def test_empty_things_differ() -> None:
-    """What looks empty is empty in its own way."""
+    """Empty text, empty bytes, zero, empty lists and nulls all have different hashes."""
     empties: list[AnyArray] = [
         pa.array([""]),
         pa.array([b""]),
