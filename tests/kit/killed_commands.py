@@ -150,7 +150,7 @@ class World:
 
         with (
             patch("tidelog.store.urls.LocalStore", opened),
-            patch("tidelog.location.SystemClock", clock),
+            patch("tidelog.location.location.SystemClock", clock),
         ):
             yield
 

@@ -34,7 +34,7 @@ def run() -> NoReturn:
 
 
 def _leave(status: list[int]) -> None:
-    """Exit at once with the status; without a status (a crash), let Python exit normally."""
+    """Exit immediately with the status; without a status (a crash), let Python exit normally."""
     for done in status:
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):
