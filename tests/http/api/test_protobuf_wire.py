@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
 import tidelog.http.api
+from kit import proto_source
 from tidelog.errors import UsageError
 from tidelog.http.api import messages
 from tidelog.http.api.keys import Base64, json_bytes
-from tidelog.http.api.protobuf_wire import decode_message, encode_message, fields_of
+from tidelog.http.api.protobuf_wire import decode_message, encode_message
 
 PROTO = Path(tidelog.http.api.__file__).parent / "keyed_log.proto"
 _MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -64,21 +65,10 @@ keys = st.binary(max_size=20)
 numbers = st.integers(0, 2**63 - 1)
 
 
-def test_the_description_and_the_messages_are_the_same() -> None:
-    """Names, numbers, types and optional fields agree in the description and the code."""
-    kinds = {"int": "uint64", "bool": "bool", "str": "string", "bytes": "bytes"}
-    for name, fields in described().items():
-        told = sorted((number, field, label, kind) for label, kind, field, number in fields)
-        ours = []
-        for field in fields_of(OURS[name]):
-            item = field.item.__name__ if field.item is not None else ""
-            kind = kinds.get(field.kind) or {"str": "string"}.get(item, item)
-            label = "repeated" if field.kind == "list" else "optional" * field.is_optional
-            ours.append((field.number, field.name, label, kind))
-        assert told == ours, name
-    kinds_here = [one for one in vars(messages).values() if isinstance(one, type)]
-    own = {one.__name__ for one in kinds_here if one.__module__ == messages.__name__}
-    assert own == set(OURS)
+def test_the_description_is_made_from_the_messages() -> None:
+    """The shipped description is what the messages give: ``python -m kit.proto_source``."""
+    assert PROTO.read_text() == proto_source.source()
+    assert set(OURS) == {message.__name__ for message in proto_source.message_types()}
 
 
 @given(

@@ -1,13 +1,15 @@
-"""The messages of the HTTP API of keyed logs; see ``keyed_log.proto``.
+"""The messages of the HTTP API of keyed logs: the one description of their JSON and protobuf.
 
 In JSON, names are lowerCamelCase, and whole numbers are numbers. A field without a value is
-omitted. A key or a value is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. ``NUMBERS``
-has the number of each field in protobuf.
+omitted. A key or a value is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. In protobuf,
+a field has its `Number`; ``keyed_log.proto`` is made from this module, and so is the OpenAPI
+description.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -16,6 +18,15 @@ from tidelog.http.api.keys import JsonBytes
 
 OK: Final = "success"
 ERROR: Final = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The number of a field in protobuf, and a comment on it in ``keyed_log.proto``."""
+
+    number: int
+    note: str = ""
+
 
 # Protobuf must distinguish an absent key from the empty key.
 Required = Annotated[JsonBytes, Meta(extra={"is_optional": True})]
@@ -28,248 +39,162 @@ OneUp = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 class RecordIn(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A record to append: a key and a value."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"key": 1, "value": 2}
-
-    key: Required
-    value: Required
+    key: Annotated[Required, Number(1, "Required; the empty key is a key.")]
+    value: Annotated[Required, Number(2, "Required.")]
 
 
 class AppendRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Records to append together, with consecutive sequences."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "records": 1,
-        "await_durable": 2,
-        "timestamp_us": 16,
-        "timeout_ms": 17,
-    }
-
-    records: Annotated[list[RecordIn], Meta(min_length=1)]
-    await_durable: bool | UnsetType = UNSET
-    timestamp_us: Whole | UnsetType = UNSET
-    timeout_ms: Whole | UnsetType = UNSET
+    records: Annotated[list[RecordIn], Meta(min_length=1), Number(1)]
+    await_durable: Annotated[bool | UnsetType, Number(2, "True if absent.")] = UNSET
+    timestamp_us: Annotated[Whole | UnsetType, Number(16)] = UNSET
+    timeout_ms: Annotated[
+        Whole | UnsetType, Number(17, "The greatest wait for room; 0 by default.")
+    ] = UNSET
 
 
 class AppendAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The number of appended records, and the sequence of the first."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "status": 1,
-        "records_appended": 2,
-        "start_sequence": 3,
-    }
-
-    status: str = OK
-    records_appended: int
-    start_sequence: int
+    status: Annotated[str, Number(1)] = OK
+    records_appended: Annotated[int, Number(2)]
+    start_sequence: Annotated[int, Number(3)]
 
 
 class ScanRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A scan of one key, of a prefix, or of the keys from ``first`` to before ``last``."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "key": 1,
-        "start_seq": 2,
-        "end_seq": 3,
-        "limit": 4,
-        "follow": 5,
-        "timeout_ms": 6,
-        "prefix": 16,
-        "first": 17,
-        "last": 18,
-        "newest_first": 19,
-    }
-
-    key: JsonBytes | UnsetType = UNSET
-    prefix: JsonBytes | UnsetType = UNSET
-    first: JsonBytes | UnsetType = UNSET
-    last: JsonBytes | UnsetType = UNSET
-    start_seq: Whole | UnsetType = UNSET
-    end_seq: EndSequence | UnsetType = UNSET
-    limit: OneUp | UnsetType = UNSET
-    follow: bool | UnsetType = UNSET
-    timeout_ms: Whole | UnsetType = UNSET
-    newest_first: bool | UnsetType = UNSET
+    key: Annotated[
+        JsonBytes | UnsetType, Number(1, "Either key, or prefix, or first and last.")
+    ] = UNSET
+    prefix: Annotated[JsonBytes | UnsetType, Number(16)] = UNSET
+    first: Annotated[JsonBytes | UnsetType, Number(17)] = UNSET
+    last: Annotated[JsonBytes | UnsetType, Number(18)] = UNSET
+    start_seq: Annotated[Whole | UnsetType, Number(2)] = UNSET
+    end_seq: Annotated[EndSequence | UnsetType, Number(3)] = UNSET
+    limit: Annotated[OneUp | UnsetType, Number(4)] = UNSET
+    follow: Annotated[bool | UnsetType, Number(5)] = UNSET
+    timeout_ms: Annotated[Whole | UnsetType, Number(6)] = UNSET
+    newest_first: Annotated[bool | UnsetType, Number(19)] = UNSET
 
 
 class ScanValue(Struct, frozen=True, kw_only=True, rename="camel"):
     """A record; ``key`` is present if the scan was for several keys."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"sequence": 1, "value": 2, "timestamp_us": 16, "key": 17}
-
-    sequence: int
-    value: JsonBytes
-    timestamp_us: int
-    key: JsonBytes | UnsetType = UNSET
+    sequence: Annotated[int, Number(1)]
+    value: Annotated[JsonBytes, Number(2)]
+    timestamp_us: Annotated[int, Number(16)]
+    key: Annotated[
+        JsonBytes | UnsetType, Number(17, "Present if the scan is for several keys.")
+    ] = UNSET
 
 
 class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Records, and the sequence to resume from; ``more`` means that a limit ended the answer."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "status": 1,
-        "key": 2,
-        "values": 3,
-        "next_sequence": 4,
-        "more": 16,
-    }
-
-    status: str = OK
-    key: JsonBytes | UnsetType = UNSET
-    values: list[ScanValue]
-    next_sequence: int
-    more: bool = False
+    status: Annotated[str, Number(1)] = OK
+    key: Annotated[JsonBytes | UnsetType, Number(2)] = UNSET
+    values: Annotated[list[ScanValue], Number(3)]
+    next_sequence: Annotated[int, Number(4)]
+    more: Annotated[bool, Number(16)] = False
 
 
 class KeyListed(Struct, frozen=True, kw_only=True, rename="camel"):
     """A key, the number of its records, and its lowest and highest sequence."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "key": 1,
-        "records": 16,
-        "min_sequence": 17,
-        "max_sequence": 18,
-    }
-
-    key: JsonBytes
-    records: int
-    min_sequence: int
-    max_sequence: int
+    key: Annotated[JsonBytes, Number(1)]
+    records: Annotated[int, Number(16)]
+    min_sequence: Annotated[int, Number(17)]
+    max_sequence: Annotated[int, Number(18)]
 
 
 class KeysAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Keys in the order of their bytes; ``more`` means that other keys follow."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "keys": 2, "more": 16}
-
-    status: str = OK
-    keys: list[KeyListed]
-    more: bool = False
+    status: Annotated[str, Number(1)] = OK
+    keys: Annotated[list[KeyListed], Number(2)]
+    more: Annotated[bool, Number(16)] = False
 
 
 class SegmentListed(Struct, frozen=True, kw_only=True, rename="camel"):
     """A segment; the active one has no end. Its numbers count only compacted records."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "id": 1,
-        "start_seq": 2,
-        "start_time_ms": 3,
-        "end_seq": 16,
-        "sealed_us": 17,
-        "first_us": 18,
-        "last_us": 19,
-        "records": 20,
-        "bytes": 21,
-        "runs": 22,
-        "is_compacted": 23,
-    }
-
-    id: int
-    start_seq: int
-    start_time_ms: int | UnsetType = UNSET
-    end_seq: int | UnsetType = UNSET
-    sealed_us: int | UnsetType = UNSET
-    first_us: int | UnsetType = UNSET
-    last_us: int | UnsetType = UNSET
-    records: int
-    bytes: int
-    runs: int
-    is_compacted: bool
+    id: Annotated[int, Number(1)]
+    start_seq: Annotated[int, Number(2)]
+    start_time_ms: Annotated[int | UnsetType, Number(3)] = UNSET
+    end_seq: Annotated[int | UnsetType, Number(16)] = UNSET
+    sealed_us: Annotated[int | UnsetType, Number(17)] = UNSET
+    first_us: Annotated[int | UnsetType, Number(18)] = UNSET
+    last_us: Annotated[int | UnsetType, Number(19)] = UNSET
+    records: Annotated[int, Number(20)]
+    bytes: Annotated[int, Number(21)]
+    runs: Annotated[int, Number(22)]
+    is_compacted: Annotated[bool, Number(23)]
 
 
 class SegmentsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Segments in order; ``more`` means that others follow: ask again from the last one's end."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "segments": 2, "more": 16}
-
-    status: str = OK
-    segments: list[SegmentListed]
-    more: bool = False
+    status: Annotated[str, Number(1)] = OK
+    segments: Annotated[list[SegmentListed], Number(2)]
+    more: Annotated[bool, Number(16)] = False
 
 
 class CountRequest(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A count of the records of a key, in a range of sequences."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"key": 1, "start_seq": 2, "end_seq": 3, "approximate": 16}
-
-    key: JsonBytes | UnsetType = UNSET
-    start_seq: Whole | UnsetType = UNSET
-    end_seq: EndSequence | UnsetType = UNSET
-    approximate: bool | UnsetType = UNSET
+    key: Annotated[JsonBytes | UnsetType, Number(1)] = UNSET
+    start_seq: Annotated[Whole | UnsetType, Number(2)] = UNSET
+    end_seq: Annotated[EndSequence | UnsetType, Number(3)] = UNSET
+    approximate: Annotated[bool | UnsetType, Number(16)] = UNSET
 
 
 class CountAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The number of records; for an approximate count, also the least and the greatest."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "count": 2, "least": 16, "most": 17}
-
-    status: str = OK
-    count: int
-    least: int | UnsetType = UNSET
-    most: int | UnsetType = UNSET
+    status: Annotated[str, Number(1)] = OK
+    count: Annotated[int, Number(2)]
+    least: Annotated[int | UnsetType, Number(16)] = UNSET
+    most: Annotated[int | UnsetType, Number(17)] = UNSET
 
 
 class LogsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The names of the keyed logs of a server."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"status": 1, "logs": 16}
-
-    status: str = OK
-    logs: list[str]
+    status: Annotated[str, Number(1)] = OK
+    logs: Annotated[list[str], Number(16)]
 
 
 class LogAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The description of a keyed log."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "status": 1,
-        "name": 16,
-        "oldest": 17,
-        "next_sequence": 18,
-        "compacted": 19,
-        "segments": 20,
-        "runs": 21,
-        "bytes": 22,
-        "records_in_runs": 23,
-        "loose_fragments": 24,
-    }
-
-    status: str = OK
-    name: str
-    oldest: int
-    next_sequence: int
-    compacted: int
-    segments: int
-    runs: int
-    bytes: int
-    records_in_runs: int
-    loose_fragments: int
+    status: Annotated[str, Number(1)] = OK
+    name: Annotated[str, Number(16)]
+    oldest: Annotated[int, Number(17)]
+    next_sequence: Annotated[int, Number(18)]
+    compacted: Annotated[int, Number(19)]
+    segments: Annotated[int, Number(20)]
+    runs: Annotated[int, Number(21)]
+    bytes: Annotated[int, Number(22)]
+    records_in_runs: Annotated[int, Number(23)]
+    loose_fragments: Annotated[int, Number(24)]
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer of a healthy server."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {"status": 1}
-
-    status: str = OK
+    status: Annotated[str, Number(1)] = OK
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """An error: the message, its kind, whether the change was applied, and the class of error."""
 
-    NUMBERS: ClassVar[dict[str, int]] = {
-        "status": 1,
-        "message": 2,
-        "kind": 16,
-        "outcome": 17,
-        "error": 18,
-    }
-
-    status: str = ERROR
-    message: str
-    kind: str
-    outcome: str
-    error: str = "TidelogError"
+    status: Annotated[str, Number(1)] = ERROR
+    message: Annotated[str, Number(2)]
+    kind: Annotated[str, Number(16)]
+    outcome: Annotated[str, Number(17)]
+    error: Annotated[str, Number(18)] = "TidelogError"
 
 
 def encode_json(message: Struct) -> bytes:

@@ -22,6 +22,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tidelog.errors import UsageError
 from tidelog.http.api.keys import Base64, plain_bytes
+from tidelog.http.api.messages import Number
 
 T = TypeVar("T", bound=Struct)
 
@@ -41,6 +42,7 @@ class WireField:
     number: int
     kind: str
     is_optional: bool
+    note: str = ""
     item: type[Any] | None = None
 
 
@@ -67,14 +69,14 @@ def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
 
 @cache
 def fields_of(message: type[Struct]) -> tuple[WireField, ...]:
-    """Return the fields of a message that have a number, in the order of their numbers."""
-    numbers: dict[str, int] = message.NUMBERS  # type: ignore[attr-defined]
+    """Return the fields of a message in the order of their numbers."""
     hints = get_type_hints(message, include_extras=True)
-    found = [_field(name, number, hints[name]) for name, number in numbers.items()]
+    found = [_field(name, hints[name]) for name in message.__struct_fields__]
     return tuple(sorted(found, key=lambda field: field.number))
 
 
-def _field(name: str, number: int, hint: Any) -> WireField:
+def _field(name: str, hint: Any) -> WireField:
+    (number,) = (note for note in get_args(hint) if isinstance(note, Number))
     hint, notes = _bare(hint)
     is_optional = any((note.extra or {}).get("is_optional") for note in notes)
     if get_origin(hint) in (Union, types.UnionType):
@@ -84,9 +86,9 @@ def _field(name: str, number: int, hint: Any) -> WireField:
         hint, _ = _bare(Base64 if Base64 in kinds else kinds[0])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        return WireField(name, number, "list", is_optional, item=item)
+        return WireField(name, number.number, "list", is_optional, number.note, item=item)
     kind = "bytes" if hint is Base64 else hint.__name__
-    return WireField(name, number, kind, is_optional)
+    return WireField(name, number.number, kind, is_optional, number.note)
 
 
 def _bare(hint: Any) -> tuple[Any, list[Meta]]:
