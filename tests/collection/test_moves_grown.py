@@ -161,7 +161,7 @@ async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
 
     summary = await ingested(tmp_path)
     assert await numbers(tmp_path) == [0, 0, *more]
-    assert "it may be 'a.jsonl" in summary.notes[new.name]
+    assert "may be the file 'a.jsonl" in summary.notes[new.name]
 
 
 async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> None:
