@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.blocking.transactions import Transactions
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
         Moments,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batching",
     "Collection",
+    "CollectionDescription",
     "Collections",
     "Contents",
     "CsvOptions",
@@ -77,6 +79,7 @@ __all__ = [
 _HOMES = {
     "Collection": "tidelog.blocking.collections",
     "Collections": "tidelog.blocking.collections",
+    "CollectionDescription": "tidelog.collection.reading",
     "Contents": "tidelog.collection.reading",
     "KeyedLogs": "tidelog.blocking.keyed",
     "Location": "tidelog.blocking.location",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.collection.collections import Collections
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
-    from tidelog.collection.reading import Contents
+    from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.collection.sources import Sources
     from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batching",
     "Collection",
+    "CollectionDescription",
     "Collections",
     "Contents",
     "CsvOptions",

@@ -42,8 +42,8 @@ def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
 def check_equal(url: str, clean_url: str, scenario: Scenario) -> int:
     """Compare the collections at every minute. Return the number of minutes."""
     with tidelog.connect(url) as lake, tidelog.connect(clean_url) as clean:
-        upper = lake.collection(NAME).describe()["upper"]
-        assert upper == scenario.events[-1]["at"] + 1 == clean.collection(NAME).describe()["upper"]
+        upper = lake.collection(NAME).describe().upper
+        assert upper == scenario.events[-1]["at"] + 1 == clean.collection(NAME).describe().upper
         times = scenario.minutes
         expected = replay(scenario, times)
         for time, here, there, truth in zip(

@@ -152,7 +152,7 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
 
     # A new source of the same name has nothing in common with the old one.
     again = await fed(tmp_path, 2, clock=clock)
-    assert (await (await again.collection("c")).describe())["rows"] == 2
+    assert (await (await again.collection("c")).describe()).rows == 2
 
 
 async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
         with pytest.raises(AsOfBeforeSince):
             await (await location.collection(name)).consolidated(13_999)
     kept = await (await location.collection("c")).describe()
-    assert kept["since"] == 19_000 - 5_000
-    assert kept["updates"] < 2 * KEYS + 2 * 5, "what was taken back before is gone"
-    assert (await (await location.collection("c_errors")).describe())["rows"] == 1
+    assert kept.since == 19_000 - 5_000
+    assert kept.updates < 2 * KEYS + 2 * 5, "what was taken back before is gone"
+    assert (await (await location.collection("c_errors")).describe()).rows == 1
 
 
 async def test_all_is_kept_unless_told(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from tidelog.collection import collections as awaited_collections
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     import pyarrow as pa
 
     from tidelog.collection.formats.times import When
-    from tidelog.collection.reading import Contents
+    from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.core.frontier import Frontier
 
 
@@ -102,5 +101,5 @@ class Collection(Blocking[awaited_collection.Collection]):
             self._inner.changes(since, until, columns=columns, where=where, limit=limit)
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> CollectionDescription:
         return self._portal.run(self._inner.describe())

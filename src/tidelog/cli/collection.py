@@ -64,7 +64,7 @@ def describe(context: typer.Context, name: CollectionName, as_json: AsJson = Fal
         from tidelog.persist.upkeep.usage import NOTHING
 
         collection = await location.collection(name)
-        found = await collection.describe()
+        found = (await collection.describe()).to_dict()
         usages = [await usage_of_shard(shard) for shard in collection.shards]
         usage = sum(usages, NOTHING)
         return found | {
@@ -188,7 +188,7 @@ def kept_text(retain_ms: int | None) -> str:
 
 
 async def _describe(location: Location, name: str) -> dict[str, Any]:
-    return await (await location.collection(name)).describe()
+    return (await (await location.collection(name)).describe()).to_dict()
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:

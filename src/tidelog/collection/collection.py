@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +24,13 @@ from tidelog.collection.hold_all import (
     place_hold,
     release_hold,
 )
-from tidelog.collection.reading import Contents, Reading
+from tidelog.collection.reading import (
+    CollectionDescription,
+    ColumnDescription,
+    Contents,
+    Reading,
+    RenditionDescription,
+)
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
@@ -371,32 +376,28 @@ class Collection:
             )
         return first, last
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe(self) -> CollectionDescription:
         """Return the schema, frontiers, renditions and sizes of the collection."""
         await self.refresh()
         since, upper = self.since, self.upper
         states = [s.state for s in self.shards]
-        return {
-            "name": self.name,
-            "schema": [{"name": f.name, "type": sql_type_of(f)} for f in self.schema.data],
-            "key": self.schema.key,
-            "since": None if since.is_empty else since.time,
-            "upper": None if upper.is_empty else upper.time,
-            "complete_to": None
-            if upper.is_empty or not upper.time
-            else format_time(upper.time - 1),
-            "renditions": [
-                {
-                    "id": self.rendition.id,
-                    "active": True,
-                    "shards": [s.id for s in self.shards],
-                }
-            ],
-            "rows": sum(s.totals.diffs for s in states),
-            "updates": sum(s.totals.rows for s in states),
-            "bytes": sum(s.totals.size_bytes for s in states),
-            "parts": sum(len(b.parts) for s in states for b in s.batches),
-        }
+        is_complete = not upper.is_empty and upper.time > 0
+        rendition = RenditionDescription(
+            id=self.rendition.id, active=True, shards=tuple(s.id for s in self.shards)
+        )
+        return CollectionDescription(
+            name=self.name,
+            schema=tuple(ColumnDescription(f.name, sql_type_of(f)) for f in self.schema.data),
+            key=tuple(self.schema.key),
+            since=None if since.is_empty else since.time,
+            upper=None if upper.is_empty else upper.time,
+            complete_to=format_time(upper.time - 1) if is_complete else None,
+            renditions=(rendition,),
+            rows=sum(s.totals.diffs for s in states),
+            updates=sum(s.totals.rows for s in states),
+            bytes=sum(s.totals.size_bytes for s in states),
+            parts=sum(len(b.parts) for s in states for b in s.batches),
+        )
 
     def _check_there(self) -> None:
         if self.since.is_empty:

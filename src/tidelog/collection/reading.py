@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -157,3 +157,45 @@ class Contents:
     def to_spark(self, spark: Any) -> Any:
         """Return a Spark DataFrame on a session."""
         return spark.createDataFrame(self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDescription:
+    """A column: its name, and its type in SQL's words."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenditionDescription:
+    """A rendition: whether readers read it, and the ids of its shards."""
+
+    id: str
+    active: bool
+    shards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionDescription:
+    """The schema, times and sizes of a collection.
+
+    Units: ``since`` and ``upper`` are times of the collection in milliseconds, or None after the
+        last time; ``complete_to`` is the newest complete time as text, or None if there is none.
+    """
+
+    name: str
+    schema: tuple[ColumnDescription, ...]
+    key: tuple[str, ...]
+    since: int | None
+    upper: int | None
+    complete_to: str | None
+    renditions: tuple[RenditionDescription, ...]
+    rows: int
+    updates: int
+    bytes: int
+    parts: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict of JSON values."""
+        return asdict(self)
