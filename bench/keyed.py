@@ -23,6 +23,7 @@ from figures import print_table
 from keyed_records import MadeRecords, made_records
 from keyed_slatedb import SlateLog
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.query import Keys
 from tidelog.location import Location, open_location
 from tidelog.store.wrappers.metered import Usage, usage_of
 
@@ -120,7 +121,7 @@ async def _read_ours(steps: Steps, lake: Location, made: MadeRecords) -> None:
     await each(steps, "count, warm", [reader.count(key) for key in some], asked)
 
     async def everything() -> int:
-        return sum([table.num_rows async for table in reader.scan_prefix(b"")])
+        return sum([table.num_rows async for table in reader.scan(Keys.all())])
 
     assert await timed(steps, "all", everything(), asked) == len(made.keys)
     await reader.close()

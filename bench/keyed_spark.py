@@ -30,6 +30,7 @@ import tidelog
 from figures import print_table
 from keyed_records import MadeRecords, made_records
 from keyed_slatedb import SlateLog, scan_half
+from tidelog.keyed.query import Keys
 from tidelog.spark.session import session, stop
 
 READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
@@ -98,7 +99,7 @@ def figures(
 def plain_scan(spark: SparkSession, folder: Path) -> Callable[[], Any]:
     """Return Spark's scan of the same rows, which Arrow writes to one file."""
     with tidelog.connect(str(folder / "lake")) as location, location.keyed.reader("log") as log:
-        rows = log.scan_prefix(b"").to_arrow().sort_by([("key", "ascending")])
+        rows = log.scan(Keys.all()).to_arrow().sort_by([("key", "ascending")])
     pq.write_table(rows, folder / "plain.parquet")
     frame = spark.read.parquet(str(folder / "plain.parquet"))
     return lambda: frame.selectExpr("count(*) AS rows", READ_ALL).collect()

@@ -20,6 +20,7 @@ import pytest
 import tidelog
 from tidelog.blocking.portal import Portal
 from tidelog.collection.create import SourceSpec
+from tidelog.keyed.query import Keys
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
@@ -129,7 +130,7 @@ iterator(
 KEYED: dict[str, Callable[[Any], Any]] = {
     "scan": lambda log: log.scan(b"a"),
     "newest": lambda log: log.scan(b"a", newest_first=True),
-    "prefix": lambda log: log.scan_prefix(b""),
+    "prefix": lambda log: log.scan(Keys.all()),
     "follow": lambda log: log.follow(b"a", start=0),
     "follow all": lambda log: log.follow(start=0),
     "keys": lambda log: log.keys(),
@@ -263,7 +264,7 @@ for number in range(20):
 for _ in log.scan(): break
 for _ in log.follow(): break
 for _ in keyed.scan(b"a"): break
-for _ in keyed.scan_prefix(b""): break
+for _ in keyed.scan(tidelog.Keys.all()): break
 for _ in keyed.follow(b"a", start=0): break
 for _ in keyed.keys(): break
 kept = [iter(log.scan()), iter(log.follow()), iter(keyed.scan(b"a")), iter(keyed.follow(start=0))]

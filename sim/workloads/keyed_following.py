@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 from sim.checkers.demands import demand
 from sim.checkers.keyed_reads import Wants
@@ -16,6 +15,7 @@ from sim.workloads.keyed import KEYS, Keyed
 from sim.workloads.keyed_reading import rows_of
 from tidelog.errors import SequenceRetired
 from tidelog.keyed.port import KeyedReads, KeyedScan
+from tidelog.keyed.query import Keys
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Follower:
     truth: KeyedTruth
     log: KeyedReads
     wants: Wants
-    ask: dict[str, Any]
+    keys: Keys
     start: int = 1
     rows: list[Row] = field(default_factory=list)
     following: KeyedScan | None = None
@@ -39,7 +39,7 @@ class Follower:
     async def follow(self) -> None:
         """Follow until it is cancelled; resume after a failure."""
         while True:
-            self.following = self.log.follow(**self.ask, start=self.start)
+            self.following = self.log.follow(self.keys, start=self.start)
             try:
                 with self.scenario.trouble(self.truth.name):
                     async for table in self.following:
@@ -83,10 +83,10 @@ async def follow_on(scenario: Keyed, client: Client) -> None:
     """Follow a key, a prefix or all keys from the beginning, until every record has arrived."""
     dice, truth = scenario.dice, scenario.truth("k")
     key = dice.choice(KEYS)
-    asks: list[tuple[dict[str, Any], Wants]] = [
-        ({"key": key}, lambda one: one == key),
-        ({"prefix": key}, lambda one: one.startswith(key)),
-        ({}, lambda _: True),
+    asks: list[tuple[Keys, Wants]] = [
+        (Keys.one(key), lambda one: one == key),
+        (Keys.prefix(key), lambda one: one.startswith(key)),
+        (Keys.all(), lambda _: True),
     ]
     log: KeyedReads | None = None
     while log is None:
@@ -94,7 +94,7 @@ async def follow_on(scenario: Keyed, client: Client) -> None:
             log = await scenario.logs(client).reader("k", refresh_us=0)
         await client.clock.sleep(10_000)
     followers = [
-        Follower(scenario, client, truth, log, wants, ask) for ask, wants in dice.sample(asks, 2)
+        Follower(scenario, client, truth, log, wants, keys) for keys, wants in dice.sample(asks, 2)
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [client.start(group, one.follow()) for one in followers]

@@ -17,6 +17,7 @@ from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, Keyed
 from tidelog.errors import NoSuchCheckpoint, NoSuchSegment, SequenceRetired
 from tidelog.keyed.port import KeyedReads, KeyedScan
+from tidelog.keyed.query import Keys
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -48,7 +49,7 @@ class Reading:
 
     async def scan_all(self) -> list[Row] | None:
         """Read all records that are left."""
-        return await self._scan("all", lambda _: True, lambda **o: self.log.scan_prefix(b"", **o))
+        return await self._scan("all", lambda _: True, lambda **o: self.log.scan(Keys.all(), **o))
 
     async def scan(self) -> None:
         """Read one key, a prefix or a range, with random bounds and limits."""
@@ -59,12 +60,12 @@ class Reading:
         begin: Callable[..., KeyedScan] = lambda **o: log.scan(key, **o)  # noqa: E731
         if kind == "prefix":
             wants = lambda one: one.startswith(key)  # noqa: E731
-            begin = lambda **o: log.scan_prefix(key, **o)  # noqa: E731
+            begin = lambda **o: log.scan(Keys.prefix(key), **o)  # noqa: E731
         if kind == "range":
             last = dice.choice([None, b"b", b"\xff"])
             last = None if last is not None and last < key else last
             wants = lambda one: key <= one and (last is None or one < last)  # noqa: E731
-            begin = lambda **o: log.scan_range(key, last, **o)  # noqa: E731
+            begin = lambda **o: log.scan(Keys.between(key, last), **o)  # noqa: E731
         most = max(2, self.truth.next)
         start = dice.choice([0, 0, dice.randrange(most)])
         asked = {

@@ -22,6 +22,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.query import Keys
 from tidelog.keyed.values import Retention, Sealing
 
 WAYS = (
@@ -129,7 +130,7 @@ async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, na
     point = truth.checkpoints[name]
     try:
         found = await scenario.logs(client).reader(truth.name, checkpoint=name)
-        rows = [row async for table in found.scan_prefix(b"") for row in rows_of(table)]
+        rows = [row async for table in found.scan(Keys.all()) for row in rows_of(table)]
         counts = {key: await found.count(key) for key in {row[0] for row in rows}}
         keys = [row async for page in found.keys(b"") for row in page.to_pylist()]
     except (NoSuchCheckpoint, SequenceRetired):

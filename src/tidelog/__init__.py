@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription, Contents
+    from tidelog.keyed.query import Keys
     from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
         Moments,
@@ -50,6 +51,7 @@ __all__ = [
     "KeyedLog",
     "KeyedLogs",
     "KeyedReader",
+    "Keys",
     "Limits",
     "Location",
     "Log",
@@ -96,6 +98,7 @@ _HOMES = {
     "Keep": "tidelog.wal.gc.plan",
     "KeyedLog": "tidelog.blocking.keyed",
     "KeyedReader": "tidelog.blocking.keyed",
+    "Keys": "tidelog.keyed.query",
     "Retention": "tidelog.keyed.values",
     "Sealing": "tidelog.keyed.values",
     "Limits": "tidelog.wal.read.limits",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
     from tidelog.keyed.logs import KeyedLogs
+    from tidelog.keyed.query import Keys
     from tidelog.keyed.reader import KeyedReader
     from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
@@ -57,6 +58,7 @@ __all__ = [
     "KeyedLog",
     "KeyedLogs",
     "KeyedReader",
+    "Keys",
     "Limits",
     "Location",
     "Log",

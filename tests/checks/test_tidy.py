@@ -63,6 +63,7 @@ FOLDERS = {
     "keyed": (
         ("format",),
         ("values",),
+        ("query",),
         ("port",),
         ("states",),
         ("read",),

@@ -10,6 +10,7 @@ import pytest
 
 from kit.keyed_engine import FAST, keyed_logs
 from tidelog.keyed.format.records import int64_of
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read.feed import KeyedFeed
 from tidelog.keyed.read.key_places import KeyPlaces
 from tidelog.keyed.reader import KeyedReader
@@ -98,7 +99,7 @@ async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
     got: list[int] = []
 
     async def follow(number: int) -> None:
-        async for table in log.follow(prefix=b"p%03d." % number, start=1):
+        async for table in log.follow(Keys.prefix(b"p%03d." % number), start=1):
             got.append(table.num_rows)  # noqa: PERF401 - it never ends
 
     tasks = [asyncio.create_task(follow(number)) for number in range(100)]

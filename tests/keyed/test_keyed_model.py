@@ -21,6 +21,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.query import Keys
 from tidelog.keyed.values import Retention, Sealing
 
 
@@ -51,10 +52,10 @@ async def test_keys_are_logs_of_their_own(log: MemoryKeyed) -> None:
     assert await values(log, b"a", start=2) == [b"3"]
     assert await values(log, b"") == [b"4"]
     assert await log.count(b"a", 0, 3) == 1
-    some = log.scan_prefix(b"", rows=2)
+    some = log.scan(Keys.all(), rows=2)
     assert (await some.to_arrow()).num_rows == 2
     assert some.next_sequence == 3
-    within = log.scan_range(b"a", b"b", 0, 3)
+    within = log.scan(Keys.between(b"a", b"b"), 0, 3)
     assert (await within.to_arrow())["key"].to_pylist() == [b"a"]
     assert within.next_sequence == 3
     assert [row["key"] for row in await listed(log.keys(after=b""))] == [b"a", b"b"]
@@ -183,7 +184,7 @@ async def test_bad_input_is_refused_before_anything_is_done(log: MemoryKeyed) ->
         with pytest.raises(UsageError):
             log.scan(b"a", start, limit)
     with pytest.raises(UsageError):
-        log.scan_range(b"b", b"a")
+        log.scan(Keys.between(b"b", b"a"))
     with pytest.raises(UsageError):
-        log.follow(b"a", prefix=b"a")
+        log.follow("a")  # type: ignore[arg-type]
     assert await log.next_sequence() == 5

@@ -12,6 +12,7 @@ from kit.keyed_engine import FAST, keyed_logs, rows_of
 from tidelog.errors import ContentionError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.query import Keys
 from tidelog.keyed.states.transition import decide_sealed
 from tidelog.keyed.upkeep import compactor
 from tidelog.keyed.upkeep.plan import LOOSE_MAX
@@ -183,7 +184,7 @@ async def test_what_many_append_who_each_append_little_is_compacted() -> None:
         reader = await logs.reader("log")
         most = max(most, (await reader.describe()).loose_fragments)
     log = await _handle(logs)
-    found = await rows_of(log.scan_prefix(b""))
+    found = await rows_of(log.scan(Keys.all()))
     assert sorted(int(row[-1]) for row in found) == [*range(100)]
     assert most <= LOOSE_MAX + LOOSE_MAX // 2
     await log.close()

@@ -18,6 +18,7 @@ from tidelog.keyed.format.mark import (
     marks_in,
     newest_of,
 )
+from tidelog.keyed.query import Keys
 from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedDiff, KeyedState, apply_diff
@@ -88,9 +89,9 @@ async def test_marks_go_into_the_state_and_are_no_records() -> None:
     await log.wal.append_arrow(values, key=keys)
     await log.wal.append_arrow(values.slice(1), timestamp_us=9)
 
-    assert (await log.scan_prefix(b"").to_arrow()).column("value").to_pylist() == [b"v"]
+    assert (await log.scan(Keys.all()).to_arrow()).column("value").to_pylist() == [b"v"]
     await log.compact(everything=True)
-    assert (await log.scan_prefix(b"").to_arrow()).num_rows == 1
+    assert (await log.scan(Keys.all()).to_arrow()).num_rows == 1
     assert log.standing.state.sinks["q"].number == 3
     await log.close()
 

@@ -23,9 +23,10 @@ from tidelog.errors import (
     PositionCollected,
 )
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.piece import LoosePiece
-from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
+from tidelog.keyed.read.scanning import ViewScan
 from tidelog.keyed.read.sources import PieceSource
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.read.tail import LooseTail
@@ -95,7 +96,7 @@ async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read(
     async def begin() -> int:
         return 1
 
-    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=scan, begin=begin)
+    following = Following(feed=feed, keys=Keys.one(KEY), scan=scan, begin=begin)
     seen: list[int] = []
     async for table in following:
         seen += [row["sequence"] for row in table.to_pylist()]
@@ -112,7 +113,7 @@ async def test_a_follower_has_not_passed_what_woke_it() -> None:
     async def begin() -> int:
         return 1
 
-    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=_never, begin=begin)
+    following = Following(feed=feed, keys=Keys.one(KEY), scan=_never, begin=begin)
     waiting = asyncio.ensure_future(anext(aiter(following)))
     while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
         await asyncio.sleep(0)
@@ -168,7 +169,7 @@ async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
         past: Any = _Past(reached, 9)
         return past  # type: ignore[no-any-return]
 
-    following = Following(feed=feed, wanted=KeyedWanted(key=KEY), scan=scan, begin=begin)
+    following = Following(feed=feed, keys=Keys.one(KEY), scan=scan, begin=begin)
     waiting = asyncio.ensure_future(anext(aiter(following)))
     while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
         await asyncio.sleep(0)
@@ -343,8 +344,8 @@ async def test_where_a_scan_goes_on_is_not_moved_by_a_collection() -> None:
         sources = tuple(PieceSource(_piece(start, start + 2), fetch, 1) for start in (1, 3))
         return KeyedView(state=KeyedState(is_made=True), sources=sources, next=5)
 
-    wanted = KeyedWanted(key=KEY, newest_first=True)
-    scan = ViewScan(look=look, wanted=wanted, clock=SwiftClock())
+    query = KeyedQuery(keys=Keys.one(KEY), newest_first=True)
+    scan = ViewScan(look=look, query=query, clock=SwiftClock())
     found = await scan.to_arrow()
 
     assert found.column("sequence").to_pylist() == [4, 3, 2, 1]

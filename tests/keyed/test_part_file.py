@@ -24,6 +24,7 @@ from tidelog.keyed.format.pages import decode_page
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read import directory_reader
 from tidelog.keyed.upkeep import compactor
 from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
@@ -296,7 +297,7 @@ async def test_what_would_be_too_many_row_groups_is_another_part(
             await log.compact()
         await log.compact(everything=True)
         (run,) = log.standing.state.runs
-        found = await rows_read(log.scan_prefix(b""))
+        found = await rows_read(log.scan(Keys.all()))
 
     assert [part.rows for part in run.parts] == [115, 115, 90]
     assert len(found) == 320

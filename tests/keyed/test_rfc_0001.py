@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read import sources
 from tidelog.keyed.values import Retention, Sealing
 from tidelog.store.memory import MemoryStore
@@ -114,10 +115,10 @@ async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
     if compacted:
         await log.compact(everything=True)
 
-    found = [row[0] for row in await rows_of(log.scan_range(b"a", b"b"))]
+    found = [row[0] for row in await rows_of(log.scan(Keys.between(b"a", b"b")))]
     assert sorted(found) == [b"a", b"a\x00", b"a\xff"]
-    assert sorted(row[0] for row in await rows_of(log.scan_prefix(b"\xff"))) == keys[-2:]
-    assert sorted(row[0] for row in await rows_of(log.scan_range(b"", None))) == keys
+    assert sorted(row[0] for row in await rows_of(log.scan(Keys.prefix(b"\xff")))) == keys[-2:]
+    assert sorted(row[0] for row in await rows_of(log.scan(Keys.between(b"", None)))) == keys
     pages = log.keys()
     listed = [key async for page in pages for key in page.column("key").to_pylist()]
     assert listed == keys
@@ -263,7 +264,7 @@ async def test_a_scan_that_was_drained_says_how_far_it_is_complete(log: KeyedLog
 async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
     """Followers of a key and of a prefix receive the records of their keys."""
     await log.append([(b"a1", b"old")])
-    one, some = log.follow(b"a1", start=0), log.follow(prefix=b"a")
+    one, some = log.follow(b"a1", start=0), log.follow(Keys.prefix(b"a"))
     got: dict[str, list[bytes]] = {"one": [], "some": []}
 
     async def keep(name: str, scan: KeyedScan, count: int) -> None:
@@ -437,7 +438,7 @@ async def test_ranges_that_are_none_are_refused(
     with pytest.raises(UsageError):
         log.scan(b"k", start, limit)
     with pytest.raises(UsageError):
-        log.scan_range(b"b", b"a")
+        log.scan(Keys.between(b"b", b"a"))
     with pytest.raises(UsageError):
         log.scan(b"k", rows=0)
 
@@ -451,7 +452,7 @@ async def test_newest_first_holds_no_key_as_a_whole(
     await log.append([*few, *[(b"many", b"%d" % n) for n in range(1_000)], *few])
     await log.compact(everything=True)
 
-    tables = [table async for table in log.scan_prefix(b"", newest_first=True)]
+    tables = [table async for table in log.scan(Keys.all(), newest_first=True)]
     assert max(table.num_rows for table in tables) <= 100
     found = [row for table in tables for row in table.to_pylist()]
     many = [row["sequence"] for row in found if row["key"] == b"many"]

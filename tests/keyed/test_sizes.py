@@ -10,6 +10,7 @@ import pytest
 from kit.keyed_engine import FAST, keyed_logs, rows_of
 from tidelog.keyed.format import part_file
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read import sources
 from tidelog.keyed.upkeep import compactor, merge, plan
 
@@ -103,7 +104,7 @@ async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups
     assert len(run.parts) == 1
     scans = (
         log.scan(b"k1", newest_first=newest_first),
-        log.scan_prefix(b"k", newest_first=newest_first),
+        log.scan(Keys.prefix(b"k"), newest_first=newest_first),
         log.scan(b"k1", 5, rows=18, newest_first=newest_first),
     )
     for scan, count in zip(scans, (20, 140, 18), strict=True):

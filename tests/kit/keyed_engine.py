@@ -17,6 +17,7 @@ from tidelog.errors import Fenced, NameTaken
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedReads, KeyedScan
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read import scanning, sources
 from tidelog.keyed.upkeep import compactor, merge, plan
 from tidelog.keyed.values import Retention, prefix_limit
@@ -242,11 +243,11 @@ class KeyedGame:
         newest = self.dice.random() < 0.4
         for scan, (begin, until) in (
             (
-                log.scan_range(first, last, start, limit, rows=rows, newest_first=newest),
+                log.scan(Keys.between(first, last), start, limit, rows=rows, newest_first=newest),
                 (first, last),
             ),
             (
-                log.scan_prefix(prefix, start, limit, rows=rows, newest_first=newest),
+                log.scan(Keys.prefix(prefix), start, limit, rows=rows, newest_first=newest),
                 (prefix, prefix_limit(prefix)),
             ),
         ):

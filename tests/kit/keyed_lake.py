@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import tidelog
+from tidelog.keyed.query import Keys
 
 Row = tuple[bytes, int, int, bytes]
 
@@ -73,4 +74,4 @@ def rows_in(table: pa.Table) -> list[Row]:
 def keyed_rows(lake: Path, name: str, prefix: bytes = b"", start: int = 0) -> list[Row]:
     """Return the rows of a reader in this process."""
     with tidelog.connect(str(lake)) as location, location.keyed.reader(name) as reader:
-        return rows_in(reader.scan_prefix(prefix, start).to_arrow())
+        return rows_in(reader.scan(Keys.prefix(prefix), start).to_arrow())

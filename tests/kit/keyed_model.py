@@ -28,6 +28,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.port import KeyedReads, KeyedScan, KeyedWrites
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.values import (
     DURABLE,
     MEMORY,
@@ -38,9 +39,7 @@ from tidelog.keyed.values import (
     Sealing,
     Segment,
     check_key,
-    check_keys,
     check_sequences,
-    prefix_limit,
 )
 
 VALUE_BYTES_MAX = 64 * 1024 * 1024
@@ -80,73 +79,24 @@ class ModelReads(KeyedReads):
 
     def scan(
         self,
-        key: bytes,
+        keys: Keys | bytes,
         start: int = 0,
         limit: int | None = None,
         *,
         rows: int | None = None,
         newest_first: bool = False,
     ) -> KeyedScan:
-        check_key(key)
-        return self._scan(lambda one: one == key, start, limit, rows, newest_first)
-
-    def scan_prefix(
-        self,
-        prefix: bytes,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        check_key(prefix)
-        return self._scan(lambda one: one.startswith(prefix), start, limit, rows, newest_first)
-
-    def scan_range(
-        self,
-        first: bytes,
-        last: bytes | None,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        check_keys(first, last)
-        wanted = partial(_is_within, first, last)
-        return self._scan(wanted, start, limit, rows, newest_first)
-
-    def _scan(
-        self,
-        wanted: Callable[[bytes], bool],
-        start: int,
-        limit: int | None,
-        rows: int | None,
-        newest_first: bool,
-    ) -> KeyedScan:
-        check_sequences(start, limit)
-        if rows is not None and (type(rows) is not int or rows < 1):
-            raise UsageError("rows must be a whole number (int) of at least 1, or None", rows=rows)
-        self._check_open()
-        return ModelScan(
-            self, wanted, start=start, limit=limit, rows=rows, newest_first=newest_first
+        query = KeyedQuery(
+            keys=Keys.of(keys), start=start, limit=limit, rows=rows, newest_first=newest_first
         )
-
-    def follow(
-        self,
-        key: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        start: int | None = None,
-    ) -> KeyedScan:
-        if key is not None and prefix is not None:
-            raise UsageError("a key and a prefix exclude each other: pass one")
-        check_key(key or prefix or b"")
-        check_sequences(start or 0)
         self._check_open()
-        wanted = partial(_is_followed, key, prefix)
-        start = self.frontier if start is None else start
-        return ModelScan(self, wanted, start=start, limit=None, is_endless=True)
+        return ModelScan(self, query)
+
+    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> KeyedScan:
+        wanted = Keys.all() if keys is None else Keys.of(keys)
+        query = KeyedQuery(keys=wanted, start=self.frontier if start is None else start)
+        self._check_open()
+        return ModelScan(self, query, is_endless=True)
 
     async def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
         check_key(key)
@@ -169,11 +119,11 @@ class ModelReads(KeyedReads):
         after: bytes | None = None,
         segments: tuple[int, int | None] | None = None,
     ) -> AsyncIterator[pa.Table]:
-        check_key(prefix)
+        listed = Keys.prefix(prefix)
         check_key(after or b"")
         start, limit = (0, None) if segments is None else self._window_of(*segments)
         self._check_open()
-        wanted = partial(_is_listed, prefix, after)
+        wanted = partial(_is_listed, listed, after)
         return pages_of_keys(self, wanted, start=start, limit=limit)
 
     def _window_of(self, first: int, last: int | None) -> tuple[int, int | None]:
@@ -487,18 +437,8 @@ def _full(records: Sequence[tuple[bytes, bytes]]) -> LogFull:
     return LogFull("too much waits to be written: append it again later", records=records)
 
 
-def _is_within(first: bytes, last: bytes | None, key: bytes) -> bool:
-    return first <= key and (last is None or key < last)
-
-
-def _is_followed(key: bytes | None, prefix: bytes | None, one: bytes) -> bool:
-    return one == key if key is not None else one.startswith(prefix or b"")
-
-
-def _is_listed(prefix: bytes, after: bytes | None, key: bytes) -> bool:
-    limit = prefix_limit(prefix)
-    is_there = key >= prefix and (limit is None or key < limit)
-    return is_there and (after is None or key > after)
+def _is_listed(keys: Keys, after: bytes | None, key: bytes) -> bool:
+    return keys.contains(key) and (after is None or key > after)
 
 
 def table_of(records: Sequence[KeyedRecord]) -> list[tuple[bytes, int, int, bytes]]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kit.keyed_history import KeyedHistory, KeyedRecord
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.values import KEYED_RECORDS
 
 Wanted = Callable[[bytes], bool]
@@ -33,18 +34,12 @@ class ModelScan(KeyedScan):
     def __init__(
         self,
         shown: Shown,
-        wanted: Wanted,
+        query: KeyedQuery,
         *,
-        start: int,
-        limit: int | None,
-        rows: int | None = None,
-        newest_first: bool = False,
         is_endless: bool = False,
     ) -> None:
-        self._shown, self._wanted = shown, wanted
-        self._start, self._limit, self._rows = start, limit, rows
-        self._is_newest_first, self._is_endless = newest_first, is_endless
-        self._next = start
+        self._shown, self._query, self._is_endless = shown, query, is_endless
+        self._next = query.start
         self._tables: AsyncGenerator[pa.Table, None] | None = None
 
     @property
@@ -61,30 +56,30 @@ class ModelScan(KeyedScan):
             await self._tables.aclose()
 
     async def _scanned(self) -> AsyncGenerator[pa.Table, None]:
-        shown = self._shown
-        shown.history.check_start(self._start, shown.oldest)
-        frontier = shown.frontier if self._limit is None else min(self._limit, shown.frontier)
-        found = shown.history.records(self._start, frontier, self._wanted)
-        done = max(self._start, frontier)
-        if self._is_newest_first:
+        shown, query = self._shown, self._query
+        shown.history.check_start(query.start, shown.oldest)
+        frontier = shown.frontier if query.limit is None else min(query.limit, shown.frontier)
+        found = shown.history.records(query.start, frontier, query.keys.contains)
+        done = max(query.start, frontier)
+        if query.newest_first:
             found.reverse()
             self._next = done
-        is_cut = self._rows is not None and len(found) >= self._rows
-        found = found[: self._rows]
+        is_cut = query.rows is not None and len(found) >= query.rows
+        found = found[: query.rows]
         for start in range(0, len(found), shown.page_rows):
             page = found[start : start + shown.page_rows]
-            if not self._is_newest_first:
+            if not query.newest_first:
                 self._next = page[-1].sequence + 1
             yield records_of(page)
         if not is_cut:
             self._next = done
 
     async def _followed(self) -> AsyncGenerator[pa.Table, None]:
-        shown, history = self._shown, self._shown.history
+        shown, history, keys = self._shown, self._shown.history, self._query.keys
         while not shown.is_closed:
             history.check_start(self._next, shown.oldest)
             changed, frontier = history.changed, shown.frontier
-            found = history.records(self._next, frontier, self._wanted)[: shown.page_rows]
+            found = history.records(self._next, frontier, keys.contains)[: shown.page_rows]
             if found:
                 self._next = found[-1].sequence + 1
                 yield records_of(found)

@@ -47,12 +47,6 @@ class Blocking:
     def scan(self, *given: Any, **options: Any) -> BlockingScan:
         return BlockingScan(self._log.scan(*given, **options))
 
-    def scan_prefix(self, *given: Any, **options: Any) -> BlockingScan:
-        return BlockingScan(self._log.scan_prefix(*given, **options))
-
-    def scan_range(self, *given: Any, **options: Any) -> BlockingScan:
-        return BlockingScan(self._log.scan_range(*given, **options))
-
     def keys(self, *given: Any, **options: Any) -> Iterator[pa.Table]:
         async def whole() -> list[pa.Table]:
             return [page async for page in self._log.keys(*given, **options)]

@@ -14,6 +14,7 @@ from kit.served import NAME, served, wait_until
 from tidelog.errors import Fenced, NoSuchLog, SequenceRetired
 from tidelog.http.api.failures import Forbidden
 from tidelog.http.client import HttpKeyed
+from tidelog.keyed.query import Keys
 from tidelog.keyed.values import Retention
 from tidelog.location import open_location
 
@@ -89,7 +90,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
         told: list[list[bytes | None]] = []
 
         def wait() -> None:
-            told.append(log.poll(prefix=b"a", start=at)[0]["value"].to_pylist())
+            told.append(log.poll(Keys.prefix(b"a"), start=at)[0]["value"].to_pylist())
 
         waiting = threading.Thread(target=wait)
         waiting.start()

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kit.keyed_model import MemoryKeyed
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.server.keyed_asks import ScanAsk
 from tidelog.server.keyed_reads import RecordsPage, follow_page
 
@@ -43,10 +44,8 @@ class InParts(KeyedScan):
 class RunsBehind(MemoryKeyed):
     """A log whose records are appended and compacted right before a follow."""
 
-    def follow(
-        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
-    ) -> KeyedScan:
-        return InParts(self, super().follow(key, prefix=prefix, start=start))
+    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> KeyedScan:
+        return InParts(self, super().follow(keys, start=start))
 
 
 async def page_of(ask: ScanAsk) -> RecordsPage:
@@ -56,13 +55,13 @@ async def page_of(ask: ScanAsk) -> RecordsPage:
 
 async def test_nothing_is_passed_over_where_keys_come_one_after_the_other() -> None:
     """The first table has sequences 2 and 4; continuing after them would skip 1 and 3."""
-    page = await page_of(ScanAsk(prefix=b"", start=1, follow=True))
+    page = await page_of(ScanAsk(query=KeyedQuery(keys=Keys.all(), start=1), follow=True))
     assert page.records["sequence"].to_pylist() == [1, 2, 3, 4]
     assert page.next_sequence == 5
 
 
 async def test_a_key_goes_on_after_its_last_record() -> None:
     """A follow of one key continues after its last record, so that no record repeats."""
-    page = await page_of(ScanAsk(key=b"a", start=1, follow=True))
+    page = await page_of(ScanAsk(query=KeyedQuery(keys=Keys.one(b"a"), start=1), follow=True))
     assert page.records["sequence"].to_pylist() == [2, 4]
     assert page.next_sequence == 5

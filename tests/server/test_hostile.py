@@ -94,7 +94,7 @@ def test_any_json_is_answered(route: str, message: Any) -> None:
         *("", "key=a&key=b", "key=a&key_hex=61", "key=a&prefix=b", "key_hex=6", "key_hex=zz"),
         *("key_base64=a", "key_base64=%ff", "key=a&limit=1.5", "key=a&limit=%ff", "key=a&nix=1"),
         *("key=a&follow=yes", "key=a&start_seq=-1", "key=a&start_seq=9223372036854775808"),
-        *("key=a&start_seq=5&end_seq=4", "first=b&last=a", "first=a&follow=true"),
+        *("key=a&start_seq=5&end_seq=4", "first=b&last=a", "first=a&prefix=b"),
         *("key=a&follow=true&newest_first=true", "key=a&end_seq=18446744073709551616"),
         *("key=" + "a" * 16_385, "%ff=1", "&&&", "=", "key=a&limit=" + "1" * 5_000),
         "&".join(f"a{n}=1" for n in range(300)),

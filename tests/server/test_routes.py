@@ -187,15 +187,15 @@ async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
     )
     assert (nothing.json()["values"], nothing.json()["nextSequence"]) == ([], 2)
     waiting = [
-        asyncio.ensure_future(values(asked, start_seq=2, follow="true", **{how: "a"}))
-        for how in ("key", "prefix")
+        asyncio.ensure_future(values(asked, start_seq=2, follow="true", **choice))
+        for choice in ({"key": "a"}, {"prefix": "a"}, {"first": "a", "last": "b"})
     ]
-    await until(lambda: asked.followers == 2)
+    await until(lambda: asked.followers == 3)
     await asked.append(("b", "other"))
     await asyncio.sleep(0.02)
     assert not any(one.done() for one in waiting)
     await asked.append(("a", "2"))
-    assert await asyncio.gather(*waiting) == [["2"], ["2"]]
+    assert await asyncio.gather(*waiting) == [["2"], ["2"], ["2"]]
     assert asked.followers == 0
     moved = await asked.get("scan", params={"key": "b", "start_seq": 3, "follow": "true",
                                             "timeout_ms": 10})  # fmt: skip

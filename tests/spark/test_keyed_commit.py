@@ -17,6 +17,7 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, ReadOvertaken, TidelogError, UsageError
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.query import Keys
 from tidelog.keyed.upkeep import plan
 from tidelog.spark.keyed import commit
 from tidelog.spark.keyed.commit import commit_batch, is_committed
@@ -134,7 +135,7 @@ async def staged(store: Store, number: int) -> Staged:
 
 async def values_of(store: Store) -> list[bytes]:
     reader = await logs_on(store).reader("log")
-    found = await reader.scan_prefix(b"").to_arrow()
+    found = await reader.scan(Keys.all()).to_arrow()
     await reader.close()
     return [row["value"] for row in found.sort_by("sequence").to_pylist()]
 

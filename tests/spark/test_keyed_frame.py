@@ -20,8 +20,11 @@ from kit.keyed_lake import (
 )
 from tidelog.blocking.portal import Portal
 from tidelog.errors import HandleError, SequenceRetired, UsageError
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.spark.keyed import frame, share
 from tidelog.spark.keyed.frame import keyed_view
+
+EVERYTHING = KeyedQuery(keys=Keys.all())
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +45,20 @@ def test_a_frame_is_what_a_scan_gives(
     assert len(everything) == 1_000
     cases: list[tuple[dict[str, Any], Any]] = [
         ({}, lambda row: True),
-        ({"key": b"k3"}, lambda row: row[0] == b"k3"),
-        ({"key": b""}, lambda row: row[0] == b""),
-        ({"key": b"absent"}, lambda row: False),
-        ({"prefix": b"\xff"}, lambda row: row[0][:1] == b"\xff"),
-        ({"first": b"k2", "last": b"k7"}, lambda row: b"k2" <= row[0] < b"k7"),
+        ({"keys": Keys.one(b"k3")}, lambda row: row[0] == b"k3"),
+        ({"keys": Keys.one(b"")}, lambda row: row[0] == b""),
+        ({"keys": Keys.one(b"absent")}, lambda row: False),
+        ({"keys": Keys.prefix(b"\xff")}, lambda row: row[0][:1] == b"\xff"),
+        ({"keys": Keys.between(b"k2", b"k7")}, lambda row: b"k2" <= row[0] < b"k7"),
         ({"start": 350, "limit": 750}, lambda row: 350 <= row[1] < 750),
-        ({"key": b"k3", "start": 777}, lambda row: row[0] == b"k3" and row[1] >= 777),
+        ({"keys": Keys.one(b"k3"), "start": 777}, lambda row: row[0] == b"k3" and row[1] >= 777),
     ]
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         standing = log._inner.standing
         portal: Portal = log._portal
         for asked, wanted in cases:
-            found = portal.run(keyed_view(spark, standing, native=native, **asked))
+            query = KeyedQuery(**{"keys": Keys.all(), **asked})
+            found = portal.run(keyed_view(spark, standing, query, native=native))
             assert rows_in(found.frame.toArrow()) == [row for row in everything if wanted(row)]
             assert found.next_sequence == min(asked.get("limit", 1_001), 1_001)
 
@@ -134,9 +138,7 @@ def test_bad_input_is_refused_before_anything_is_read(spark: SparkSession, lake:
     """Each bad argument gives a sentence; executors cannot reach this process's memory."""
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
         for asked, told in (
-            ({"key": b"a", "prefix": b"b"}, "exclude each other"),
-            ({"key": "a"}, "bytes, not str"),
-            ({"first": b"b", "last": b"a"}, "is reversed"),
+            ({"keys": "a"}, "bytes, not str"),
             ({"start": 5, "limit": 2}, "is reversed"),
         ):
             with pytest.raises(UsageError, match=told):
@@ -168,11 +170,11 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
         standing, portal = log._inner.standing, log._portal
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         for native in (True, False):
-            view = portal.run(keyed_view(spark, standing, native=native))
+            view = portal.run(keyed_view(spark, standing, EVERYTHING, native=native))
             told = "CRC checksum verification failed" if native else "TIDELOG_CORRUPTION_ERROR"
             with pytest.raises(Exception, match=told):
                 view.frame.toArrow()
-        view = portal.run(keyed_view(spark, standing, native=False))
+        view = portal.run(keyed_view(spark, standing, EVERYTHING, native=False))
         path.unlink()
         with pytest.raises(PySparkException, match="names a missing object: restore it"):
             view.frame.toArrow()
@@ -182,7 +184,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
     """A plan whose parts were compacted and deleted since is overtaken, not damaged."""
     make_keyed(tmp_path, "log", compacted=1, loose=2)
     with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
-        view = log._portal.run(keyed_view(spark, log._inner.standing, native=False))
+        view = log._portal.run(keyed_view(spark, log._inner.standing, EVERYTHING, native=False))
         compact_and_collect(tmp_path, "log")
         append_keyed(tmp_path, "log", first=600)
         compact_and_collect(tmp_path, "log")

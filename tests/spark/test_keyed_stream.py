@@ -20,9 +20,10 @@ from kit.keyed_lake import (
     on_keyed,
 )
 from spark.test_log_stream import QUERY_STARTS_MAX
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.spark.keyed.options import KeyedReadSettings
 from tidelog.spark.keyed.stream import KeyedStreamReader
-from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 from tidelog.spark.options import SourceError
 
 
@@ -122,7 +123,7 @@ def test_offsets_are_frontiers_and_ranges_never_change(tmp_path: Path) -> None:
 def test_one_key_goes_on_with_what_others_get(tmp_path: Path, key: bytes) -> None:
     """The offset of a stream of one key is the log's frontier, from the given start."""
     make_keyed(tmp_path, "orders", compacted=1, loose=1)
-    one = reader_of(tmp_path, wanted=wanted_of(key=key, start=9))
+    one = reader_of(tmp_path, wanted=scope_of(KeyedQuery(keys=Keys.one(key), start=9)))
 
     assert one.initialOffset() == {"sequence": 9}
     assert one.latestOffset({"sequence": 9}, ReadAllAvailable()) == {"sequence": 401}

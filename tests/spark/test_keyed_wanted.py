@@ -13,6 +13,7 @@ from pyspark.sql import datasource as spark_filters
 
 from tidelog.errors import UsageError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.spark.keyed.options import (
     check_keyed_for_batch,
@@ -20,7 +21,7 @@ from tidelog.spark.keyed.options import (
     read_keyed_settings,
     read_keyed_write_settings,
 )
-from tidelog.spark.keyed.wanted import KEYS_MAX, KeyedScope, wanted_of
+from tidelog.spark.keyed.wanted import KEYS_MAX, KeyedScope, scope_of
 
 KEYS = st.binary(max_size=2) | st.sampled_from([b"", b"\xff", b"\xff\xff", b"a\x00"])
 SEQUENCES = st.integers(1, 30)
@@ -129,8 +130,8 @@ def test_options_say_which_keys() -> None:
     """An option gives a key in text, hex or base64, or a prefix."""
     assert settings_of().wanted == KeyedScope()
     for options in ({"key": "ä"}, {"keyHex": "c3a4"}, {"keyBase64": "w6Q="}):
-        assert settings_of(**options).wanted == wanted_of(key="ä".encode())
-    assert settings_of(prefixHex="ff").wanted == wanted_of(prefix=b"\xff")
+        assert settings_of(**options).wanted == scope_of(KeyedQuery(keys=Keys.one("ä".encode())))
+    assert settings_of(prefixHex="ff").wanted == scope_of(KeyedQuery(keys=Keys.prefix(b"\xff")))
     assert settings_of(key="").wanted.keys == (b"",)
     told = settings_of(start="5", limit="9", prefix="a").wanted
     assert (told.first, told.last, told.start, told.limit) == (b"a", b"b", 5, 9)

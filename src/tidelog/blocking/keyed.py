@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.keyed.query import Keys
     from tidelog.keyed.read.by_spark import SparkView
     from tidelog.keyed.upkeep.scrub import KeyedScrubbed
     from tidelog.keyed.values import CheckpointInfo, Count, KeyedInfo, Retention, Sealing, Segment
@@ -105,7 +106,7 @@ class KeyedReader(Closing[awaited_reader.KeyedReader]):
 
     def scan(
         self,
-        key: bytes,
+        keys: Keys | bytes,
         start: int = 0,
         limit: int | None = None,
         *,
@@ -113,42 +114,11 @@ class KeyedReader(Closing[awaited_reader.KeyedReader]):
         newest_first: bool = False,
     ) -> KeyedScan:
         return KeyedScan(
-            self._portal, self._inner.scan(key, start, limit, rows=rows, newest_first=newest_first)
+            self._portal, self._inner.scan(keys, start, limit, rows=rows, newest_first=newest_first)
         )
 
-    def scan_prefix(
-        self,
-        prefix: bytes,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        return KeyedScan(
-            self._portal,
-            self._inner.scan_prefix(prefix, start, limit, rows=rows, newest_first=newest_first),
-        )
-
-    def scan_range(
-        self,
-        first: bytes,
-        last: bytes | None,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        return KeyedScan(
-            self._portal,
-            self._inner.scan_range(first, last, start, limit, rows=rows, newest_first=newest_first),
-        )
-
-    def follow(
-        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
-    ) -> KeyedScan:
-        return KeyedScan(self._portal, self._inner.follow(key, prefix=prefix, start=start))
+    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> KeyedScan:
+        return KeyedScan(self._portal, self._inner.follow(keys, start=start))
 
     def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
         return self._portal.run(self._inner.count(key, start, limit))
@@ -186,36 +156,22 @@ class KeyedReader(Closing[awaited_reader.KeyedReader]):
     def to_spark(
         self,
         spark: SparkSession,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        first: bytes | None = None,
-        last: bytes | None = None,
         start: int = 0,
         limit: int | None = None,
     ) -> DataFrame:
-        return self._portal.run(
-            self._inner.to_spark(
-                spark, key, prefix, first=first, last=last, start=start, limit=limit
-            )
-        )
+        return self._portal.run(self._inner.to_spark(spark, keys, start=start, limit=limit))
 
     def spark_view(
         self,
         spark: SparkSession,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        first: bytes | None = None,
-        last: bytes | None = None,
         start: int = 0,
         limit: int | None = None,
     ) -> SparkView:
-        return self._portal.run(
-            self._inner.spark_view(
-                spark, key, prefix, first=first, last=last, start=start, limit=limit
-            )
-        )
+        return self._portal.run(self._inner.spark_view(spark, keys, start=start, limit=limit))
 
     def close(self) -> None:
         self._portal.run(self._inner.close())

@@ -17,6 +17,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from tidelog.keyed.query import Keys
 from tidelog.keyed.values import (
     KEYED_RECORDS,
     CheckpointInfo,
@@ -69,55 +70,24 @@ class KeyedReads(Closing):
     @abc.abstractmethod
     def scan(
         self,
-        key: bytes,
+        keys: Keys | bytes,
         start: int = 0,
         limit: int | None = None,
         *,
         rows: int | None = None,
         newest_first: bool = False,
     ) -> KeyedScan:
-        """Read the records of a key; at most ``rows`` of them.
+        """Read the records of some keys, at most ``rows`` of them; bytes are one key.
 
         Raises:
-            UsageError: the key or the range is invalid. SequenceRetired: records from ``start``
+            UsageError: a key or the range is invalid. SequenceRetired: records from ``start``
                 were retired. CorruptionError: an object is missing or was changed. LocationError:
                 the store failed. All but UsageError are raised during the read.
         """
 
     @abc.abstractmethod
-    def scan_prefix(
-        self,
-        prefix: bytes,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        """Read the records of all keys that begin with a prefix (b"": all keys); see `scan`."""
-
-    @abc.abstractmethod
-    def scan_range(
-        self,
-        first: bytes,
-        last: bytes | None,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> KeyedScan:
-        """Read the records of the keys ``[first, last)``; see `scan`."""
-
-    @abc.abstractmethod
-    def follow(
-        self,
-        key: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        start: int | None = None,
-    ) -> KeyedScan:
-        """Read the records of a key, a prefix, or all keys, and new records as they arrive.
+    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> KeyedScan:
+        """Read the records of some keys, or of all, and new records as they arrive.
 
         Without ``start``, only new records are read. All followers of a handle share their store
         requests. ``next_sequence`` also advances past records of other keys.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from tidelog.errors import HandleError, NoSuchSegment, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.read.by_spark import SparkView, spark_keyed_room
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.listing import merged_keys
-from tidelog.keyed.read.scanning import TRIES, KeyedWanted, ViewScan, with_views
+from tidelog.keyed.read.scanning import TRIES, ViewScan, with_views
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.describing import checkpoint_infos, segments_of
@@ -29,8 +30,6 @@ from tidelog.keyed.values import (
     KeyedInfo,
     Segment,
     check_key,
-    check_keys,
-    check_rows,
     check_segments,
     check_sequences,
     prefix_limit,
@@ -66,68 +65,31 @@ class KeyedReader(KeyedReads):
 
     def scan(
         self,
-        key: bytes,
+        keys: Keys | bytes,
         start: int = 0,
         limit: int | None = None,
         *,
         rows: int | None = None,
         newest_first: bool = False,
     ) -> ViewScan:
-        check_key(key)
-        return self._scan(
-            KeyedWanted(key=key, start=start, limit=limit, rows=rows, newest_first=newest_first)
+        query = KeyedQuery(
+            keys=Keys.of(keys), start=start, limit=limit, rows=rows, newest_first=newest_first
         )
+        return ViewScan(look=self._look, query=query, clock=self.standing.clock)
 
-    def scan_prefix(
-        self,
-        prefix: bytes,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> ViewScan:
-        check_key(prefix)
-        last = prefix_limit(prefix)
-        return self.scan_range(prefix, last, start, limit, rows=rows, newest_first=newest_first)
-
-    def scan_range(
-        self,
-        first: bytes,
-        last: bytes | None,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-    ) -> ViewScan:
-        check_keys(first, last)
-        wanted = KeyedWanted(
-            first=first, last=last, start=start, limit=limit, rows=rows, newest_first=newest_first
-        )
-        return self._scan(wanted)
-
-    def follow(
-        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
-    ) -> Following:
-        if key is not None and prefix is not None:
-            raise UsageError("follow takes a key or a prefix, not both")
+    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> Following:
         if self.at_checkpoint is not None:
             raise UsageError("a checkpoint gets no new records: follow the log itself")
+        wanted = Keys.all() if keys is None else Keys.of(keys)
         check_sequences(start or 0)
-        if key is not None:
-            wanted = KeyedWanted(key=check_key(key))
-        else:
-            first = check_key(prefix or b"")
-            wanted = KeyedWanted(first=first, last=prefix_limit(first))
         return Following(
             feed=self._feed,
-            wanted=wanted,
+            keys=wanted,
             scan=lambda reached: ViewScan(
                 # Always read the newest state: after a collection, an older view could lack the
                 # fragments that follow, and the follower would never advance.
                 look=lambda _: self._look_now(True),
-                wanted=replace(wanted, start=reached),
+                query=KeyedQuery(keys=wanted, start=reached),
                 clock=self.standing.clock,
             ),
             begin=self._durable_end,
@@ -254,34 +216,25 @@ class KeyedReader(KeyedReads):
     async def to_spark(
         self,
         spark: SparkSession,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        first: bytes | None = None,
-        last: bytes | None = None,
         start: int = 0,
         limit: int | None = None,
     ) -> DataFrame:
-        """Return the durable records of a key, a prefix or a range as a DataFrame.
+        """Return the durable records of some keys, or of all, as a DataFrame.
 
         See `spark_view`, which also returns the frontier.
 
         Raises:
             See `scan`. Also UsageError: Spark's executors cannot reach the location.
         """
-        found = await self.spark_view(
-            spark, key, prefix, first=first, last=last, start=start, limit=limit
-        )
-        return found.frame
+        return (await self.spark_view(spark, keys, start=start, limit=limit)).frame
 
     async def spark_view(
         self,
         spark: SparkSession,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        first: bytes | None = None,
-        last: bytes | None = None,
         start: int = 0,
         limit: int | None = None,
     ) -> SparkView:
@@ -294,16 +247,10 @@ class KeyedReader(KeyedReads):
             See `to_spark`. HandleError: the handle is closed.
         """
         self._check_open()
+        wanted = Keys.all() if keys is None else Keys.of(keys)
+        query = KeyedQuery(keys=wanted, start=start, limit=limit)
         found: SparkView = await spark_keyed_room("frame").keyed_view(
-            spark,
-            self.standing,
-            key=key,
-            prefix=prefix,
-            first=first,
-            last=last,
-            start=start,
-            limit=limit,
-            checkpoint=self.at_checkpoint,
+            spark, self.standing, query, checkpoint=self.at_checkpoint
         )
         return found
 
@@ -314,11 +261,6 @@ class KeyedReader(KeyedReads):
     def _check_open(self) -> None:
         if self._is_closed:
             raise HandleError("the handle is closed: open the log again", log=self.name)
-
-    def _scan(self, wanted: KeyedWanted) -> ViewScan:
-        check_sequences(wanted.start, wanted.limit)
-        check_rows(wanted.rows)
-        return ViewScan(look=self._look, wanted=wanted, clock=self.standing.clock)
 
     async def _refresh(self, fresh: bool) -> None:
         """Read the newest state; unless ``fresh``, reuse one younger than ``refresh_us``.

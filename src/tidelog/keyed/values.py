@@ -225,21 +225,6 @@ def check_segments(segments: object) -> None:
         )
 
 
-def check_keys(first: object, last: object | None) -> None:
-    """Refuse values that are not a range of keys ``[first, last)``.
-
-    Raises:
-        UsageError: one is not a key, or the range is reversed.
-    """
-    check_key(first)
-    if last is not None and check_key(last) < check_key(first):
-        raise UsageError(
-            "the range of keys is reversed: first must not be after last",
-            first=quoted(first),
-            last=quoted(last),
-        )
-
-
 def prefix_limit(prefix: bytes) -> bytes | None:
     """Return the least key after all keys that begin with a prefix; None if none exists."""
     kept = prefix.rstrip(b"\xff")

@@ -10,6 +10,7 @@ from msgspec import UnsetType
 from tidelog.errors import UsageError
 from tidelog.http.api.keys import JsonBytes, plain_bytes
 from tidelog.http.api.messages import AppendRequest, CountRequest, ScanRequest
+from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
 from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.server.asking import Query
 from tidelog.server.limits import ServerLimits
@@ -66,30 +67,20 @@ SCAN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanAsk:
-    """A scan of a key, a prefix, or the keys ``[first, last)``."""
+    """A page of a query, of at most ``rows`` records; with ``follow``, wait for the first one."""
 
-    key: bytes | None = None
-    prefix: bytes | None = None
-    first: bytes | None = None
-    last: bytes | None = None
-    start: int = 0
-    limit: int | None = None
+    query: KeyedQuery
     rows: int = ROWS
-    newest_first: bool = False
     follow: bool = False
     wait_us: int = FOLLOW_MS * 1_000
 
     def __post_init__(self) -> None:
-        is_range = self.first is not None or self.last is not None
-        asked = (self.key is not None) + (self.prefix is not None) + is_range
-        if asked != 1:
-            raise UsageError("pass exactly one of key, prefix, and a range (first, last)")
-        if self.follow and (is_range or self.newest_first):
-            raise UsageError("follow needs key or prefix, and excludes newest_first")
+        if self.follow and self.query.newest_first:
+            raise UsageError("follow and newest_first exclude each other: give one")
 
     @property
-    def is_of_one_key(self) -> bool:
-        return self.key is not None
+    def key(self) -> bytes | None:
+        return self.query.keys.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,34 +96,49 @@ class CountAsk:
 def scan_of_query(query: Query, limits: ServerLimits) -> ScanAsk:
     """Return the scan that a query requests."""
     start, limit = range_of_query(query)
+    follow = query.flag("follow")
     return ScanAsk(
-        key=query.key("key"),
-        prefix=query.key("prefix"),
-        first=query.key("first"),
-        last=query.key("last"),
-        start=start,
-        limit=limit,
+        query=KeyedQuery(
+            keys=_keys(*map(query.key, ("key", "prefix", "first", "last"))),
+            start=start,
+            limit=_reachable(start, limit, follow),
+            newest_first=query.flag("newest_first"),
+        ),
         rows=checked_rows(query.whole("limit", least=1), limits),
-        newest_first=query.flag("newest_first"),
-        follow=query.flag("follow"),
+        follow=follow,
         wait_us=_wait_us(query.whole("timeout_ms"), limits),
     )
 
 
 def scan_of_message(message: ScanRequest, limits: ServerLimits) -> ScanAsk:
     """Return the scan that a body requests."""
+    start, limit = _start(message.start_seq), _limit(_or_none(message.end_seq))
+    given = message.key, message.prefix, message.first, message.last
+    follow = message.follow is True
     return ScanAsk(
-        key=_bytes(message.key),
-        prefix=_bytes(message.prefix),
-        first=_bytes(message.first),
-        last=_bytes(message.last),
-        start=_start(message.start_seq),
-        limit=_limit(_or_none(message.end_seq)),
+        query=KeyedQuery(
+            keys=_keys(*map(_bytes, given)),
+            start=start,
+            limit=_reachable(start, limit, follow),
+            newest_first=message.newest_first is True,
+        ),
         rows=checked_rows(_or_none(message.limit), limits),
-        newest_first=message.newest_first is True,
-        follow=message.follow is True,
+        follow=follow,
         wait_us=_wait_us(_or_none(message.timeout_ms), limits),
     )
+
+
+def _keys(key: bytes | None, prefix: bytes | None, first: bytes | None, last: bytes | None) -> Keys:
+    if key is None and prefix is None and first is None and last is None:
+        raise UsageError("pass one of key, prefix, and a range (first, last)")
+    return chosen_keys(
+        key=key, prefix=prefix, from_key=first, to_key=last, names=("key", "prefix", "first, last")
+    )
+
+
+def _reachable(start: int, limit: int | None, follow: bool) -> int | None:
+    """Return the limit; a follower that is past it gets an empty page, not an error."""
+    return max(start, limit) if follow and limit is not None else limit
 
 
 def range_of_query(query: Query) -> tuple[int, int | None]:

@@ -32,15 +32,10 @@ class RecordsPage:
 
 async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPage:
     """Read one page of a scan."""
-    options: dict[str, Any] = {"rows": ask.rows, "newest_first": ask.newest_first}
-    if ask.key is not None:
-        scan = log.scan(ask.key, ask.start, ask.limit, **options)
-    elif ask.prefix is not None:
-        scan = log.scan_prefix(ask.prefix, ask.start, ask.limit, **options)
-    else:
-        first = ask.first if ask.first is not None else b""
-        scan = log.scan_range(first, ask.last, ask.start, ask.limit, **options)
-    async with scan:
+    query = ask.query
+    async with log.scan(
+        query.keys, query.start, query.limit, rows=ask.rows, newest_first=query.newest_first
+    ) as scan:
         found: list[pa.Table] = []
         rows = size = 0
         async for table in scan:
@@ -55,7 +50,7 @@ async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPag
 def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
     """Return the page of a scan that reached a limit."""
     records = _joined(found)
-    if ask.newest_first:
+    if ask.query.newest_first:
         return RecordsPage(records, scan.next_sequence, is_cut=True)
     return RecordsPage(records, _after(records), is_cut=True)
 
@@ -73,30 +68,33 @@ async def follow_page(
     While it waits, it makes no request to the store that other followers do not share. It also
     holds none of the ``turns``.
     """
-    if ask.limit is not None and ask.limit <= ask.start:
-        return RecordsPage(KEYED_RECORDS.empty_table(), ask.start, is_cut=False)
+    query = ask.query
+    start, limit = query.start, query.limit
+    if limit is not None and limit <= start:
+        return RecordsPage(KEYED_RECORDS.empty_table(), start, is_cut=False)
     # A follower that is far behind gets one page now; `follow` would read much further ahead.
     async with turns:
         page = await scan_page(log, ask, bytes_max)
-    is_over = ask.limit is not None and page.next_sequence >= ask.limit
+    is_over = limit is not None and page.next_sequence >= limit
     if page.records.num_rows or is_over:
         return page
-    at = max(ask.start, page.next_sequence)
-    scan = log.follow(ask.key, prefix=ask.prefix, start=at)
+    at = max(start, page.next_sequence)
+    scan = log.follow(query.keys, start=at)
     async with scan:
         found, reached = await _first_of(scan, ask.wait_us, given_up)
     if found is None:
         return RecordsPage(KEYED_RECORDS.empty_table(), max(at, reached), is_cut=False)
     if reached < _after(found):
-        if not ask.is_of_one_key:
+        if ask.key is None:
             # One table of several: more records of these sequences have not arrived yet.
             async with turns:
-                return await scan_page(log, replace(ask, start=at), bytes_max)
+                rest = replace(ask, query=replace(query, start=at))
+                return await scan_page(log, rest, bytes_max)
         reached = _after(found)
     found = found.sort_by("sequence")  # The cut must remove the newest records.
-    if ask.limit is not None:
-        found = found.filter(pc.less(found["sequence"], pa.scalar(ask.limit, pa.int64())))
-        reached = min(reached, ask.limit)
+    if limit is not None:
+        found = found.filter(pc.less(found["sequence"], pa.scalar(limit, pa.int64())))
+        reached = min(reached, limit)
     kept, is_cut = _cut(found, ask.rows, bytes_max)
     return RecordsPage(kept, _after(kept) if is_cut else reached, is_cut=is_cut)
 
@@ -150,7 +148,7 @@ def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
             sequence=sequence,
             value=json_bytes(value),
             timestamp_us=timestamp_us,
-            key=UNSET if ask.is_of_one_key else json_bytes(key),
+            key=json_bytes(key) if ask.key is None else UNSET,
         )
         for key, sequence, timestamp_us, value in zip(*columns, strict=True)
     ]

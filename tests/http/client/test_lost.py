@@ -24,6 +24,7 @@ from tidelog.errors import (
 from tidelog.http.api.failures import ShuttingDown, answer_of
 from tidelog.http.api.messages import encode_json
 from tidelog.http.client import HttpKeyed
+from tidelog.keyed.query import Keys
 
 RECORD = [(b"a", b"1")]
 Answers = Callable[[socket.socket], None]
@@ -157,7 +158,7 @@ def test_a_follower_goes_on_after_a_restart() -> None:
     found: list[bytes | None] = []
 
     def follow() -> None:
-        for table in log.follow(prefix=b"", start=1):
+        for table in log.follow(Keys.all(), start=1):
             found.extend(table["value"].to_pylist())
             if len(found) == 2:
                 return
@@ -198,7 +199,7 @@ def test_a_follower_that_gives_up_reports_where_to_go_on(
             answer(client)
 
     with answering(take_turns) as url, HttpKeyed(url) as log:
-        following = log.follow(prefix=b"", start=5, patience_us=0)
+        following = log.follow(Keys.all(), start=5, patience_us=0)
         assert next(following)["value"].to_pylist() == [b"x"]
         with pytest.raises(kind) as failed:
             next(following)
@@ -220,7 +221,7 @@ def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
         turns.pop(0)(client)
 
     with answering(take_turns) as url, HttpKeyed(url) as log:
-        assert next(log.follow(prefix=b"", start=5))["value"].to_pylist() == [b"x"]
+        assert next(log.follow(Keys.all(), start=5))["value"].to_pylist() == [b"x"]
     assert not turns
 
 
@@ -243,8 +244,8 @@ def test_bad_input_is_refused_before_it_is_sent() -> None:
     for call in (
         lambda: log.scan(b"a", 3, 2),
         lambda: log.scan(b"a", rows=0),
-        lambda: log.scan_range(b"b", b"a"),
-        lambda: log.poll(b"a", prefix=b"b"),
+        lambda: log.scan(Keys.between(b"b", b"a")),
+        lambda: log.poll("a"),  # type: ignore[arg-type]
     ):
         with pytest.raises(UsageError):
             call()

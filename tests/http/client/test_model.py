@@ -15,6 +15,7 @@ from kit.portal_model import Blocking
 from kit.served import NAME, Served, served
 from tidelog.errors import SequenceRetired, TidelogError
 from tidelog.http.client import HttpKeyed
+from tidelog.keyed.query import Keys
 from tidelog.keyed.values import DURABLE, Retention
 from tidelog.location import open_location
 
@@ -95,11 +96,13 @@ class Pair:
         self.check("scan", self.key(), *self.span(), **self._options())
 
     def _scan_prefix(self) -> None:
-        self.check("scan_prefix", self.key()[:2], *self.span(), **self._options())
+        self.check("scan", Keys.prefix(self.key()[:2]), *self.span(), **self._options())
 
     def _scan_range(self) -> None:
-        last = self.chance.choice([None, self.key()])
-        self.check("scan_range", self.key(), last, *self.span(), **self._options())
+        first, last = self.key(), self.chance.choice([None, self.key()])
+        if last is not None and last < first:
+            first, last = last, first
+        self.check("scan", Keys.between(first, last), *self.span(), **self._options())
 
     def _count(self) -> None:
         self.check("count", self.key(), *self.span())
@@ -135,20 +138,18 @@ class Pair:
         start = self.chance.randrange(self.here.next_sequence() + 2)
         key, prefix = self.key(), self.key()[:1]
         is_one = self.chance.random() < 0.5
-        which: dict[str, Any] = {"key": key} if is_one else {"prefix": prefix}
+        which = Keys.one(key) if is_one else Keys.prefix(prefix)
         self.check_poll(start, lambda one: one == key if is_one else one.startswith(prefix), which)
 
-    def check_poll(
-        self, start: int, wanted: Callable[[bytes], bool], which: dict[str, Any]
-    ) -> None:
+    def check_poll(self, start: int, wanted: Callable[[bytes], bool], which: Keys) -> None:
         """Poll; every wanted record before the returned sequence must be in the answer."""
         history, upper = self.history, self.history.durable
         if 0 < start < history.oldest:
             with pytest.raises(SequenceRetired):
-                self.http.poll(**which, start=start, wait_us=1_000)
+                self.http.poll(which, start=start, wait_us=1_000)
             return
         rows = self.chance.choice([1, 3, 1_000])
-        table, at = self.http.poll(**which, start=start, rows=rows, wait_us=1_000)
+        table, at = self.http.poll(which, start=start, rows=rows, wait_us=1_000)
         there = table_of(history.records(start, upper, wanted))
         given = [tuple(row.values()) for row in table.to_pylist()]
 
@@ -205,10 +206,10 @@ def test_pages_are_put_together(server: Served) -> None:
         numbers = list(range(1, 41))
 
         for page_rows in (1, 3, 1_000):
-            every = log.scan_prefix(b"", page_rows=page_rows)
+            every = log.scan(Keys.all(), page_rows=page_rows)
             assert every.to_arrow()["sequence"].to_pylist() == numbers
             assert every.next_sequence == 41
-            back = log.scan_prefix(b"", newest_first=True, page_rows=page_rows)
+            back = log.scan(Keys.all(), newest_first=True, page_rows=page_rows)
             assert back.to_arrow()["sequence"].to_pylist() == numbers[::-1]
             some = log.scan(b"k3", rows=4, page_rows=page_rows).to_arrow()
             assert some["value"].to_pylist() == [b"3", b"10", b"17", b"24"]

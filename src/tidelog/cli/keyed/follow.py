@@ -15,7 +15,7 @@ from tidelog.cli.keyed.options import (
     Prefix,
     check_form,
     check_sequence_range,
-    keys_asked,
+    keys_of,
 )
 from tidelog.cli.keyed.told import write_keyed
 from tidelog.cli.log.options import Format, choose_record_format
@@ -44,14 +44,13 @@ def follow(
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")
     chosen = choose_record_format(format, as_json=as_json)
-    asked = keys_asked(key_form, key=key, prefix=prefix)
+    keys = keys_of(key_form, key=key, prefix=prefix)
 
     async def work(log: KeyedReads) -> None:
         coming = await log.next_sequence()
         if start > coming:
             say(f"The log {name!r} ends before {start}; the next sequence is {coming}: waiting ...")
-        options = {"prefix": asked.prefix, "start": None if new else start}
-        async with log.follow(asked.key, **options) as found:  # type: ignore[arg-type]
+        async with log.follow(keys, start=None if new else start) as found:
             await write_keyed(aiter(found), chosen, key_form)
 
     on_reader(context, name, work)

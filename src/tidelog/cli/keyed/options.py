@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,7 +11,7 @@ from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelog.keyed.port import KeyedReads, KeyedScan
+    from tidelog.keyed.query import Keys
 
 FORMS: Final = ("text", "hex", "base64")
 
@@ -53,67 +52,31 @@ RowsMax = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeysAsked:
-    """A selection of keys: one key, a prefix, a range, or all keys."""
-
-    key: bytes | None
-    prefix: bytes | None
-    first: bytes | None
-    last: bytes | None
-
-    def scan(
-        self,
-        log: KeyedReads,
-        start: int,
-        limit: int | None,
-        *,
-        rows: int | None,
-        newest_first: bool,
-    ) -> KeyedScan:
-        """Return a scan of the records of these keys."""
-        options: dict[str, Any] = {"rows": rows, "newest_first": newest_first}
-        if self.key is not None:
-            return log.scan(self.key, start, limit, **options)
-        if self.first is not None or self.last is not None:
-            return log.scan_range(self.first or b"", self.last, start, limit, **options)
-        return log.scan_prefix(self.prefix or b"", start, limit, **options)
-
-
-def keys_asked(
+def keys_of(
     form: str,
     *,
     key: str | None,
     prefix: str | None = None,
     first: str | None = None,
     last: str | None = None,
-) -> KeysAsked:
-    """Return the selection of keys that the options make.
+) -> Keys:
+    """Return the keys that the options choose.
 
     Raises:
         UsageError: a value is not a key, or two options exclude each other.
     """
-    from tidelog.keyed.values import check_keys
+    from tidelog.keyed.query import chosen_keys
 
-    given = [
-        name
-        for name, is_given in (
-            ("--key", key is not None),
-            ("--prefix", prefix is not None),
-            ("--first and --last", first is not None or last is not None),
-        )
-        if is_given
-    ]
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other: give one")
-    asked = KeysAsked(
-        key=None if key is None else key_bytes(key, form, "--key"),
-        prefix=None if prefix is None else key_bytes(prefix, form, "--prefix"),
-        first=None if first is None else key_bytes(first, form, "--first"),
-        last=None if last is None else key_bytes(last, form, "--last"),
+    def chosen(given: str | None, option: str) -> bytes | None:
+        return None if given is None else key_bytes(given, form, option)
+
+    return chosen_keys(
+        key=chosen(key, "--key"),
+        prefix=chosen(prefix, "--prefix"),
+        from_key=chosen(first, "--first"),
+        to_key=chosen(last, "--last"),
+        names=("--key", "--prefix", "--first and --last"),
     )
-    check_keys(asked.first or b"", asked.last)
-    return asked
 
 
 def check_form(form: str) -> None:

@@ -20,7 +20,7 @@ from tidelog.cli.keyed.options import (
     check_form,
     check_rows,
     check_sequence_range,
-    keys_asked,
+    keys_of,
 )
 from tidelog.cli.keyed.told import write_keyed
 from tidelog.cli.log.options import Format, choose_record_format, time_us_of
@@ -70,13 +70,13 @@ def scan(
         raise UsageError("--from and --since exclude each other: give one")
     chosen = choose_record_format(format, as_json=as_json)
     since_us = None if since is None else time_us_of(since, "--since")
-    asked = keys_asked(key_form, key=key, prefix=prefix, first=first, last=last)
+    keys = keys_of(key_form, key=key, prefix=prefix, first=first, last=last)
 
     async def work(log: KeyedReads) -> None:
         at = start if since_us is None else await log.sequence_at(since_us)
         if rows == 0 or (to is not None and to <= at):
             return
-        async with asked.scan(log, at, to, rows=rows, newest_first=newest) as found:
+        async with log.scan(keys, at, to, rows=rows, newest_first=newest) as found:
             await write_keyed(shown_rows(aiter(found), chosen, rows), chosen, key_form)
 
     on_reader(context, name, work, checkpoint=checkpoint)

@@ -42,7 +42,8 @@ from tidelog.http.api.messages import (
 )
 from tidelog.http.client.exchange import Exchange, ServerAddress
 from tidelog.http.client.reading import PAGE_ROWS, HttpScan, keys_table, records_of
-from tidelog.keyed.values import Count, Segment, check_key, check_keys, check_sequences
+from tidelog.keyed.query import KeyedQuery, Keys
+from tidelog.keyed.values import Count, Segment, check_key, check_sequences, prefix_limit
 
 WAIT_US: Final = 30_000_000
 PATIENCE_US: Final = 60_000_000
@@ -129,7 +130,7 @@ class HttpKeyed:
 
     def scan(
         self,
-        key: bytes,
+        keys: Keys | bytes,
         start: int = 0,
         limit: int | None = None,
         *,
@@ -137,64 +138,12 @@ class HttpKeyed:
         newest_first: bool = False,
         page_rows: int = PAGE_ROWS,
     ) -> HttpScan:
-        """Read the records of a key; see `tidelog.KeyedLog.scan`."""
-        wanted = ScanRequest(key=Base64(check_key(key)), newest_first=newest_first)
-        return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
-
-    def scan_prefix(
-        self,
-        prefix: bytes,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-        page_rows: int = PAGE_ROWS,
-    ) -> HttpScan:
-        """Read the records of all keys that begin with a prefix; see `scan`."""
-        wanted = ScanRequest(prefix=Base64(check_key(prefix)), newest_first=newest_first)
-        return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
-
-    def scan_range(
-        self,
-        first: bytes,
-        last: bytes | None,
-        start: int = 0,
-        limit: int | None = None,
-        *,
-        rows: int | None = None,
-        newest_first: bool = False,
-        page_rows: int = PAGE_ROWS,
-    ) -> HttpScan:
-        """Read the records of the keys ``[first, last)``; see `scan`."""
-        check_keys(first, last)
-        wanted = ScanRequest(
-            first=Base64(first),
-            last=UNSET if last is None else Base64(last),
-            newest_first=newest_first,
+        """Read the records of some keys; bytes are one key. See `tidelog.KeyedLog.scan`."""
+        query = KeyedQuery(
+            keys=Keys.of(keys), start=start, limit=limit, rows=rows, newest_first=newest_first
         )
-        return self._scan(wanted, start, limit, rows=rows, page_rows=page_rows)
-
-    def _scan(
-        self,
-        wanted: ScanRequest,
-        start: int,
-        limit: int | None,
-        *,
-        rows: int | None,
-        page_rows: int,
-    ) -> HttpScan:
-        check_sequences(start, limit)
-        if rows is not None and (type(rows) is not int or rows < 1):
-            raise UsageError("rows must be a whole number (int) of at least 1, or None")
-        return HttpScan(
-            partial(self._page, wanted),
-            start=start,
-            limit=limit,
-            rows=rows,
-            newest_first=wanted.newest_first is True,
-            page_rows=page_rows,
-        )
+        wanted = replace(_request(query.keys), newest_first=newest_first)
+        return HttpScan(partial(self._page, wanted), query, page_rows)
 
     def _page(self, wanted: ScanRequest, start: int, limit: int | None, rows: int) -> ScanAnswer:
         end = UNSET if limit is None else limit
@@ -203,22 +152,18 @@ class HttpKeyed:
 
     def poll(
         self,
-        key: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        prefix: bytes | None = None,
         start: int = 0,
         rows: int = PAGE_ROWS,
         wait_us: int = WAIT_US,
     ) -> tuple[pa.Table, int]:
         """Return the records from ``start``, or wait for some; and the sequence to resume from.
 
-        It reads a key, a prefix, or all keys. After ``wait_us`` without records the table is empty.
+        It reads some keys, or all. After ``wait_us`` without records the table is empty.
         """
-        if key is not None and prefix is not None:
-            raise UsageError("a key and a prefix exclude each other: pass one")
-        message = ScanRequest(
-            key=UNSET if key is None else Base64(check_key(key)),
-            prefix=UNSET if key is not None else Base64(check_key(prefix or b"")),
+        message = replace(
+            _request(Keys.all() if keys is None else Keys.of(keys)),
             start_seq=start,
             limit=rows,
             follow=True,
@@ -231,9 +176,8 @@ class HttpKeyed:
 
     def follow(
         self,
-        key: bytes | None = None,
+        keys: Keys | bytes | None = None,
         *,
-        prefix: bytes | None = None,
         start: int | None = None,
         patience_us: int = PATIENCE_US,
     ) -> Iterator[pa.Table]:
@@ -247,16 +191,15 @@ class HttpKeyed:
         Raises:
             TidelogError: its fact ``next_sequence`` is the start to resume from. NOT_APPLIED.
         """
+        wanted = Keys.all() if keys is None else Keys.of(keys)
         at = self.next_sequence() if start is None else start
-        return self._followed(key, prefix, at, patience_us)
+        return self._followed(wanted, at, patience_us)
 
-    def _followed(
-        self, key: bytes | None, prefix: bytes | None, at: int, patience_us: int
-    ) -> Iterator[pa.Table]:
+    def _followed(self, keys: Keys, at: int, patience_us: int) -> Iterator[pa.Table]:
         until_us, failures = self._clock.monotonic_us() + patience_us, 0
         while not self._closed.is_set():
             try:
-                table, at = self.poll(key, prefix=prefix, start=at)
+                table, at = self.poll(keys, start=at)
             except TidelogError as error:
                 if self._closed.is_set():
                     return
@@ -374,6 +317,16 @@ class HttpKeyed:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _request(keys: Keys) -> ScanRequest:
+    """Return the request for some keys."""
+    if keys.key is not None:
+        return ScanRequest(key=Base64(keys.key))
+    if keys.to_key == prefix_limit(keys.from_key):  # Older servers follow a prefix, not a range.
+        return ScanRequest(prefix=Base64(keys.from_key))
+    end = UNSET if keys.to_key is None else Base64(keys.to_key)
+    return ScanRequest(first=Base64(keys.from_key), last=end)
 
 
 def _record(one: Any) -> RecordIn:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from tidelog.http.api.keys import plain_bytes
 from tidelog.http.api.messages import KeyListed, ScanAnswer
+from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.values import KEYED_RECORDS
 
 PAGE_ROWS: Final = 1_000
@@ -25,18 +26,13 @@ class HttpScan:
     def __init__(
         self,
         asked: Asked,
-        *,
-        start: int,
-        limit: int | None,
-        rows: int | None,
-        newest_first: bool,
+        query: KeyedQuery,
         page_rows: int = PAGE_ROWS,
     ) -> None:
         self._asked = asked
-        self._start, self._limit, self._rows = start, limit, rows
-        self._is_newest_first = newest_first
+        self._query = query
         self._page_rows = page_rows
-        self._next = start
+        self._next = query.start
 
     @property
     def next_sequence(self) -> int:
@@ -45,12 +41,13 @@ class HttpScan:
 
     def __iter__(self) -> Iterator[pa.Table]:
         """Yield tables until the end of the scan."""
-        start, limit, left = self._start, self._limit, self._rows
+        query = self._query
+        start, limit, left = query.start, query.limit, query.rows
         is_first = True
         while left is None or left > 0:
             rows = self._page_rows if left is None else min(left, self._page_rows)
             answer = self._asked(start, limit, rows)
-            if is_first or not self._is_newest_first:
+            if is_first or not query.newest_first:
                 self._next = answer.next_sequence
             is_first = False
             if answer.values:
@@ -58,7 +55,7 @@ class HttpScan:
                 left = None if left is None else left - len(answer.values)
             if not answer.more:
                 return
-            if self._is_newest_first:
+            if query.newest_first:
                 limit = min(value.sequence for value in answer.values)
             else:
                 start = answer.next_sequence

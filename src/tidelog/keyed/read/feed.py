@@ -28,8 +28,9 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.query import Keys
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
-from tidelog.keyed.read.scanning import KeyedWanted, Tables, ViewScan
+from tidelog.keyed.read.scanning import Tables, ViewScan
 from tidelog.keyed.read.sources import with_keys
 from tidelog.keyed.states.transition import DROPPED
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -43,7 +44,7 @@ LINGER_S: Final = 30.0  # A follower may return soon, for example over HTTP.
 class _Waiting:
     """A waiting follower, at the end of the feed; ``woken`` is the sequence to read from."""
 
-    wanted: KeyedWanted
+    keys: Keys
     woken: asyncio.Future[int]
 
     def passed(self, feed: KeyedFeed) -> int:
@@ -124,7 +125,7 @@ class KeyedFeed:
             raise self._error
         if self.end > reached:
             return reached
-        key = waiting.wanted.key
+        key = waiting.keys.key
         held = self._by_range if key is None else self._by_key.setdefault(key, {})
         held[waiting] = None
         try:
@@ -161,8 +162,12 @@ class KeyedFeed:
         keys = piece.places(piece.records)
         # In a fixed order, so that a simulated run is reproducible.
         found = [waiting for key in keys.any_of(self._by_key) for waiting in self._by_key[key]]
-        ranges = (one for one in self._by_range if keys.has_any(one.wanted.first, one.wanted.last))
-        return [*found, *ranges]
+        ranges = [
+            waiting
+            for waiting in self._by_range
+            if keys.has_any(waiting.keys.from_key, waiting.keys.to_key)
+        ]
+        return found + ranges
 
     async def _run(self) -> None:
         for attempt in range(TRIES):
@@ -228,7 +233,7 @@ class Following(KeyedScan):
     """Wanted records of the past and the future; ``scan`` reads the past ones."""
 
     feed: KeyedFeed
-    wanted: KeyedWanted
+    keys: Keys
     scan: Callable[[int], ViewScan]
     begin: Callable[[], Awaitable[int]]
     reached: int | None = None
@@ -280,17 +285,17 @@ class Following(KeyedScan):
                 if table.num_rows:
                     yield table
             woken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self._waiting = _Waiting(self.wanted, woken)
+            self._waiting = _Waiting(self.keys, woken)
             try:
                 reached = max(reached, await self.feed.news(self._waiting, reached))
             finally:
                 self._waiting = None
 
     def _of(self, piece: LoosePiece, reached: int) -> pa.Table:
-        records, wanted = piece.records, self.wanted
+        records, keys = piece.records, self.keys
         assert records is not None
-        if wanted.key is not None:
-            records = piece.of_key(records, wanted.key)
+        if keys.key is not None:
+            records = piece.of_key(records, keys.key)
         else:
-            records = with_keys(records, wanted.first, wanted.last)
+            records = with_keys(records, keys.from_key, keys.to_key)
         return in_range(records, reached, None)

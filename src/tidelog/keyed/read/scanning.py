@@ -21,6 +21,7 @@ from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.lookahead import in_order
 from tidelog.errors import HandleError, ObjectNotFound, ReadOvertaken
 from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.sources import Source
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.transition import check_readable
@@ -35,19 +36,6 @@ Tables: TypeAlias = weakref.ref[AsyncGenerator[pa.Table, None]]
 CHUNK_ROWS: Final = 65_536  # The rows of one key that are read at once.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedWanted:
-    """A query: a key, or (None) the keys ``[first, last)``; the sequences, and how many records."""
-
-    key: bytes | None = None
-    first: bytes = b""
-    last: bytes | None = None
-    start: int = 0
-    limit: int | None = None
-    rows: int | None = None
-    newest_first: bool = False
-
-
 @dataclass(kw_only=True, eq=False)
 class ViewScan(KeyedScan):
     """A scan over views; ``look`` returns the newest view, and is called when the scan begins.
@@ -56,7 +44,7 @@ class ViewScan(KeyedScan):
     """
 
     look: Look
-    wanted: KeyedWanted
+    query: KeyedQuery
     clock: Clock
     seen: int = 0
     _frontier: int = field(init=False)
@@ -65,7 +53,7 @@ class ViewScan(KeyedScan):
     _tables: Tables | None = None
 
     def __post_init__(self) -> None:
-        self._frontier = self.wanted.start
+        self._frontier = self.query.start
 
     @property
     def next_sequence(self) -> int:
@@ -100,17 +88,17 @@ class ViewScan(KeyedScan):
         self._is_drained = True
 
     async def _runs(self) -> AsyncGenerator[pa.Table, None]:
-        wanted = self.wanted
-        start, limit = wanted.start, wanted.limit
+        query = self.query
+        start, limit = query.start, query.limit
         begun = start
         for attempt in range(TRIES):
             view = await self.look(attempt > 0)
             self.seen = view.next
             # After a continuation, records that were retired in the meantime would be a gap.
-            check_readable(view.state, start if start > begun else wanted.start)
+            check_readable(view.state, start if start > begun else query.start)
             if limit is None or limit > view.next:
                 limit = max(start, view.next)  # Later records belong to another scan.
-            if wanted.newest_first and attempt == 0:
+            if query.newest_first and attempt == 0:
                 self._frontier = limit
             run = _Run(self, view, max(start, view.oldest), limit)
             begun = run.start if attempt == 0 else begun
@@ -121,7 +109,7 @@ class ViewScan(KeyedScan):
                         yield table
                         if self._is_full:
                             return
-                if not wanted.newest_first:
+                if not query.newest_first:
                     self._frontier = max(self._frontier, limit)
                 return
             except ObjectNotFound as error:
@@ -136,13 +124,13 @@ class ViewScan(KeyedScan):
 
     @property
     def _is_full(self) -> bool:
-        return self.wanted.rows is not None and self._given >= self.wanted.rows
+        return self.query.rows is not None and self._given >= self.query.rows
 
     def left(self) -> int | None:
-        return None if self.wanted.rows is None else self.wanted.rows - self._given
+        return None if self.query.rows is None else self.query.rows - self._given
 
     def passed(self, frontier: int) -> None:
-        if not self.wanted.newest_first:
+        if not self.query.newest_first:
             self._frontier = max(self._frontier, frontier)
 
 
@@ -157,14 +145,14 @@ class _Run:
     is_within: bool = False
 
     def tables(self) -> AsyncGenerator[pa.Table, None]:
-        return self._of_key() if self.scan.wanted.key is not None else self._of_range()
+        return self._of_key() if self.scan.query.keys.key is not None else self._of_range()
 
     def _sources(self) -> list[Source]:
         found = self.view.between(self.start, self.limit)
-        return found[::-1] if self.scan.wanted.newest_first else found
+        return found[::-1] if self.scan.query.newest_first else found
 
     async def _of_key(self) -> AsyncGenerator[pa.Table, None]:
-        wanted, key = self.scan.wanted, self.scan.wanted.key or b""
+        query, key = self.scan.query, self.scan.query.keys.key or b""
 
         async def source() -> AsyncGenerator[Source, None]:
             for one in self._sources():
@@ -177,7 +165,7 @@ class _Run:
                 self.start,
                 self.limit,
                 rows=self._chunk(),
-                newest_first=wanted.newest_first,
+                newest_first=query.newest_first,
             )
 
         found = in_order(source(), read, size_of=lambda one: one.weight)
@@ -194,10 +182,10 @@ class _Run:
                     if self.scan.left() == 0 or self.start >= self.limit:
                         break
                     table = await read(one)
-                self._pass(one.lower if wanted.newest_first else one.upper)
+                self._pass(one.lower if query.newest_first else one.upper)
 
     async def _of_range(self) -> AsyncGenerator[pa.Table, None]:
-        newest_first = self.scan.wanted.newest_first
+        newest_first = self.scan.query.newest_first
         for one in self._sources():
             if (left := self.scan.left()) is not None:
                 table = await self._first_of(one, left)
@@ -215,9 +203,9 @@ class _Run:
             self._pass(one.lower if newest_first else one.upper)
 
     def _all_of(self, one: Source, newest_first: bool) -> AsyncGenerator[pa.Table, None]:
-        wanted = self.scan.wanted
+        keys = self.scan.query.keys
         return one.of_range(
-            wanted.first, wanted.last, self.start, self.limit, newest_first=newest_first
+            keys.from_key, keys.to_key, self.start, self.limit, newest_first=newest_first
         )
 
     async def _first_of(self, one: Source, count: int) -> pa.Table:
@@ -236,7 +224,7 @@ class _Run:
     def _first_rows(self, held: Sequence[pa.Table], count: int) -> pa.Table:
         together: Any = pa.concat_tables([KEYED_RECORDS.empty_table(), *held])
         order: Literal["ascending", "descending"] = (
-            "descending" if self.scan.wanted.newest_first else "ascending"
+            "descending" if self.scan.query.newest_first else "ascending"
         )
         rows = pc.select_k_unstable(together, count, [("sequence", order)])
         found: pa.Table = together.take(rows)
@@ -244,14 +232,14 @@ class _Run:
 
     def _pass_row(self, table: pa.Table) -> None:
         last: int = table.column("sequence")[-1].as_py()
-        self._pass(last if self.scan.wanted.newest_first else last + 1)
+        self._pass(last if self.scan.query.newest_first else last + 1)
 
     def _chunk(self) -> int:
         left = self.scan.left()
         return CHUNK_ROWS if left is None else min(left, CHUNK_ROWS)
 
     def _pass(self, reached: int) -> None:
-        if self.scan.wanted.newest_first:
+        if self.scan.query.newest_first:
             self.limit = min(self.limit, reached)
         else:
             self.start = max(self.start, min(reached, self.limit))

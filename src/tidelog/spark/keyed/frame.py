@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from tidelog.errors import UsageError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.by_spark import SparkView
 from tidelog.keyed.read.standing import KeyedStanding
-from tidelog.keyed.values import check_key, check_keys, check_sequences
 from tidelog.persist.format.part import int64_of
 from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, pin_view
 from tidelog.spark.keyed.share import (
@@ -27,7 +26,7 @@ from tidelog.spark.keyed.share import (
     share_loose,
     share_parts,
 )
-from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import path_for_spark, url_for_executors
 from tidelog.spark.shard_frame import VERIFY
@@ -42,24 +41,18 @@ if TYPE_CHECKING:
 async def keyed_view(
     spark: SparkSession,
     standing: KeyedStanding,
+    query: KeyedQuery,
     *,
-    key: bytes | None = None,
-    prefix: bytes | None = None,
-    first: bytes | None = None,
-    last: bytes | None = None,
-    start: int = 0,
-    limit: int | None = None,
     checkpoint: str | None = None,
     native: bool = True,
 ) -> SparkView:
     """Return the durable records of a keyed log, now or at a checkpoint, as a DataFrame.
 
     Raises:
-        UsageError: the key or the range is not valid, or executors do not reach the store.
+        UsageError: executors do not reach the store.
         SequenceRetired: records from ``start`` were retired.
         LocationError: the store failed.
     """
-    wanted = _checked(key=key, prefix=prefix, first=first, last=last, start=start, limit=limit)
     store = standing.store
     url = url_for_executors(standing.location_url or store.url, store)
     # Executors cannot read a writer's memory, so this reads the stored state.
@@ -69,7 +62,7 @@ async def keyed_view(
     await now.refresh()
     view = now.view() if checkpoint is None else now.view_at(checkpoint)
     place = KeyedLogPlace(location_url=url, name=standing.name, wal=now.wal_name)
-    pin = pin_view(place, view, wanted)
+    pin = pin_view(place, view, scope_of(query))
     frames = []
     if native and url.startswith("file:"):
         shares: list[KeyedShare] = []
@@ -82,29 +75,6 @@ async def keyed_view(
         frames.append(_read_by_tasks(spark, shares))
     frame = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
     return SparkView(frame, pin.next_sequence)
-
-
-def _checked(
-    *,
-    key: bytes | None,
-    prefix: bytes | None,
-    first: bytes | None,
-    last: bytes | None,
-    start: int,
-    limit: int | None,
-) -> KeyedScope:
-    is_range = first is not None or last is not None
-    if sum([key is not None, prefix is not None, is_range]) > 1:
-        raise UsageError(
-            "key, prefix and a range of keys exclude each other: pass only one of them"
-        )
-    for one in (key, prefix):
-        if one is not None:
-            check_key(one)
-    if is_range:
-        check_keys(first or b"", last)
-    check_sequences(start, limit)
-    return wanted_of(key=key, prefix=prefix, first=first, last=last, start=start, limit=limit)
 
 
 def _scanned(spark: SparkSession, pin: KeyedPin, url: str) -> DataFrame:

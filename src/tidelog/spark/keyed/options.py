@@ -10,8 +10,8 @@ from typing import Final
 
 from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
-from tidelog.keyed.values import check_key, check_sequences
-from tidelog.spark.keyed.wanted import KeyedScope, wanted_of
+from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
+from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 from tidelog.spark.log_options import EARLIEST, LATEST, start_told, whole_told
 from tidelog.spark.options import OptionMissing, location_told, told_options
 
@@ -62,11 +62,10 @@ def read_keyed_settings(
     said = told.get("start", EARLIEST).strip().lower()
     start = 0 if said in (EARLIEST, LATEST) else start_told(said, of="a sequence")
     limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
-    check_sequences(start, limit)
     return KeyedReadSettings(
         location_url=location_told(told, environment),
         name=told["path"],
-        wanted=wanted_of(**_keys(told), start=start, limit=limit),
+        wanted=scope_of(KeyedQuery(keys=_keys(told), start=start, limit=limit)),
         has_limit=limit is not None,
         from_latest=said == LATEST,
         checkpoint=told.get("checkpoint"),
@@ -129,13 +128,14 @@ def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
         raise UsageError("a checkpoint never changes: use spark.read, or remove the option")
 
 
-def _keys(told: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the requested key or prefix, by its kind; empty if the options name neither."""
+def _keys(told: Mapping[str, str]) -> Keys:
+    """Return the keys that the options choose; all keys without an option."""
     given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
     if len(given) > 1:
         names = ", ".join(f"{kind}{form.capitalize()}" for kind, form in given)
         raise UsageError("set only one option for a key or a prefix", given=names)
-    return {kind: check_key(_bytes(told[f"{kind}{form}"], form)) for kind, form in given}
+    chosen = {kind: _bytes(told[f"{kind}{form}"], form) for kind, form in given}
+    return chosen_keys(key=chosen.get("key"), prefix=chosen.get("prefix"))
 
 
 def _bytes(text: str, form: str) -> bytes:

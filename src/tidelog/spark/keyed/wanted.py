@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.piece import in_range
 from tidelog.keyed.read.sources import with_keys
-from tidelog.keyed.values import SEQUENCE_MAX, prefix_limit
+from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.stream_set import may_hold
 
@@ -110,25 +111,12 @@ class KeyedScope(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def wanted_of(
-    *,
-    key: bytes | None = None,
-    prefix: bytes | None = None,
-    first: bytes | None = None,
-    last: bytes | None = None,
-    start: int = 0,
-    limit: int | None = None,
-) -> KeyedScope:
-    """Return the scope of a key, a prefix or a range, which the caller has checked."""
-    if prefix is not None:
-        first, last = prefix, prefix_limit(prefix)
-    return KeyedScope(
-        keys=None if key is None else (key,),
-        first=first or b"",
-        last=last,
-        start=start,
-        limit=SEQUENCE_MAX if limit is None else limit,
-    )
+def scope_of(query: KeyedQuery) -> KeyedScope:
+    """Return the scope of a query."""
+    keys, limit = query.keys, SEQUENCE_MAX if query.limit is None else query.limit
+    if keys.key is not None:
+        return KeyedScope(keys=(keys.key,), start=query.start, limit=limit)
+    return KeyedScope(first=keys.from_key, last=keys.to_key, start=query.start, limit=limit)
 
 
 def _by_key(wanted: KeyedScope, kind: str, value: Any) -> KeyedScope:
