@@ -83,7 +83,7 @@ async def ours(steps: Steps, folder: Path, made: MadeRecords) -> None:
     lake = await open_location(folder / "lake", create=True)
     for name, is_arrow in (("pairs", False), ("arrow", True)):
         await (await lake.keyed.create(name)).close()
-        log = await lake.keyed.open(name, upkeep=False)
+        log = await lake.keyed.open(name, maintenance=False)
         told = f"ingest, from {'Arrow' if is_arrow else 'pairs'}"
         # A program has its records in memory, so their creation is not timed.
         given = made.table if is_arrow else made.pairs

@@ -41,7 +41,7 @@ async def followed(keys: int, followers: int) -> Asked:
     with tempfile.TemporaryDirectory() as folder:
         lake = await open_location(folder, create=True)
         await (await lake.keyed.create("log")).close()
-        log = await lake.keyed.open("log", upkeep=False)
+        log = await lake.keyed.open("log", maintenance=False)
         names = [b"key-%08d" % number for number in range(keys)]
         for at in range(0, keys, BATCH):
             await log.append([(name, b"v" * 100) for name in names[at : at + BATCH]])

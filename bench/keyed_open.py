@@ -32,7 +32,7 @@ async def made(folder: Path, keys: int) -> None:
     """Make a log with ``keys`` keys of 16 bytes, in a random order."""
     lake = await open_location(folder, create=True)
     await (await lake.keyed.create("log")).close()
-    log = await lake.keyed.open("log", upkeep=False)
+    log = await lake.keyed.open("log", maintenance=False)
     dice = np.random.default_rng(7)
     numbers = dice.permutation(keys)
     for at in range(0, keys, BATCH):

@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 
 from figures import print_table, ratio, seconds_of, side_by_side
 from tidelog.location import open_location
-from tidelog.persist.upkeep.compactor import HERE, Compacted, compact
-from tidelog.persist.upkeep.merger import Merger
+from tidelog.persist.maintenance.compactor import HERE, Compacted, compact
+from tidelog.persist.maintenance.merger import Merger
 from tidelog.spark.merger import SparkMerger
 from tidelog.spark.session import session, stop
 

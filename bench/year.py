@@ -38,8 +38,8 @@ from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.compactor import Compacted, compact, is_due
 from tidelog.persist.states.hold import HISTORY_HOLD
-from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
 from tidelog.store.memory import MemoryStore
 from tidelog.store.prices import storage_dollars_a_year
 from tidelog.store.wrappers.metered import Metered

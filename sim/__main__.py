@@ -23,7 +23,7 @@ from sim.crash.stories import STORIES
 from sim.crash.stories_fork import ForkStory, RebuildStory
 from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
 from sim.crash.stories_schemas import EvolveStory
-from sim.crash.stories_shard import ExpiryStory, UpkeepStory
+from sim.crash.stories_shard import ExpiryStory, MaintenanceStory
 from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.rates import DAYS, day_of
 from sim.runs import Kept, Summary, run_many
@@ -101,7 +101,7 @@ def _visit_all(seed: int) -> int:
     failed = 0
     slots = CollectStory(name="collect slots", scenario_of=SlotScenario)
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
-    shards = (UpkeepStory(), ExpiryStory(), EvolveStory())
+    shards = (MaintenanceStory(), ExpiryStory(), EvolveStory())
     logs = (CollectStory(), slots, ForkStory(), RebuildStory(), KeyedStory(), KeyedForkStory())
     for story in (*STORIES, *shards, *logs, *transactions):
         begin = time.monotonic()

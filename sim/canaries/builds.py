@@ -29,7 +29,7 @@ from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.frontier import Frontier
 from tidelog.errors import LocationError
-from tidelog.machine.upkeep import Upkeep
+from tidelog.machine.maintenance import MachineMaintenance
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle import listening, shard
@@ -157,9 +157,9 @@ def since_follows_the_first_hold() -> Iterator[None]:
 @contextmanager
 def rollup_named_before_it_is_there() -> Iterator[None]:
     """A rollup counts as written although its put failed."""
-    roll_up = Upkeep._roll_up
+    roll_up = MachineMaintenance._roll_up
 
-    async def hasty(self: Upkeep[Any, Any]) -> None:
+    async def hasty(self: MachineMaintenance[Any, Any]) -> None:
         store = self.machine.store
 
         class Hopeful:
@@ -175,22 +175,22 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
         finally:
             self.machine.store = store
 
-    with patch.object(Upkeep, "_roll_up", hasty):
+    with patch.object(MachineMaintenance, "_roll_up", hasty):
         yield
 
 
 @contextmanager
 def truncates_before_it_names() -> Iterator[None]:
     """Records are truncated once a rollup is written, before any record names it."""
-    roll_up = Upkeep._roll_up
+    roll_up = MachineMaintenance._roll_up
 
-    async def hasty(self: Upkeep[Any, Any]) -> None:
+    async def hasty(self: MachineMaintenance[Any, Any]) -> None:
         before = self._pending
         await roll_up(self)
         if self._pending is not before:
             await self.machine.consensus.truncate(self.machine.key, self.machine.seqno)
 
-    with patch.object(Upkeep, "_roll_up", hasty):
+    with patch.object(MachineMaintenance, "_roll_up", hasty):
         yield
 
 

@@ -15,6 +15,9 @@ from unittest.mock import patch
 from tidelog.keyed import log as logs_log
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance import collecting, compactor
+from tidelog.keyed.maintenance.compactor import Compactor
+from tidelog.keyed.maintenance.plan import Loose
 from tidelog.keyed.read.feed import KeyedFeed
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.scanning import ViewScan
@@ -27,9 +30,6 @@ from tidelog.keyed.states.forking import decide_let_go
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState, MergedRuns
 from tidelog.keyed.states.transition import Decided, decide_checkpoint
-from tidelog.keyed.upkeep import collecting, compactor
-from tidelog.keyed.upkeep.compactor import Compactor
-from tidelog.keyed.upkeep.plan import Loose
 from tidelog.keyed.write.pending import PendingAppends
 from tidelog.machine.language import Decision
 

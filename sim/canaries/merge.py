@@ -13,12 +13,12 @@ from tidelog.core.frontier import TIME_MAX
 from tidelog.errors import PartMissing
 from tidelog.persist.handle import shard
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance import compactor, usage
+from tidelog.persist.maintenance.merger import MergedParts, MergerHere
+from tidelog.persist.maintenance.merging import MergeRequest
+from tidelog.persist.maintenance.usage import ObjectUse
 from tidelog.persist.states import language
 from tidelog.persist.states.state import State
-from tidelog.persist.upkeep import compactor, usage
-from tidelog.persist.upkeep.merger import MergedParts, MergerHere
-from tidelog.persist.upkeep.merging import MergeRequest
-from tidelog.persist.upkeep.usage import ObjectUse
 
 
 @contextmanager

@@ -18,12 +18,12 @@ from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema, fitted
 from tidelog.persist.handle import appending, listening, shard
+from tidelog.persist.maintenance import merging
+from tidelog.persist.maintenance.merge_rows import RowMerger
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.persist.states import evolution, transition
 from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.state import Diff, State
-from tidelog.persist.upkeep import merging
-from tidelog.persist.upkeep.merge_rows import RowMerger
 
 Read = Callable[[ShardSnapshot], Awaitable[pa.Table]]
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from tidelog.core.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance import sweeper
 from tidelog.persist.states import registered, transition
 from tidelog.persist.states.registered import Joined, Step, decide_epoch_for
 from tidelog.persist.states.state import Diff, State
@@ -23,7 +24,6 @@ from tidelog.persist.transactions import transition as decisions
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import CommitTransaction, Decided
-from tidelog.persist.upkeep import sweeper
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from sim.kernel.small import Limits
 from sim.kernel.small_keyed import KeyedLimits, keyed_limited
 from sim.kernel.world import Client, World
 from sim.workloads.keyed import LOG, Keyed, keyed_of
+from sim.workloads.keyed_maintenance import read_checkpoint, retire
 from sim.workloads.keyed_play import finish
-from sim.workloads.keyed_tending import read_checkpoint, retire
 from sim.workloads.keyed_writing import Writing
 from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchCheckpoint, NoSuchLog
@@ -88,7 +88,7 @@ class KeyedStory:
 
     @staticmethod
     async def _beside(scenario: Keyed, client: Client) -> None:
-        log = await persist(client, lambda: scenario.open(client, LOG, upkeep=False))
+        log = await persist(client, lambda: scenario.open(client, LOG, maintenance=False))
         for _ in range(3):
             await client.clock.sleep(60_000)
             await persist(client, log.compact)
@@ -145,7 +145,7 @@ async def _made(scenario: Keyed, client: Client) -> None:
 async def _written(scenario: Keyed, client: Client, appends: int, name: str = LOG) -> KeyedLog:
     """Append until the log acknowledges it; return a handle that writes nothing."""
     for _ in range(TRIES):
-        log = await persist(client, lambda: scenario.open(client, name, upkeep=False))
+        log = await persist(client, lambda: scenario.open(client, name, maintenance=False))
         writing = Writing(scenario, client, log, scenario.truth(name))
         for _ in range(appends):
             await writing.append()
@@ -153,7 +153,7 @@ async def _written(scenario: Keyed, client: Client, appends: int, name: str = LO
         is_done = not writing.is_over
         await writing.close()
         if is_done:
-            return await persist(client, lambda: scenario.open(client, name, upkeep=False))
+            return await persist(client, lambda: scenario.open(client, name, maintenance=False))
     # A client that died while it dropped the log has sealed the wal: no append can succeed.
     demand(name in scenario.dropping, "a log takes nothing", log=name)
-    return await persist(client, lambda: scenario.open(client, name, upkeep=False))
+    return await persist(client, lambda: scenario.open(client, name, maintenance=False))

@@ -17,8 +17,8 @@ from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, PartMissing
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.upkeep.compactor import compact
-from tidelog.persist.upkeep.sweeper import sweep
+from tidelog.persist.maintenance.compactor import compact
+from tidelog.persist.maintenance.sweeper import sweep
 from tidelog.testing.models import Update, contents_of
 from tidelog.testing.models import accumulate as accumulated
 
@@ -34,7 +34,7 @@ LEASE_US: Final = 60_000_000
 
 
 @dataclass(slots=True)
-class UpkeepStory(MarkedStory):
+class MaintenanceStory(MarkedStory):
     """A named writer, a reader under a lease, retention, merges, sweeps, and the tombstone."""
 
     name: str = "shard, for years"

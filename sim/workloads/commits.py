@@ -23,10 +23,10 @@ from sim.workloads.transactions import (
     FAST,
     LOOSE,
     TransactionScenario,
+    maintain,
     persist,
     register_on,
     registration,
-    upkeep,
 )
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -110,7 +110,7 @@ async def _play(scenario: TransactionScenario, told: Told, names: list[str]) -> 
             reading = _look_on(scenario, told, world.client(name))
             group.create_task(reading, name=name)
         for name in ("m0", "m1"):
-            group.create_task(upkeep(scenario, world.client(name)), name=name)
+            group.create_task(maintain(scenario, world.client(name)), name=name)
         registrar = world.client("registrar")
         group.create_task(registrar.live(register_on(scenario, registrar)), name="registrar")
     # All requests land within this time, so the last look comes after them.

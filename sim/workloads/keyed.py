@@ -103,7 +103,7 @@ class Keyed:
             writer=client.name,
         )
 
-    async def open(self, client: Client, name: str, *, upkeep: bool = True) -> KeyedLog:
+    async def open(self, client: Client, name: str, *, maintenance: bool = True) -> KeyedLog:
         """Open a log for writing."""
         batching = Batching(
             batch_bytes=self.dice.choice([1, 20, 1_000]),
@@ -112,7 +112,7 @@ class Keyed:
         )
         visibility = self.dice.choice(["memory", "durable"])
         found = await self.logs(client).open(
-            name, visibility=visibility, batching=batching, upkeep=upkeep
+            name, visibility=visibility, batching=batching, maintenance=maintenance
         )
         self.opened.setdefault(client.name, []).append(found)
         return found

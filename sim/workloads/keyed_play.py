@@ -14,8 +14,8 @@ from sim.kernel.rates import MINUTE_US
 from sim.kernel.world import Client
 from sim.workloads.keyed import KEYS, LOG, Keyed
 from sim.workloads.keyed_following import follow_on
+from sim.workloads.keyed_maintenance import SEALINGS, fork_on, maintain_until_done, read_checkpoint
 from sim.workloads.keyed_reading import Reading, read_on
-from sim.workloads.keyed_tending import SEALINGS, fork_on, read_checkpoint, tend_on
 from sim.workloads.keyed_writing import write_on
 from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchLog, UsageError
@@ -41,8 +41,8 @@ async def play(scenario: Keyed) -> None:
         for client in writers:
             client.start(group, _write_on(scenario, client))
         for name in ("t0", "t1")[: dice.choice([1, 2])]:
-            tender = world.client(name)
-            tender.start(group, _mortal(scenario, tender, tend_on))
+            maintainer = world.client(name)
+            maintainer.start(group, _mortal(scenario, maintainer, maintain_until_done))
         for name, work in (("r0", read_on), ("l0", follow_on)):
             if dice.random() < 0.7:
                 client = world.client(name)
@@ -158,7 +158,7 @@ async def _check_segments(log: object, truth: KeyedTruth) -> None:
 
 
 async def _opened(scenario: Keyed, client: Client, name: str) -> KeyedLog:
-    return await persist(client, lambda: scenario.logs(client).open(name, upkeep=False))
+    return await persist(client, lambda: scenario.logs(client).open(name, maintenance=False))
 
 
 def _check_told(scenario: Keyed) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sim.kernel.world import Client
 from tidelog.errors import LocationError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.upkeep.compactor import compact
-from tidelog.persist.upkeep.sweeper import sweep
+from tidelog.persist.maintenance.compactor import compact
+from tidelog.persist.maintenance.sweeper import sweep
 
 
 @dataclass(slots=True)

@@ -136,7 +136,7 @@ async def _play(scenario: TransactionScenario) -> None:
         for name in ("r0", "r1"):
             group.create_task(_read_on(scenario, world.client(name)), name=name)
         for name in ("m0", "m1"):
-            group.create_task(upkeep(scenario, world.client(name)), name=name)
+            group.create_task(maintain(scenario, world.client(name)), name=name)
         for name, work in (("registrar", register_on), ("outsider", _write_outside)):
             client = world.client(name)
             group.create_task(client.live(work(scenario, client)), name=name)
@@ -255,7 +255,7 @@ async def _read_all(scenario: TransactionScenario, client: Client) -> None:
             continue
 
 
-async def upkeep(scenario: TransactionScenario, client: Client) -> None:
+async def maintain(scenario: TransactionScenario, client: Client) -> None:
     """Merge, delete and sweep; advance since; tidy."""
     shards = [scenario.shard(client, name) for name in (*FAST, LOOSE)]
     merging = merge_on(

@@ -18,7 +18,7 @@ from chaos.conftest import Fight
 from chaos.fighters import SECONDS, fight
 from kit.shards import Place
 from sim.checkers.linear import LANDED, LOST, NEVER, UNSURE, History, Read, Set, check_history
-from tidelog.persist.upkeep.sweeper import usage_of_shard
+from tidelog.persist.maintenance.sweeper import usage_of_shard
 
 
 def history_of(said: list[tuple[str, list[Any]]]) -> History:

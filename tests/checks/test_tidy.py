@@ -58,7 +58,7 @@ FOLDERS = {
         ("states",),
         ("read",),
         ("write",),
-        ("handle", "upkeep", "transactions"),
+        ("handle", "maintenance", "transactions"),
     ),
     "keyed": (
         ("format",),
@@ -68,7 +68,7 @@ FOLDERS = {
         ("states",),
         ("read",),
         ("write",),
-        ("upkeep",),
+        ("maintenance",),
     ),
     "collection": (("formats",), ("catalog",), ("source",), ("ingest",)),
 }
@@ -116,7 +116,7 @@ PURE = frozenset(
         "collection/source/surveyed.py",
         "consensus/box.py",
         "core/frontier.py",
-        "keyed/upkeep/plan.py",
+        "keyed/maintenance/plan.py",
         "machine/record.py",
         "persist/read/selection.py",
         "persist/transactions/applying.py",

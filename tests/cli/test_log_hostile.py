@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Cli
-from cli.test_log_upkeep import fill
+from cli.test_log_maintenance import fill
 from tidelog.wal.append import bodies
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")

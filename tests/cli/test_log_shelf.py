@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Cli
-from cli.test_log_upkeep import fill, refused
+from cli.test_log_maintenance import fill, refused
 from kit.goldens import objects
 from kit.protocols import CLOCK
 from kit.stores import Crowd

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Cli
-from cli.test_log_upkeep import refused
+from cli.test_log_maintenance import refused
 from kit.s3_servers import SeaweedServer
 from tidelog.verify.checker import Checker, LogDiffers, first_cut
 

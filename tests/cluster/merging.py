@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from tidelog.location import open_location
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.upkeep.compactor import compact
-from tidelog.persist.upkeep.merger import MergedParts
-from tidelog.persist.upkeep.merging import MergeRequest
+from tidelog.persist.maintenance.compactor import compact
+from tidelog.persist.maintenance.merger import MergedParts
+from tidelog.persist.maintenance.merging import MergeRequest
 from tidelog.spark import merge_plan, merge_task, merger
 from tidelog.spark.merge_plan import MergeJob
 from tidelog.spark.merger import SparkMerger

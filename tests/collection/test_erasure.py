@@ -27,8 +27,8 @@ from tidelog.errors import SourceDropped, TidelogError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import Retention
 from tidelog.location import Location, open_location
-from tidelog.persist.upkeep.compactor import merge
-from tidelog.persist.upkeep.merging import plan_full_merge
+from tidelog.persist.maintenance.compactor import merge
+from tidelog.persist.maintenance.merging import plan_full_merge
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
 from tidelog.testing import Fault, Faulty, Request
@@ -80,13 +80,13 @@ def row(k: str, v: str | None, at: int, *, gone: bool = False) -> dict[str, Any]
 
 async def kept_in_order(location: Location, *, full: bool, sweeps: bool) -> None:
     """Compact and collect once each, as the commands do."""
-    tending = location.maintenance
+    maintenance = location.maintenance
     if full:
-        async for _ in tending.compact(await tending.kept(), full=True):
+        async for _ in maintenance.compact(await maintenance.groups(), full=True):
             pass
-    kept = await tending.kept(dropped=True)
-    await done(tending.collect(kept, after_us=0, sweeps=sweeps))
-    await done(tending.tidy(sweeps=sweeps))
+    kept = await maintenance.groups(dropped=True)
+    await done(maintenance.collect(kept, after_us=0, sweeps=sweeps))
+    await done(maintenance.tidy(sweeps=sweeps))
 
 
 async def done(work: AsyncIterator[CollectedOne]) -> None:
@@ -191,7 +191,7 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     left = await (await location.collection("c_errors")).consolidated()
     assert (before, left.column("text").to_pylist()) == (3 + many, ["{ newest"])
     assert (await (await location.collection("c")).consolidated()).num_rows == 3
-    async for one in location.maintenance.scrub(await location.maintenance.kept()):
+    async for one in location.maintenance.scrub(await location.maintenance.groups()):
         assert one.found.is_clean
 
 
@@ -205,8 +205,8 @@ async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
         time_column="at",
         retain="10ms",
     )
-    tending = location.maintenance
-    async for _ in tending.compact(await tending.kept()):
+    maintenance = location.maintenance
+    async for _ in maintenance.compact(await maintenance.groups()):
         pass
     assert (await (await location.collection("c_errors")).consolidated()).num_rows == 39
 
@@ -266,12 +266,12 @@ async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
         time_column="at",
         retain=retain,
     )
-    tending = location.maintenance
+    maintenance = location.maintenance
 
-    async for _ in tending.compact(await tending.kept(), full=True):
+    async for _ in maintenance.compact(await maintenance.groups(), full=True):
         pass
 
-    async for one in tending.scrub(await tending.kept()):
+    async for one in maintenance.scrub(await maintenance.groups()):
         assert one.found.is_clean, one
 
 
@@ -283,10 +283,10 @@ async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path:
     versions = [row("a", None if n % 2 else "v", n, gone=bool(n % 2)) for n in range(1, 13)]
     ticks: list[list[dict[str, Any] | str]] = [[version] for version in versions]
     location = await fed(tmp_path, MemoryStore(), *ticks, time_column="at", retain="0s")
-    tending = location.maintenance
+    maintenance = location.maintenance
 
-    merges = [one.done.merges async for one in tending.compact(await tending.kept())]
-    again = [one.done.merges async for one in tending.compact(await tending.kept())]
+    merges = [one.done.merges async for one in maintenance.compact(await maintenance.groups())]
+    again = [one.done.merges async for one in maintenance.compact(await maintenance.groups())]
 
     assert 0 < sum(merges) < len(ticks)
     assert sum(again) == 0

@@ -61,11 +61,11 @@ async def lake(store: Store) -> Location:
 
 async def collect(location: Location, *, after_us: int = 0) -> None:
     """Collect as ``tidelog collect`` does without names."""
-    tending = location.maintenance
-    kept = await tending.kept(dropped=True)
-    async for _ in tending.collect(kept, after_us=after_us):
+    maintenance = location.maintenance
+    kept = await maintenance.groups(dropped=True)
+    async for _ in maintenance.collect(kept, after_us=after_us):
         pass
-    async for _ in tending.release(await tending.unreleased()):
+    async for _ in maintenance.release(await maintenance.unreleased()):
         pass
 
 

@@ -10,10 +10,10 @@ import pytest
 from kit.clocks import StuckClock
 from kit.sources import run_once
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
-from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
@@ -61,33 +61,35 @@ def objects(folder: Path, shard: str) -> list[str]:
 
 
 async def collected(location: Location, *, after_us: int | None = None) -> list[CollectedOne]:
-    tending = location.maintenance
-    kept = await tending.kept(dropped=True)
-    return [one async for one in tending.collect(kept, after_us=after_us)]
+    maintenance = location.maintenance
+    kept = await maintenance.groups(dropped=True)
+    return [one async for one in maintenance.collect(kept, after_us=after_us)]
 
 
 async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
     """Maintenance merges all shards of all sources, also those of bindings and deletions."""
     location = await fed(tmp_path, 20)
     await fed(tmp_path, 3, name="d")
-    tending = location.maintenance
-    done = {one.name: one async for one in tending.compact(await tending.kept(), full=True)}
+    maintenance = location.maintenance
+    done = {
+        one.name: one async for one in maintenance.compact(await maintenance.groups(), full=True)
+    }
     assert [*done] == ["c", "d", CATALOG_NAME]
     assert done["c"].done.merges >= 3
     _, rendition = await location.sources.find("c")
     assert done["c"].batches <= len(rendition.roles)
-    again = [one async for one in tending.compact(await tending.kept(), full=True)]
+    again = [one async for one in maintenance.compact(await maintenance.groups(), full=True)]
     assert sum(one.done.merges for one in again) == 0
     with pytest.raises(NoSuchCollection, match="existing collections: c, d"):
-        await tending.kept(["e"])
+        await maintenance.groups(["e"])
 
 
 async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
     """The ingester reads bindings, held-back rows and its own output correctly after merges."""
     location = await fed(tmp_path, 9)
-    tending = location.maintenance
+    maintenance = location.maintenance
     for tick in range(9, 18):
-        async for _ in tending.compact(await tending.kept(), full=True):
+        async for _ in maintenance.compact(await maintenance.groups(), full=True):
             pass
         await collected(location, after_us=0)
         await feed(tmp_path / "in-c", tick)
@@ -109,8 +111,8 @@ async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     (shard,) = (await location.sources.find("c"))[1].shards
-    tending = location.maintenance
-    async for _ in tending.compact(await tending.kept(), full=True):
+    maintenance = location.maintenance
+    async for _ in maintenance.compact(await maintenance.groups(), full=True):
         pass
     assert len(objects(tmp_path, shard)) == 7
     first = await collected(location)
@@ -179,8 +181,8 @@ async def test_the_catalog_stays_small(tmp_path: Path) -> None:
         await location.sources.drop(f"s{number}")
     await collected(location, after_us=0)
     await collected(location, after_us=0)
-    tending = location.maintenance
-    async for _ in tending.compact(await tending.kept(), full=True):
+    maintenance = location.maintenance
+    async for _ in maintenance.compact(await maintenance.groups(), full=True):
         pass
     state = await location.controller.shard.refresh()
     assert state.totals.rows <= 8, "a hold stands just before the newest change"
@@ -223,15 +225,15 @@ async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     lost = next(p.path for b in shard.state.batches for p in b.parts)
     assert lost is not None
     (tmp_path / "lake" / lost).unlink()
-    tending = Tending([shard])
+    merges = BackgroundMerges([shard])
     for _ in range(200):
-        tending.look()
-        if tending.trouble:
+        merges.look()
+        if merges.trouble:
             break
         await ingester.clock.sleep(5_000)
-    assert "missing" in tending.trouble[shard.id]
-    tending.look()
-    await tending.stop()
+    assert "missing" in merges.trouble[shard.id]
+    merges.look()
+    await merges.stop()
     await feed(tmp_path / "in-c", 20)
     assert (await run_once(ingester)).rows == 1
 

@@ -69,10 +69,10 @@ async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
     Newer rows and newer bad rows stay after merges and collection.
     """
     location = await fed(tmp_path, 20, retain="5s")
-    tending = location.maintenance
-    async for _ in tending.compact(await tending.kept(), full=True):
+    maintenance = location.maintenance
+    async for _ in maintenance.compact(await maintenance.groups(), full=True):
         pass
-    async for _ in tending.collect(await tending.kept(), after_us=0):
+    async for _ in maintenance.collect(await maintenance.groups(), after_us=0):
         pass
     for day in range(14, 20):
         assert await contents(location, day) == wanted(day)
@@ -88,8 +88,8 @@ async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
 async def test_all_is_kept_unless_told(tmp_path: Path) -> None:
     """The default keeps every time forever, even after merges."""
     location = await fed(tmp_path, 12)
-    tending = location.maintenance
-    async for _ in tending.compact(await tending.kept(), full=True):
+    maintenance = location.maintenance
+    async for _ in maintenance.compact(await maintenance.groups(), full=True):
         pass
     for day in range(12):
         assert await contents(location, day) == wanted(day)
@@ -220,7 +220,7 @@ async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
     for number, row in enumerate((gone, late)):
         (tmp_path / "in" / f"2{number}.jsonl").write_text(json.dumps(row) + "\n")
         await run_once(await location.sources.ingester("c"))
-        async for _ in location.maintenance.compact(await location.maintenance.kept(), full=True):
+        async for _ in location.maintenance.compact(await location.maintenance.groups(), full=True):
             pass
     found = await (await location.collection("c")).consolidated()
     assert 0 not in found.column("k").to_pylist()

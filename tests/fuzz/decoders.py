@@ -47,12 +47,12 @@ from tidelog.machine.record import (
 )
 from tidelog.persist.format.part import Part, decode_bounds, decode_part, encode_part, part_path
 from tidelog.persist.format.schema import decode_schema, encode_schema
+from tidelog.persist.maintenance.scrub import check_part
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.hold import Hold
 from tidelog.persist.states.language import ShardLanguage
 from tidelog.persist.states.state import Diff, apply_diff
 from tidelog.persist.states.transition import CompareAndAppend, decide_append
-from tidelog.persist.upkeep.scrub import check_part
 from tidelog.store.port import Object
 from tidelog.store.wrappers.cached_disk import decode_copy, encode_copy
 from tidelog.verify.checker import decode_cut, encode_cut, first_cut

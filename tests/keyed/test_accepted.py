@@ -35,7 +35,7 @@ async def opened(stopped: Stopped) -> KeyedLog:
     logs = keyed_logs(Interposed(MemoryStore(), before=stopped))
     await (await logs.create("log")).close()
     batching = Batching(interval_us=0, pending_bytes=ROOM)
-    log = await logs.open("log", batching=batching, upkeep=False)
+    log = await logs.open("log", batching=batching, maintenance=False)
     await log.append([(b"k", b"0")])
     return log
 

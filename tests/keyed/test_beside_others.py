@@ -104,7 +104,7 @@ async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> 
     lake = await aio.connect(f"file://{tmp_path}/lake", create=True)
     await (await lake.keyed.create("log")).close()
     small = aio.Batching(pending_bytes=1_000, interval_us=300_000)
-    log = await lake.keyed.open("log", batching=small, upkeep=False)
+    log = await lake.keyed.open("log", batching=small, maintenance=False)
     table = pa.table({"key": [b"k"] * 100, "value": [b"v" * 100] * 100})
 
     async def fill() -> None:

@@ -152,7 +152,7 @@ async def test_what_was_ordered_is_durable_once_the_handle_is_closed(
     assert [row[3] for row in await rows_of(reader.scan(b"k"))] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_upkeep_that_fails_is_no_matter_of_appends(
+async def test_appends_continue_if_maintenance_fails(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
     """Appends continue while maintenance fails. A later attempt succeeds, and no record is lost."""

@@ -22,7 +22,7 @@ async def _asked(keys: int) -> tuple[int, int]:
     seen = Recorded(MemoryStore())
     logs = keyed_logs(seen)
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     names = [b"%06d" % number for number in range(keys)]
     for at in range(0, keys, 500):
         await log.append([(name, b"old") for name in names[at : at + 500]])
@@ -77,7 +77,7 @@ async def test_many_who_look_at_once_share_a_look() -> None:
     seen = Recorded(Delayed(MemoryStore(), clock=clock, delay_us=lambda *_: 2_000))
     logs = keyed_logs(seen)
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(b"k", b"1")])
     await log.close()
     reader = await logs.reader("log", refresh_us=0)

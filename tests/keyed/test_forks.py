@@ -23,9 +23,9 @@ from tidelog.errors import (
 from tidelog.keyed import logs as logs_module
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance import forks as forks_module
+from tidelog.keyed.maintenance.forks import GIVE_UP_US, Forks
 from tidelog.keyed.states.forking import decide_forked
-from tidelog.keyed.upkeep import forks as forks_module
-from tidelog.keyed.upkeep.forks import GIVE_UP_US, Forks
 from tidelog.keyed.values import Retention
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.admin.fork import Fork

@@ -38,7 +38,7 @@ async def values(log: KeyedLog | KeyedReader, key: bytes) -> list[bytes]:
 
 async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
     """The records, checkpoint, settings, segments and sinks of an old log are readable."""
-    log = await golden.keyed.open(LOG, upkeep=False)
+    log = await golden.keyed.open(LOG, maintenance=False)
     kept = await golden.keyed.reader(LOG, checkpoint="month")
     for key in KEYS:
         assert await values(log, key) == [b"2", b"3", b"4", b"5", b"7"]
@@ -65,7 +65,7 @@ async def test_forks_of_then_go_on(golden: Location) -> None:
 
     Dropping the fork releases its source.
     """
-    fork = await golden.keyed.open(FORK, upkeep=False)
+    fork = await golden.keyed.open(FORK, maintenance=False)
     assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6"]
     await fork.append([(b"a", b"8a")])
     assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6", b"8"]
@@ -79,9 +79,9 @@ async def test_forks_of_then_go_on(golden: Location) -> None:
             await golden.keyed.open(name)
 
 
-async def test_it_is_scrubbed_tended_and_written_on(golden: Location) -> None:
+async def test_it_is_scrubbed_maintained_and_written_on(golden: Location) -> None:
     """The old log can be scrubbed, sealed, compacted, collected and appended to."""
-    log = await golden.keyed.open(LOG, upkeep=False)
+    log = await golden.keyed.open(LOG, maintenance=False)
     assert (await log.scrub()).is_clean
     await log.append([(b"a", b"8a")])
     await log.seal()

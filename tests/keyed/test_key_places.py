@@ -45,7 +45,7 @@ async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_agai
     """
     logs = keyed_logs()
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(b"k", b"1")])
     asked: list[bool] = []
     look = KeyedReader._look
@@ -84,7 +84,7 @@ async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
     """With a hundred followed ranges, the feed inspects few of a thousand arriving keys."""
     logs = keyed_logs()
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     feed = log._feed
     assert isinstance(feed, KeyedFeed)
     seen = 0

@@ -42,14 +42,14 @@ class Takeover:
         )
         self.gate.set()
         batching = Batching(interval_us=0, pending_bytes=pending_bytes)
-        log = await logs.open("log", batching=batching, upkeep=False)
+        log = await logs.open("log", batching=batching, maintenance=False)
         await log.append([(b"k", FIRST)])
         self.gate.clear()
         return log
 
     async def take_over(self) -> None:
         """Let another process append, then open the gate."""
-        other = await self.there.open("log", upkeep=False)
+        other = await self.there.open("log", maintenance=False)
         await other.append([(b"k", b"another")])
         await other.close()
         self.gate.set()

@@ -232,7 +232,7 @@ async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.Mo
     """
     logs = keyed_logs(MemoryStore())
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(KEY, b"1"), (KEY, b"2")])
     records, missing = LooseTail.records, [1]
 
@@ -257,7 +257,7 @@ async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> N
     store = MemoryStore()
     logs = keyed_logs(store)
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(KEY, b"1")])
     fork = await logs.fork("log", "fork")
     await fork.compact(everything=True)
@@ -285,7 +285,7 @@ async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> No
     """The next fork makes the target, and leaves only its own checkpoint in the source."""
     logs = replace(keyed_logs(MemoryStore()), clock=SwiftClock())
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(KEY, b"1")])
     prepared = Fork._prepared
 
@@ -308,7 +308,7 @@ async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.Monk
     """The scan looks again, because its first look began before the append."""
     logs = keyed_logs(MemoryStore())
     await (await logs.create("log")).close()
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.next_sequence()
     reader, end = log.standing.tail.reader, SlotReader.end
     looks = 0

@@ -24,9 +24,9 @@ from tidelog.keyed.format.pages import decode_page
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
+from tidelog.keyed.maintenance import compactor
 from tidelog.keyed.query import Keys
 from tidelog.keyed.read import directory_reader
-from tidelog.keyed.upkeep import compactor
 from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
 
 MEBIBYTE = 1024 * 1024
@@ -289,7 +289,7 @@ async def test_what_would_be_too_many_row_groups_is_another_part(
         monkeypatch.setattr(part_file, name, value)
     logs = keyed_logs()
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     with small_keyed():
         monkeypatch.setattr(compactor, "PART_ROWS", 10_000)
         for number in range(8):

@@ -43,7 +43,7 @@ def logs(store: Recorded) -> KeyedLogs:
 @pytest.fixture
 async def log(logs: KeyedLogs) -> AsyncIterator[KeyedLog]:
     await logs.create("log")
-    opened = await logs.open("log", batching=FAST, upkeep=False)
+    opened = await logs.open("log", batching=FAST, maintenance=False)
     yield opened
     await opened.close()
 
@@ -180,7 +180,7 @@ async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
 async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: KeyedLogs) -> None:
     """A scan skips a run by its directory, and a fragment by the keys in its link."""
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(b"old", b"1"), (b"both", b"1")])
     await log.compact(everything=True)
     for n in range(5):
@@ -205,7 +205,7 @@ async def test_the_tip_of_a_log_is_read_without_what_is_older(
 ) -> None:
     """A read of the newest records fetches one run. Runs do not overlap in sequence."""
     await logs.create("log", sealing=Sealing(bytes=None))
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     for n in range(4):
         await log.append([(b"k", b"%d" % n)] * 3)
         await log.seal()
@@ -287,7 +287,7 @@ async def test_no_room_hands_the_records_back(logs: KeyedLogs) -> None:
     """LogFull carries the records, which the log did not accept, so the caller can retry."""
     await logs.create("log")
     small = Batching(interval_us=50_000, pending_bytes=100, batch_bytes=100)
-    log = await logs.open("log", batching=small, upkeep=False)
+    log = await logs.open("log", batching=small, maintenance=False)
     records = [(b"k", b"x" * 90)]
 
     async def fill(call: Callable[[], Awaitable[int]]) -> None:

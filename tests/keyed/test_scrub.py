@@ -29,7 +29,7 @@ def logs(store: MemoryStore) -> KeyedLogs:
 async def log(logs: KeyedLogs) -> KeyedLog:
     """Return a log with two segments, a checkpoint of retired records, and loose records."""
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(b"k%d" % n, b"v" * 100) for n in range(50)])
     await log.checkpoint("kept")
     await log.seal()

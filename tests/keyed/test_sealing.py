@@ -10,11 +10,11 @@ import pytest
 from kit.keyed_engine import FAST, keyed_logs
 from tidelog.core.clock import wall_us
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.maintenance import compactor
+from tidelog.keyed.maintenance.plan import retired_by
 from tidelog.keyed.states import transition
 from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.states.transition import decide_sealed
-from tidelog.keyed.upkeep import compactor
-from tidelog.keyed.upkeep.plan import retired_by
 from tidelog.keyed.values import Retention, Sealing
 
 HOUR_US = 3_600_000_000
@@ -23,7 +23,7 @@ HOUR_US = 3_600_000_000
 async def _log(age_us: int) -> KeyedLog:
     logs = keyed_logs()
     await logs.create("log", sealing=Sealing(age_us=age_us))
-    return await logs.open("log", batching=FAST, upkeep=False)
+    return await logs.open("log", batching=FAST, maintenance=False)
 
 
 async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> None:

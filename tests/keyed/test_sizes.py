@@ -10,9 +10,9 @@ import pytest
 from kit.keyed_engine import FAST, keyed_logs, rows_of
 from tidelog.keyed.format import part_file
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.maintenance import compactor, merge, plan
 from tidelog.keyed.query import Keys
 from tidelog.keyed.read import sources
-from tidelog.keyed.upkeep import compactor, merge, plan
 
 AT_ONCE = 64 * 1024
 VALUE = bytes(16 * 1024)  # These bytes compress to almost nothing.
@@ -23,13 +23,13 @@ async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
     """Return a new handle of a log with large records that compress to few bytes."""
     logs = keyed_logs()
     await logs.create("log")
-    log = await logs.open("log", batching=FAST, upkeep=False)
+    log = await logs.open("log", batching=FAST, maintenance=False)
     for number in range(appends):
         await log.append([(b"k%d" % (number % KEYS), VALUE), (b"m%03d" % number, VALUE)])
         if compact_each is not None and number % compact_each == compact_each - 1:
             await log.compact(everything=True)
     await log.close()
-    return await logs.open("log", batching=FAST, upkeep=False)
+    return await logs.open("log", batching=FAST, maintenance=False)
 
 
 async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_at_once(

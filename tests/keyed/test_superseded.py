@@ -73,7 +73,7 @@ async def _taken_over(disk: Disk) -> tuple[KeyedLog, KeyedLog]:
     old = await disk.logs(first=True).create("log")
     await _appended(old, b"1", b"2")
     assert len(await _values(old.scan(KEY))) == 2
-    new = await disk.logs().open("log", upkeep=False)
+    new = await disk.logs().open("log", maintenance=False)
     await _appended(new, b"3", b"4", b"5")
     return old, new
 
@@ -171,7 +171,9 @@ async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: b
     """
     disk = Disk()
     await (await disk.logs().create("log")).close()
-    writer = await disk.logs().open("log", batching=Batching(interval_us=100_000), upkeep=False)
+    writer = await disk.logs().open(
+        "log", batching=Batching(interval_us=100_000), maintenance=False
+    )
     reader = await disk.logs().reader("log", refresh_us=10**12)
     await reader.refresh()
     await writer.append([(KEY, b"1")])

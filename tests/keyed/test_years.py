@@ -12,6 +12,8 @@ import pytest
 
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.maintenance.collecting import needed_from
+from tidelog.keyed.maintenance.plan import retired_by
 from tidelog.keyed.read import listing
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.sources import KEY_ROWS
@@ -20,8 +22,6 @@ from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState, SegmentSeal
 from tidelog.keyed.states.transition import decide_checkpoint, decide_retired
-from tidelog.keyed.upkeep.collecting import needed_from
-from tidelog.keyed.upkeep.plan import retired_by
 from tidelog.keyed.values import Retention
 
 MANY = 400

@@ -21,7 +21,7 @@ from tidelog.errors import LocationError
 from tidelog.keyed.format.mark import encode_mark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
-from tidelog.keyed.upkeep.forks import Forks
+from tidelog.keyed.maintenance.forks import Forks
 from tidelog.keyed.values import Retention, Sealing
 from tidelog.location import open_location
 
@@ -60,7 +60,7 @@ async def make(folder: Path) -> None:
     )
     settings = Sealing(bytes=10**9, age_us=10**15), Retention(age_us=10**15, segments=9)
     await (await logs.create(LOG, sealing=settings[0], retention=settings[1])).close()
-    log = await logs.open(LOG, upkeep=False)
+    log = await logs.open(LOG, maintenance=False)
     await append(log, b"0", b"1")
     await log.seal()
     await append(log, b"2")

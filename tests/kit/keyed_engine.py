@@ -16,10 +16,10 @@ from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, NameTaken
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance import compactor, merge, plan
 from tidelog.keyed.port import KeyedReads, KeyedScan
 from tidelog.keyed.query import Keys
 from tidelog.keyed.read import scanning, sources
-from tidelog.keyed.upkeep import compactor, merge, plan
 from tidelog.keyed.values import Retention, prefix_limit
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

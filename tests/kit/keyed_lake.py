@@ -37,7 +37,7 @@ def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> 
 def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None:
     """Append batches of 200 records, without compaction."""
     with tidelog.connect(str(lake)) as location:
-        log = location.keyed.open(name, upkeep=False)
+        log = location.keyed.open(name, maintenance=False)
         for n in range(batches):
             log.append(records_of(first + 200 * n, 200))
         log.close()
@@ -46,7 +46,7 @@ def append_keyed(lake: Path, name: str, *, first: int, batches: int = 1) -> None
 def on_keyed(lake: Path, name: str, work: Any) -> Any:
     """Open a log, and return the result of a function of its handle."""
     with tidelog.connect(str(lake)) as location:
-        log = location.keyed.open(name, upkeep=False)
+        log = location.keyed.open(name, maintenance=False)
         try:
             return work(log)
         finally:

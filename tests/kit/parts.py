@@ -19,7 +19,7 @@ REST = {
     "cluster": "a Spark cluster",
     "collection/test_checkpoint.py": "sources after many runs",
     "collection/test_envelope.py": "upserts against a model",
-    "collection/test_maintenance.py": "upkeep of many shards",
+    "collection/test_maintenance.py": "maintenance of many shards",
     "collection/test_moves_at_each_request.py": "files moved at each request of a run",
     "test_consensus_migration.py": "moves of consensus, killed at each request",
     "conformance/test_ambiguous.py": "lost answers, on each store",

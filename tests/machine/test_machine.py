@@ -173,7 +173,9 @@ async def test_no_rollup_stays_that_nothing_names() -> None:
         await writer.commit(say("last"))
         await writer.commit(say("last"))
     named = {rollup.path for rollup in writers[1].history.rollups}
-    pending = {one.path for w in writers if (one := w.upkeep.to_name(w.history)[0]) is not None}
+    pending = {
+        one.path for w in writers if (one := w.maintenance.to_name(w.history)[0]) is not None
+    }
 
     assert set(place.rollups()) <= named | pending
     assert len(await place.machine().refresh()) == 44

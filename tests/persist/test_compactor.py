@@ -34,11 +34,11 @@ from tidelog.errors import (
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance import compactor, merge_ranges, merge_rows
+from tidelog.persist.maintenance.compactor import Compacted, common_bucket, compact, merge
+from tidelog.persist.maintenance.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.states.batch import Batch
-from tidelog.persist.upkeep import compactor, merge_ranges, merge_rows
-from tidelog.persist.upkeep.compactor import Compacted, common_bucket, compact, merge
-from tidelog.persist.upkeep.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.models import ShardModel, consolidate, updates_of

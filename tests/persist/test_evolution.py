@@ -24,6 +24,9 @@ from tidelog.errors import (
 )
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.merger import merger_of
+from tidelog.persist.maintenance.merging import decide_merge, plan_full_merge
+from tidelog.persist.maintenance.scrubber import scrub
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names
 from tidelog.persist.read.reader import read_split
@@ -31,9 +34,6 @@ from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.evolution import Evolved, EvolveVerdict
 from tidelog.persist.states.transition import Verdict
-from tidelog.persist.upkeep.merger import merger_of
-from tidelog.persist.upkeep.merging import decide_merge, plan_full_merge
-from tidelog.persist.upkeep.scrubber import scrub
 
 TYPES: dict[str, pa.DataType] = {
     "k": pa.int64(), "a": pa.string(), "b": pa.int64(), "c": pa.float64(),

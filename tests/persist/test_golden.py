@@ -57,8 +57,8 @@ async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
 
 async def test_all_of_it_is_checked_and_nothing_is_found_wrong(golden: Location) -> None:
     """A scrub of the old location is clean: bytes, sums, bounds, and rollups against changes."""
-    tending = golden.maintenance
-    found = [one async for one in tending.scrub(await tending.kept())]
+    maintenance = golden.maintenance
+    found = [one async for one in maintenance.scrub(await maintenance.groups())]
     assert {one.name for one in found} >= {"prices", "over", "giro", "savings", "seen"}
     assert [(one.name, one.found.damages) for one in found if not one.found.is_clean] == []
 

@@ -19,8 +19,8 @@ from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, OutcomeUnknown, UsageError
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.compactor import compact
 from tidelog.persist.read.reader import read_split
-from tidelog.persist.upkeep.compactor import compact
 
 LEASE_US = 60_000_000
 

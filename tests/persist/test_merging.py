@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, InvariantError
 from tidelog.persist.format.part import Part
-from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.spine import Spine
-from tidelog.persist.states.state import Diff, State, Totals, apply_diff
-from tidelog.persist.upkeep.merging import (
+from tidelog.persist.maintenance.merging import (
     FANOUT,
     SPAN,
     WASTE,
@@ -27,6 +23,10 @@ from tidelog.persist.upkeep.merging import (
     plan_full_merge,
     plan_merge,
 )
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.spine import Spine
+from tidelog.persist.states.state import Diff, State, Totals, apply_diff
 from tidelog.rowhash import RowSum
 
 LANGUAGE = ShardLanguage()

@@ -14,10 +14,10 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import TidelogError
 from tidelog.persist.format import part as parts
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.scrub import check_batch, check_part, check_state, check_t
+from tidelog.persist.maintenance.scrubber import scrub
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.state import State
-from tidelog.persist.upkeep.scrub import check_batch, check_part, check_state, check_t
-from tidelog.persist.upkeep.scrubber import scrub
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 

@@ -20,9 +20,9 @@ from tidelog.machine.record import Gone, describe_rollup
 from tidelog.persist.format import part
 from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.sweeper import sweep, usage_of_shard
+from tidelog.persist.maintenance.usage import NOTHING, ObjectUse, ShardUsage, tell_apart
 from tidelog.persist.states.state import State
-from tidelog.persist.upkeep.sweeper import sweep, usage_of_shard
-from tidelog.persist.upkeep.usage import NOTHING, ObjectUse, ShardUsage, tell_apart
 from tidelog.store.memory import MemoryStore
 
 

@@ -24,16 +24,16 @@ from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.claim import CLAIM_US
-from tidelog.persist.upkeep import compactor, merge_ranges, merge_rows, merging
-from tidelog.persist.upkeep.compactor import compact, merge
-from tidelog.persist.upkeep.merging import (
+from tidelog.persist.maintenance import compactor, merge_ranges, merge_rows, merging
+from tidelog.persist.maintenance.compactor import compact, merge
+from tidelog.persist.maintenance.merging import (
     FANOUT,
     MergeRequest,
     decide_merge,
     plan_full_merge,
     plan_merge,
 )
+from tidelog.persist.states.claim import CLAIM_US
 from tidelog.persist.write.writer import PartWriter
 from tidelog.testing import Recorded
 from tidelog.testing.models import consolidate
@@ -308,7 +308,7 @@ import asyncio, json, sys
 from tidelog.core.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.core.ids import ShardId
-from tidelog.persist.upkeep.merging import plan_full_merge, plan_merge
+from tidelog.persist.maintenance.merging import plan_full_merge, plan_merge
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store

@@ -18,8 +18,8 @@ from tidelog.core.clock import SystemClock
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded, PartMissing
 from tidelog.persist.format.schema import TIME
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.compactor import compact
 from tidelog.persist.read.reader import read_split
-from tidelog.persist.upkeep.compactor import compact
 from tidelog.testing.models import Row, ShardModel, Update, consolidate, contents_of, updates_of
 
 LEASE_US = 60_000_000
@@ -71,7 +71,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
             model.compare_and_append(updates_of(table), time, time + 1)
         await writer.compare_and_append(None, steps, None)
 
-    async def upkeep() -> None:
+    async def maintenance() -> None:
         other = place.shard()
         while not (await other.upper()).is_empty:
             await compact(other, full=True)
@@ -86,7 +86,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
             return found, await heard(leased.listen(as_of), None)
 
     splits = (0, 3, 7, steps - 1)
-    *found, _, _ = await asyncio.gather(*(read(as_of) for as_of in splits), write(), upkeep())
+    *found, _, _ = await asyncio.gather(*(read(as_of) for as_of in splits), write(), maintenance())
     for as_of, told in zip(splits, found, strict=True):
         assert told is not None
         assert told[0] == model.contents(as_of)

@@ -23,7 +23,7 @@ from tidelog.core.ids import SeqNo
 from tidelog.errors import HoldExpired, LocationError, PartMissing, PartsSwept
 from tidelog.persist.format import part
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.upkeep.sweeper import usage_of_shard
+from tidelog.persist.maintenance.sweeper import usage_of_shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Recorded
 
@@ -272,7 +272,7 @@ async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place)
     await sleeper.hold("h", 0)
     for time in range(2):
         await sleeper.compare_and_append(None, time, time + 1)
-    pending = sleeper.machine.upkeep._pending
+    pending = sleeper.machine.maintenance._pending
     assert pending is not None
     others = opened(place, every=2)
     for time in range(2, 12):

@@ -221,7 +221,7 @@ class Transacted(OnBadStore):
         self.tried(self.handles[who].tidy)
 
     @rule(name=NAMED, what=st.sampled_from(["compact", "collect", "sweep"]))
-    def upkeep(self, name: str, what: str) -> None:
+    def maintenance(self, name: str, what: str) -> None:
         """Maintain a shard through a handle that knows nothing of transactions."""
         shard = self.shard(name)
         calls = {

@@ -13,12 +13,12 @@ from sim.canaries.log import log_opens_without_looking
 from sim.crash.points import FAILED, KILLED, VICTIM, Story, kinds_of, visit
 from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
 from sim.crash.stories_schemas import EvolveStory
-from sim.crash.stories_shard import ExpiryStory, UpkeepStory
+from sim.crash.stories_shard import ExpiryStory, MaintenanceStory
 from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.faults import Script
 from sim.workloads.log import LogStory
 
-ALL: tuple[Story, ...] = (*STORIES, UpkeepStory(), ExpiryStory(), EvolveStory())
+ALL: tuple[Story, ...] = (*STORIES, MaintenanceStory(), ExpiryStory(), EvolveStory())
 KINDS = {
     "append",
     "merge",
@@ -63,7 +63,7 @@ def test_stories_are_told_again_word_by_word(name: str) -> None:
 
 def test_crash_points_lie_in_all_that_a_shard_goes_through() -> None:
     """Each kind of change has requests of its own, and the visits strike some of them."""
-    stories = (UpkeepStory(), ExpiryStory(), EvolveStory(), TransactionStory())
+    stories = (MaintenanceStory(), ExpiryStory(), EvolveStory(), TransactionStory())
     total: Counter[str] = Counter()
     for story in stories:
         total += kinds_of(story, faults=KILLED, stride=9)

@@ -17,8 +17,8 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, ReadOvertaken, TidelogError, UsageError
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance import plan
 from tidelog.keyed.query import Keys
-from tidelog.keyed.upkeep import plan
 from tidelog.spark.keyed import commit
 from tidelog.spark.keyed.commit import commit_batch, is_committed
 from tidelog.spark.keyed.staging import SENT, Staged, StagedBlock, packed_records

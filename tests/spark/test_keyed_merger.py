@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kit.keyed_lake import keyed_rows, make_keyed, on_keyed
 from tidelog.errors import TidelogError
-from tidelog.keyed.upkeep.compactor import Compactor
+from tidelog.keyed.maintenance.compactor import Compactor
 from tidelog.spark.job import run_job
 from tidelog.spark.keyed import merger
 from tidelog.spark.keyed.merger import SparkRunMerger

@@ -29,11 +29,11 @@ from tidelog.persist.format import part
 from tidelog.persist.format.part import decode_bounds
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance import compactor
+from tidelog.persist.maintenance.compactor import compact
+from tidelog.persist.maintenance.merger import MergedParts
+from tidelog.persist.maintenance.merging import MergeRequest
 from tidelog.persist.states.claim import live_claims
-from tidelog.persist.upkeep import compactor
-from tidelog.persist.upkeep.compactor import compact
-from tidelog.persist.upkeep.merger import MergedParts
-from tidelog.persist.upkeep.merging import MergeRequest
 from tidelog.spark import merge_plan, merge_task, merger
 from tidelog.spark.merger import SparkMerger
 from tidelog.spark.tasks import Work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.persist.upkeep.usage import ObjectUse, ShardUsage
+from tidelog.persist.maintenance.usage import ObjectUse, ShardUsage
 from tidelog.store.prices import storage_dollars_a_month, storage_dollars_a_year
 
 

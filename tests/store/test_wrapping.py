@@ -212,7 +212,7 @@ async def test_a_scrub_reads_what_lies_there() -> None:
     await snapshot.to_arrow()
     (key,) = [key for key in store.objects if is_part(key)]
     await store.put(key, bytes(len(store.objects[key].data)))
-    kept = await location.maintenance.kept(("s1",))
+    kept = await location.maintenance.groups(("s1",))
     found = [one async for one in location.maintenance.scrub(kept)]
 
     assert [len(one.found.damages) for one in found] == [1]

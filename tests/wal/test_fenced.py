@@ -69,7 +69,7 @@ async def test_who_was_fenced_never_fences_their_successor(closed: bool, request
         if closed:
             await other.close()
 
-    one._keeper.interval_us = 10**12
+    one._maintenance.interval_us = 10**12
     way.is_cut, way.healed = True, take_over
     outcome = await outcome_of(one.append([b"two"]))
     if requests == 10**9:

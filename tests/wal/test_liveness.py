@@ -180,7 +180,7 @@ async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
     writer = impatient(store)
     await writer.append([b"open"])
     clock = SwiftClock()
-    writer.clock = writer._keeper.clock = clock
+    writer.clock = writer._maintenance.clock = clock
 
     gate.is_shut = True
     for number in range(9):
@@ -197,7 +197,7 @@ async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> Non
     store = Interposed(inner := MemoryStore(), before=gate)
     await make_slots(inner)
     writer = slot_writer(store, batch_bytes=1)
-    writer._keeper.clock = SystemClock()
+    writer._maintenance.clock = SystemClock()
     await writer.append([b"open"])
 
     gate.is_shut = True

@@ -30,7 +30,7 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.queue import Queue
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.manifest_keeper import BEHIND_MAX
+from tidelog.wal.slot_protocol.manifest_maintenance import BEHIND_MAX
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
 

@@ -9,8 +9,8 @@ from tidelog.keyed import log as awaited_log
 from tidelog.keyed import logs as awaited_logs
 from tidelog.keyed import port as awaited_port
 from tidelog.keyed import reader as awaited_reader
+from tidelog.keyed.maintenance.collecting import AFTER_US
 from tidelog.keyed.reader import REFRESH_US
-from tidelog.keyed.upkeep.collecting import AFTER_US
 from tidelog.keyed.values import MEMORY
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
     from tidelog.keyed.query import Keys
     from tidelog.keyed.read.by_spark import SparkView
-    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
     from tidelog.keyed.values import CheckpointInfo, Count, KeyedInfo, Retention, Sealing, Segment
     from tidelog.wal.append.batching import Batching
 
@@ -46,12 +46,14 @@ class KeyedLogs(Blocking[awaited_logs.KeyedLogs]):
         *,
         visibility: str = MEMORY,
         batching: Batching | None = None,
-        upkeep: bool = True,
+        maintenance: bool = True,
     ) -> KeyedLog:
         return KeyedLog(
             self._portal,
             self._portal.run(
-                self._inner.open(name, visibility=visibility, batching=batching, upkeep=upkeep)
+                self._inner.open(
+                    name, visibility=visibility, batching=batching, maintenance=maintenance
+                )
             ),
         )
 

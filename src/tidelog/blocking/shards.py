@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.appending import Updates
     from tidelog.persist.handle.listening import Progress
+    from tidelog.persist.maintenance.compactor import Compacted
+    from tidelog.persist.maintenance.sweeper import ShardSwept
     from tidelog.persist.read.reader import Split
     from tidelog.persist.states.evolution import Evolved
     from tidelog.persist.states.state import Token
     from tidelog.persist.states.transition import Appended
-    from tidelog.persist.upkeep.compactor import Compacted
-    from tidelog.persist.upkeep.sweeper import ShardSwept
 
 
 @documented_as(awaited_shards.Shards)

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import (
+from tidelog.cli.maintenance import (
     Follow,
-    TendedLog,
-    TendedNames,
+    LogTarget,
+    TargetNames,
     Turn,
     Wait,
     again_and_again,
-    tended,
+    maintenance_targets,
 )
 from tidelog.cli.output import count_text, is_json, print_json, say, time_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from tidelog.collection.maintenance import CollectedOne, Kept, Maintenance
+    from tidelog.collection.maintenance import CollectedOne, Maintenance, ShardGroup
     from tidelog.location import Location
 
 
 def collect(
     context: typer.Context,
-    names: TendedNames = None,
+    names: TargetNames = None,
     *,
     after: Annotated[
         str,
@@ -59,11 +59,11 @@ def collect(
     after_us = 1_000 * parse_duration_ms(after, what="--after")
 
     async def once(location: Location, turn: Turn) -> None:
-        tending = location.maintenance
-        kept, logs = await tended(location, names or (), dropped=True)
+        maintenance = location.maintenance
+        groups, logs = await maintenance_targets(location, names or (), dropped=True)
 
-        def work(some: Sequence[Kept]) -> AsyncIterator[CollectedOne]:
-            return tending.collect(some, after_us=after_us, sweeps=sweep)
+        def work(some: Sequence[ShardGroup]) -> AsyncIterator[CollectedOne]:
+            return maintenance.collect(some, after_us=after_us, sweeps=sweep)
 
         def told(one: CollectedOne) -> None:
             shown = one.deleted > 0 or not follow
@@ -72,19 +72,19 @@ def collect(
             if shown and not as_json:
                 say("\n".join(_lines(one, after)))
 
-        async def erase(some: Sequence[TendedLog]) -> AsyncIterator[CollectedOne]:
+        async def erase(some: Sequence[LogTarget]) -> AsyncIterator[CollectedOne]:
             from tidelog.collection.maintenance import CollectedOne
 
             for one in some:
                 async with one.opened() as log:
                     yield CollectedOne(one.name, await log.collect(after_us=after_us), 0)
 
-        async for one in turn.each(kept, work):
+        async for one in turn.each(groups, work):
             told(one)
         async for one in turn.each(logs, erase):
             told(one)
         if not names:
-            async for one in _others(tending, turn, sweep):
+            async for one in _others(maintenance, turn, sweep):
                 told(one)
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
@@ -108,11 +108,11 @@ def _lines(one: CollectedOne, after: str) -> Iterator[str]:
         yield "  to release a hold without a reader: tidelog hold release NAME HOLD"
 
 
-async def _others(tending: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:
+async def _others(maintenance: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:
     """Collect data without a name: transactions, dropped sources, and the files of store checks."""
-    async for one in tending.tidy(sweeps=sweep):
+    async for one in maintenance.tidy(sweeps=sweep):
         yield one
-    if sweep and (probes := await tending.sweep_probes()).deleted:
+    if sweep and (probes := await maintenance.sweep_probes()).deleted:
         yield probes
-    async for _ in turn.each(await tending.unreleased(), tending.release):
+    async for _ in turn.each(await maintenance.unreleased(), maintenance.release):
         pass

@@ -60,8 +60,8 @@ def describe(context: typer.Context, name: CollectionName, as_json: AsJson = Fal
     """Show a collection's schema, times, renditions, sizes and costs."""
 
     async def work(location: Location) -> dict[str, Any]:
-        from tidelog.persist.upkeep.sweeper import usage_of_shard
-        from tidelog.persist.upkeep.usage import NOTHING
+        from tidelog.persist.maintenance.sweeper import usage_of_shard
+        from tidelog.persist.maintenance.usage import NOTHING
 
         collection = await location.collection(name)
         found = (await collection.describe()).to_dict()

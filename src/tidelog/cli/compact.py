@@ -12,26 +12,26 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.engine_choice import Conf, Master, check_engine, parse_conf
-from tidelog.cli.maintained import (
+from tidelog.cli.maintenance import (
     Follow,
-    TendedLog,
-    TendedNames,
+    LogTarget,
+    TargetNames,
     Turn,
     Wait,
     again_and_again,
-    tended,
+    maintenance_targets,
 )
 from tidelog.cli.output import bytes_text, count_text, is_json, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import CompactedOne
     from tidelog.location import Location
-    from tidelog.persist.upkeep.merger import Merger
+    from tidelog.persist.maintenance.merger import Merger
 
 
 def compact(
     context: typer.Context,
-    names: TendedNames = None,
+    names: TargetNames = None,
     *,
     full: Annotated[
         bool,
@@ -69,15 +69,15 @@ def compact(
         async with _merger(location, on_spark, master, settings) as merger:
 
             async def once(location: Location, turn: Turn) -> None:
-                kept, logs = await tended(location, names or ())
+                groups, logs = await maintenance_targets(location, names or ())
                 done = partial(location.maintenance.compact, full=full, merger=merger)
-                async for one in turn.each(kept, done):
+                async for one in turn.each(groups, done):
                     shown = one.done.merges > 0 or not follow
                     if as_json or (shown and is_json(as_json=False)):
                         print_json(_object(one))
                     if shown and not as_json:
                         say(_line(one))
-                async for log in turn.each(logs, partial(_tend, everything=full)):
+                async for log in turn.each(logs, partial(_compact_logs, everything=full)):
                     shown = log.runs > 0 or log.retired > 0 or not follow
                     if as_json or (shown and is_json(as_json=False)):
                         print_json({"name": log.name, "runs": log.runs, "retired": log.retired})
@@ -90,7 +90,7 @@ def compact(
 
 
 @dataclass(frozen=True, slots=True)
-class _TendedOne:
+class _LogCompaction:
     """The numbers of runs written and of segments retired in one keyed log."""
 
     name: str
@@ -98,18 +98,20 @@ class _TendedOne:
     retired: int
 
 
-async def _tend(logs: Sequence[TendedLog], *, everything: bool) -> AsyncIterator[_TendedOne]:
+async def _compact_logs(
+    logs: Sequence[LogTarget], *, everything: bool
+) -> AsyncIterator[_LogCompaction]:
     for one in logs:
         async with one.opened() as log:
             runs = await log.compact(everything=everything)
-            yield _TendedOne(one.name, runs, await log.retire())
+            yield _LogCompaction(one.name, runs, await log.retire())
 
 
 @asynccontextmanager
 async def _merger(
     location: Location, on_spark: bool, master: str | None, conf: Mapping[str, str]
 ) -> AsyncGenerator[Merger, None]:
-    from tidelog.persist.upkeep.compactor import HERE
+    from tidelog.persist.maintenance.compactor import HERE
 
     if not on_spark:
         yield HERE
@@ -137,7 +139,7 @@ def _object(one: CompactedOne) -> dict[str, Any]:
     }
 
 
-def _log_line(one: _TendedOne) -> str:
+def _log_line(one: _LogCompaction) -> str:
     told = f"{count_text(one.runs, 'run')} written" if one.runs else "nothing to compact"
     return f"{one.name}: {told}" + (
         f", {count_text(one.retired, 'segment')} retired" if one.retired else ""

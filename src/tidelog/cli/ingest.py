@@ -11,7 +11,7 @@ import typer
 
 from tidelog.cli.command import AsJson, SourceName, on_location
 from tidelog.cli.engine_choice import Conf, Master, check_engine, choose_engine, parse_conf
-from tidelog.cli.maintained import stopped_by_sigterm
+from tidelog.cli.maintenance import stopped_by_sigterm
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:

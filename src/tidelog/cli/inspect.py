@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
+from tidelog.cli.maintenance import Follow, ShardNames, Turn, Wait, again_and_again
 from tidelog.cli.output import (
     bytes_text,
     choose_format,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def inspect(
     context: typer.Context,
-    names: MaintainedNames = None,
+    names: ShardNames = None,
     *,
     follow: Follow = False,
     interval: Wait = 60.0,
@@ -41,9 +41,9 @@ def inspect(
 
     async def once(location: Location, turn: Turn) -> None:
         nonlocal shown
-        tending = location.maintenance
-        kept = await tending.kept(names or (), dropped=True)
-        async for one in turn.each(kept, tending.inspect):
+        maintenance = location.maintenance
+        groups = await maintenance.groups(names or (), dropped=True)
+        async for one in turn.each(groups, maintenance.inspect):
             if is_json:
                 print_json(_object(one))
                 continue

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.location import Location
     from tidelog.persist.handle.shard import Shard
-    from tidelog.persist.upkeep.merger import MergedParts, Merger
-    from tidelog.persist.upkeep.merging import MergeRequest
+    from tidelog.persist.maintenance.merger import MergedParts, Merger
+    from tidelog.persist.maintenance.merging import MergeRequest
     from tidelog.spark.engine import SparkEngine
     from tidelog.wal.scrub.report import Scrubbed
 
@@ -156,12 +156,12 @@ class LateMerger:
     _merger: Merger | None = None
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
-        """See `tidelog.persist.upkeep.merger.Merger`.
+        """See `tidelog.persist.maintenance.merger.Merger`.
 
         Raises:
             UsageError: Spark needs Java, and found none; or its executors cannot do the work.
         """
-        from tidelog.persist.upkeep.compactor import HERE
+        from tidelog.persist.maintenance.compactor import HERE
         from tidelog.spark import merger
 
         if request.size_bytes < merger.LEAST_BYTES:

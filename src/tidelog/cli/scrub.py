@@ -10,14 +10,14 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.keyed.scrub import scrubbed_object, tell_scrubbed
-from tidelog.cli.maintained import (
+from tidelog.cli.maintenance import (
     Follow,
-    TendedLog,
-    TendedNames,
+    LogTarget,
+    TargetNames,
     Turn,
     Wait,
     again_and_again,
-    tended,
+    maintenance_targets,
 )
 from tidelog.cli.output import (
     bytes_text,
@@ -31,13 +31,13 @@ from tidelog.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import ScrubbedOne
-    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
+    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
     from tidelog.location import Location
 
 
 def scrub(
     context: typer.Context,
-    names: TendedNames = None,
+    names: TargetNames = None,
     *,
     follow: Follow = False,
     interval: Wait = 3600.0,
@@ -53,9 +53,9 @@ def scrub(
     is_json = choose_format(None, as_json=as_json) == "json"
 
     async def once(location: Location, turn: Turn) -> None:
-        tending = location.maintenance
-        kept, logs = await tended(location, names or ())
-        async for one in turn.each(kept, tending.scrub):
+        maintenance = location.maintenance
+        groups, logs = await maintenance_targets(location, names or ())
+        async for one in turn.each(groups, maintenance.scrub):
             if not one.found.is_clean:
                 turn.damaged.append(one.name)
             if is_json:
@@ -71,7 +71,7 @@ def scrub(
                 continue
             else:
                 tell_scrubbed(log.found, f"{log.name}: ")
-        for transactions in [] if names else await tending.transactions():
+        for transactions in [] if names else await maintenance.transactions():
             try:
                 await transactions.refresh()
             except CorruptionError as error:
@@ -87,7 +87,7 @@ class _ScrubbedLog:
     found: KeyedScrubbed
 
 
-async def _scrub_logs(logs: Sequence[TendedLog]) -> AsyncIterator[_ScrubbedLog]:
+async def _scrub_logs(logs: Sequence[LogTarget]) -> AsyncIterator[_ScrubbedLog]:
     for one in logs:
         async with one.opened() as log:
             yield _ScrubbedLog(one.name, await log.scrub())

@@ -25,19 +25,19 @@ from tidelog.core.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.machine.record import rollup_seqno
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.compactor import HERE, Compacted, compact
+from tidelog.persist.maintenance.merger import Merger
+from tidelog.persist.maintenance.merging import Expiry
+from tidelog.persist.maintenance.sweeper import usage_of_shard
+from tidelog.persist.maintenance.usage import ShardUsage
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.hold import Hold
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.upkeep.compactor import HERE, Compacted, compact
-from tidelog.persist.upkeep.merger import Merger
-from tidelog.persist.upkeep.merging import Expiry
-from tidelog.persist.upkeep.sweeper import usage_of_shard
-from tidelog.persist.upkeep.usage import ShardUsage
 from tidelog.store.port import Store
 from tidelog.store.probe import delete_old_probes
 
 if TYPE_CHECKING:
-    from tidelog.persist.upkeep.scrub import ShardScrubbed
+    from tidelog.persist.maintenance.scrub import ShardScrubbed
 
 CATALOG_NAME: Final = "(catalog)"
 SHARD_ROLE: Final = "shard"
@@ -55,7 +55,7 @@ def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuch
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ShardGroup:
     """A group of shards: those of a source, one of a user, the catalog's, or the dropped ones.
 
     Shape: ``roles`` has the purpose of each of ``shards``; ``expiries`` is by the id of a shard.
@@ -91,7 +91,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class CompactedOne:
-    """The merges of one `Kept`, and the number of its batches afterwards."""
+    """The merges of one `ShardGroup`, and the number of its batches afterwards."""
 
     name: str
     done: Compacted
@@ -100,7 +100,7 @@ class CompactedOne:
 
 @dataclass(frozen=True, slots=True)
 class CollectedOne:
-    """The result of collecting one `Kept`: the numbers of objects deleted and waiting.
+    """The result of collecting one `ShardGroup`: the numbers of objects deleted and waiting.
 
     Shape: holds keep ``kept`` of the waiting objects; ``held`` has these holds by name.
     """
@@ -131,7 +131,7 @@ class Unreleased:
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedOne:
-    """The result of a scrub of one shard of one `Kept`."""
+    """The result of a scrub of one shard of one `ShardGroup`."""
 
     name: str
     role: str
@@ -149,7 +149,7 @@ class Maintenance:
     clock: Clock
     controller: Controller
 
-    async def kept(self, names: Sequence[str] = (), *, dropped: bool = False) -> list[Kept]:
+    async def groups(self, names: Sequence[str] = (), *, dropped: bool = False) -> list[ShardGroup]:
         """Return the shards of collections and of users, by name; without names, all of them.
 
         If both a collection and a shard have a name, the result has both. Without names, it also
@@ -166,14 +166,14 @@ class Maintenance:
             ]
         found = [self._of(catalog, name) for name in sorted(catalog.collections)]
         found += [self._of_user(name) for name in await self._names(Named.SHARD)]
-        found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
+        found.append(ShardGroup(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
         gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
         if dropped and gone:
-            found.append(Kept(DROPPED_NAME, gone, ("dropped",) * len(gone)))
+            found.append(ShardGroup(DROPPED_NAME, gone, ("dropped",) * len(gone)))
         return found
 
     async def compact(
-        self, kept: Sequence[Kept], *, full: bool = False, merger: Merger = HERE
+        self, kept: Sequence[ShardGroup], *, full: bool = False, merger: Merger = HERE
     ) -> AsyncIterator[CompactedOne]:
         """Merge the batches that are due, or with ``full`` all; yield the result of each group.
 
@@ -196,7 +196,7 @@ class Maintenance:
             yield CompactedOne(one.name, done, batches)
 
     async def collect(
-        self, kept: Sequence[Kept], *, after_us: int | None = None, sweeps: bool = False
+        self, kept: Sequence[ShardGroup], *, after_us: int | None = None, sweeps: bool = False
     ) -> AsyncIterator[CollectedOne]:
         """Delete objects that left a state at least ``after_us`` ago; yield each group's result.
 
@@ -249,7 +249,7 @@ class Maintenance:
                 await self.controller.released(one.source.id)
                 yield one
 
-    async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
+    async def inspect(self, kept: Sequence[ShardGroup]) -> AsyncIterator[Inspected]:
         """Yield the facts about each shard. Write nothing.
 
         Raises:
@@ -328,13 +328,13 @@ class Maintenance:
                 found.setdefault(id_, []).append(entry.key)
         return found
 
-    async def scrub(self, kept: Sequence[Kept]) -> AsyncIterator[ScrubbedOne]:
+    async def scrub(self, kept: Sequence[ShardGroup]) -> AsyncIterator[ScrubbedOne]:
         """Read and check all data of the shards, and yield the result of each. Write nothing.
 
         Raises:
             LocationError: the store failed.
         """
-        from tidelog.persist.upkeep.scrubber import scrub
+        from tidelog.persist.maintenance.scrubber import scrub
 
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):
@@ -343,7 +343,7 @@ class Maintenance:
                     one.name, role, shard.id, await scrub(self._shard(shard.id, self.fresh))
                 )
 
-    async def _named(self, catalog: Catalog, name: str) -> list[Kept]:
+    async def _named(self, catalog: Catalog, name: str) -> list[ShardGroup]:
         found = [self._of(catalog, name)] if name in catalog.collections else []
         if await self.consensus.head(named_id(Named.SHARD, name)) is not None:
             found.append(self._of_user(name))
@@ -400,10 +400,10 @@ class Maintenance:
         keys = [key async for key in self.consensus.list_keys(kind.prefix)]
         return sorted(name for key in keys if (name := name_of(kind, key)) is not None)
 
-    def _of_user(self, name: str) -> Kept:
-        return Kept(name, (self._shard(named_id(Named.SHARD, name)),), (SHARD_ROLE,))
+    def _of_user(self, name: str) -> ShardGroup:
+        return ShardGroup(name, (self._shard(named_id(Named.SHARD, name)),), (SHARD_ROLE,))
 
-    def _of(self, catalog: Catalog, name: str) -> Kept:
+    def _of(self, catalog: Catalog, name: str) -> ShardGroup:
         info = catalog.collection(name)
         roles = [one for r in info.renditions for one in catalog.renditions[r].roles.items()]
         shards = tuple(self._shard(shard) for shard, _ in roles)
@@ -412,7 +412,7 @@ class Maintenance:
             if source.rendition in info.renditions:
                 expiries |= expiries_of(catalog.renditions[source.rendition], source)
         names = tuple(role for _, role in roles)
-        return Kept(name, shards, names, is_source=True, expiries=expiries)
+        return ShardGroup(name, shards, names, is_source=True, expiries=expiries)
 
     def _shard(self, name: str, store: Store | None = None) -> Shard:
         return Shard(

@@ -19,6 +19,10 @@ from tidelog.core.arguments import check_whole
 from tidelog.core.clock import backoff_us, wall_us
 from tidelog.core.ids import check_name
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
+from tidelog.keyed.maintenance.collecting import AFTER_US, KeyedCollector
+from tidelog.keyed.maintenance.compactor import HERE, Compactor, RunMerger
+from tidelog.keyed.maintenance.plan import LOOSE_MAX, retired_by
+from tidelog.keyed.maintenance.scrub import KeyedScrubbed, scrub_keyed
 from tidelog.keyed.port import KeyedWrites
 from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece
@@ -33,10 +37,6 @@ from tidelog.keyed.states.transition import (
     decide_retired,
     decide_sealed,
 )
-from tidelog.keyed.upkeep.collecting import AFTER_US, KeyedCollector
-from tidelog.keyed.upkeep.compactor import HERE, Compactor, RunMerger
-from tidelog.keyed.upkeep.plan import LOOSE_MAX, retired_by
-from tidelog.keyed.upkeep.scrub import KeyedScrubbed, scrub_keyed
 from tidelog.keyed.values import (
     DURABLE,
     MEMORY,
@@ -64,7 +64,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     """A handle for writing and reading.
 
     With ``visibility`` ``memory``, reads show ordered records; with ``durable``, only durable ones.
-    While it writes, it compacts in the background as needed, unless ``upkeep`` is False.
+    While it writes, it compacts in the background as needed, unless ``maintenance`` is False.
 
     Units: the handle knows its own appends. After ``quiet_us`` without an acknowledged append it
         reads the store again, because another process may have taken over the log.
@@ -72,16 +72,16 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     wal: SlotLog
     visibility: str = MEMORY
-    upkeep: bool = True
+    maintenance: bool = True
     refresh_us: int = 0
     quiet_us: int = REFRESH_US
     merger: RunMerger = field(default_factory=lambda: HERE)
     _pending: PendingAppends = field(init=False)
     _wrote: bool = False
     _heard_us: int = 0  # When the last append was acknowledged: until then no other process wrote.
-    _loose: int = 0  # Appends since the last upkeep; each made at most one fragment.
+    _loose: int = 0  # Appends since the last maintenance; each made at most one fragment.
     _first_slot: int | None = None  # The slot of the wal at which this handle began to write.
-    _tending: asyncio.Task[int] | None = None
+    _maintenance_task: asyncio.Task[int] | None = None
 
     def __post_init__(self) -> None:
         KeyedReader.__post_init__(self)
@@ -260,11 +260,11 @@ class KeyedLog(KeyedReader, KeyedWrites):
         try:
             await self.wal.close()
             if self._is_due(slots):
-                await self._tend()
+                await self._maintain()
             await self._pending.end()
         finally:
-            if self._tending is not None:
-                await asyncio.wait({self._tending})
+            if self._maintenance_task is not None:
+                await asyncio.wait({self._maintenance_task})
             await KeyedReader.close(self)
 
     async def _place(
@@ -319,9 +319,9 @@ class KeyedLog(KeyedReader, KeyedWrites):
         self._loose += 1
         if self._first_slot is None:
             self._first_slot = max(0, self.wal.slots() - OPENING_SLOTS)
-        if self.upkeep and self._loose >= LOOSE_MAX and self._tending is None:
+        if self.maintenance and self._loose >= LOOSE_MAX and self._maintenance_task is None:
             self._loose = 0
-            self._tending = asyncio.create_task(self._tend(), name="keyed upkeep")
+            self._maintenance_task = asyncio.create_task(self._maintain(), name="keyed maintenance")
 
     def _is_due(self, slots: int) -> bool:
         """Return True if a closing writer must check whether a compaction is due.
@@ -329,7 +329,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         Many processes may each append little and close. To share the work, a closing writer checks
         if its slots include a multiple of `LOOSE_MAX`.
         """
-        if not self.upkeep or self._tending is not None or self._first_slot is None:
+        if not self.maintenance or self._maintenance_task is not None or self._first_slot is None:
             return False
         return slots // LOOSE_MAX > self._first_slot // LOOSE_MAX
 
@@ -338,7 +338,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         self._wrote = False
         self.standing.tail.lag()
 
-    async def _tend(self) -> int:
+    async def _maintain(self) -> int:
         """Compact and retire as due. An error is ignored, because a later call meets it again."""
         try:
             written = await self.compact()
@@ -347,7 +347,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         except TidelogError:
             return 0
         finally:
-            self._tending = None
+            self._maintenance_task = None
 
     async def _look(self, fresh: bool) -> KeyedView:
         await self._refresh(fresh)

@@ -24,12 +24,12 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.maintenance.forks import Forks, is_kept_for_forks
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
 from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.transition import check_living, decide_dropped, decide_made
-from tidelog.keyed.upkeep.forks import Forks, is_kept_for_forks
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
@@ -83,7 +83,7 @@ class KeyedLogs:
         *,
         visibility: str = MEMORY,
         batching: Batching | None = None,
-        upkeep: bool = True,
+        maintenance: bool = True,
     ) -> KeyedLog:
         """Open a keyed log; ``batching`` sets how it is written.
 
@@ -96,7 +96,7 @@ class KeyedLogs:
             standing=standing,
             wal=await self._wal(standing, batching),
             visibility=visibility,
-            upkeep=upkeep,
+            maintenance=maintenance,
         )
 
     async def reader(

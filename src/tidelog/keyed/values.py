@@ -27,7 +27,7 @@ class Sealing:
     """The rules for sealing segments: at a size, at an age, or (None, None) only by a call.
 
     Units: ``bytes`` of stored data; ``age_us`` since the oldest record. Segments are sealed by
-        compaction: the background upkeep of a writer, after some appends, or `compact`.
+        compaction: the background maintenance of a writer, after some appends, or `compact`.
     """
 
     bytes: int | None = 1024 * 1024 * 1024
@@ -47,7 +47,7 @@ class Retention:
         long ago and all its records are older. The newest segments with ``bytes`` of stored data in
         total are kept. The newest ``segments``, including the active one, are kept. The active
         segment is never retired. A segment is retired if any of the settings allows it, by `retire`
-        or by the upkeep of a writer.
+        or by the maintenance of a writer.
     """
 
     age_us: int | None = None

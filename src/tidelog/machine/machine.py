@@ -32,8 +32,8 @@ from tidelog.machine import record as records
 from tidelog.machine.history import History, begin_history, follow
 from tidelog.machine.language import D, Decision, Language, R, S, check_storable
 from tidelog.machine.lost import state_lost, state_of_another, was_written
+from tidelog.machine.maintenance import MachineMaintenance
 from tidelog.machine.record import Record, RolledUp, Rollup
-from tidelog.machine.upkeep import Upkeep
 from tidelog.store.port import Store
 
 TOGETHER_MAX = 64
@@ -87,14 +87,14 @@ class Machine(Generic[S, D]):
     seqno: SeqNo = field(init=False, default=SeqNo(0))
     history: History = field(init=False, default=History())
     _is_new: bool = field(init=False, default=False)
-    upkeep: Upkeep[S, D] = field(init=False)
+    maintenance: MachineMaintenance[S, D] = field(init=False)
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _waiting: list[_Job] = field(init=False, default_factory=list)
     _worker: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.state = self.language.initial()
-        self.upkeep = Upkeep(self)
+        self.maintenance = MachineMaintenance(self)
 
     async def refresh(self) -> S:
         """Read the records that other processes committed, and return the newest state."""
@@ -131,7 +131,9 @@ class Machine(Generic[S, D]):
         """
         async with self._lock:
             await self._catch_up()
-            return await self.upkeep.collect(self.vanished_us if after_us is None else after_us)
+            return await self.maintenance.collect(
+                self.vanished_us if after_us is None else after_us
+            )
 
     async def clear(self) -> int:
         """Delete the remains of a killed `collect` or `settle`; return the number of objects.
@@ -141,7 +143,7 @@ class Machine(Generic[S, D]):
         """
         async with self._lock:
             await self._catch_up()
-            return await self.upkeep.clear()
+            return await self.maintenance.clear()
 
     async def settle(self, *, after_us: int | None = None) -> int:
         """Collect, and delete the state's past as well; return the number of objects.
@@ -158,9 +160,9 @@ class Machine(Generic[S, D]):
             for _ in range(_SETTLE_TRIES):
                 if self.history.changed <= self.history.rolled_up:
                     break
-                await self.upkeep.roll_up_now()
+                await self.maintenance.roll_up_now()
                 await self._catch_up()
-            return await self.upkeep.settle(self.vanished_us if after_us is None else after_us)
+            return await self.maintenance.settle(self.vanished_us if after_us is None else after_us)
 
     async def _work(self) -> None:
         jobs: list[_Job] = []
@@ -196,7 +198,7 @@ class Machine(Generic[S, D]):
                 continue
             if decided.diffs:
                 # Before the callers get their answers: a process may end as soon as it has one.
-                await self.upkeep.after_commit()
+                await self.maintenance.after_commit()
             self._tell(decided, attempt)
             return
         raise ContentionError(
@@ -248,7 +250,7 @@ class Machine(Generic[S, D]):
     async def append(self, diffs: tuple[D, ...], after: S) -> bool:
         """Write one record; return True if it landed. This machine then has the state ``after``."""
         seqno = SeqNo(self.seqno + 1)
-        rollup, floor, erased = self.upkeep.to_name(self.history)
+        rollup, floor, erased = self.maintenance.to_name(self.history)
         record = Record(
             rollup=rollup,
             floor=floor,

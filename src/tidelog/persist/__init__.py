@@ -1,5 +1,5 @@
 """Shards: durable, definite time-varying collections.
 
-Types and decisions: `states`, `format`. Agents: `write`, `read`, `handle`, `upkeep`. `transactions`
-writes several shards at one time.
+Types and decisions: `states`, `format`. Agents: `write`, `read`, `handle`, `maintenance`.
+`transactions` writes several shards at one time.
 """

@@ -1,8 +1,8 @@
 """The tasks of a merge, which run in executors.
 
-They read, merge and write as `tidelog.persist.upkeep` does in one process. A task that runs twice
-writes its parts twice, under unique names. Parts that no result names remain until a sweep deletes
-them.
+They read, merge and write as `tidelog.persist.maintenance` does in one process. A task that runs
+twice writes its parts twice, under unique names. Parts that no result names remain until a sweep
+deletes them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.format.duck import bounded_duck
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema, decode_schema
+from tidelog.persist.maintenance.merge_rows import BATCH_ROWS, RowMerger, summed
 from tidelog.persist.read.reader import PartReader
-from tidelog.persist.upkeep.merge_rows import BATCH_ROWS, RowMerger, summed
 from tidelog.persist.write.writer import PartWriter
 from tidelog.rowhash import RowSum
 from tidelog.spark.job import portable

@@ -22,9 +22,9 @@ from tidelog.errors import ObjectNotFound, TidelogError
 from tidelog.persist.format.bounds import ordered
 from tidelog.persist.format.part import Part, check_bytes, int64_array, missing_part
 from tidelog.persist.format.schema import decode_schema, encode_with_known
+from tidelog.persist.maintenance.merge_rows import is_plain
+from tidelog.persist.maintenance.merger import MergedParts, MergerHere, merged_parts
 from tidelog.persist.states.evolution import newest_schema
-from tidelog.persist.upkeep.merge_rows import is_plain
-from tidelog.persist.upkeep.merger import MergedParts, MergerHere, merged_parts
 from tidelog.rowhash import RowSum
 from tidelog.spark.job import run_job
 from tidelog.spark.merge_plan import MergeJob, can_cut, places_count, shares_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.persist.handle.shard import Shard
-    from tidelog.persist.upkeep.merging import MergeRequest
+    from tidelog.persist.maintenance.merging import MergeRequest
 
 LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, one process is faster than tasks.
 SAMPLED_PARTS: Final = 16
@@ -65,7 +65,7 @@ class SparkMerger:
     _checked: set[str] = field(default_factory=set)
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
-        """Write the result of a merge; see `tidelog.persist.upkeep.merger.Merger`.
+        """Write the result of a merge; see `tidelog.persist.maintenance.merger.Merger`.
 
         Raises:
             UsageError: executors do not reach the location.

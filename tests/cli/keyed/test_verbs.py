@@ -85,7 +85,7 @@ def test_tables_and_csv_have_the_same_columns(filled: Cli) -> None:
     assert "\\xff" in table
 
 
-def test_upkeep_from_seal_to_collect(filled: Cli) -> None:
+def test_maintenance_from_seal_to_collect(filled: Cli) -> None:
     """A segment is sealed, compacted, retired by the retention and collected."""
     sealed = filled.done("keyed", "seal", "k").object["sealed"]
     assert filled.done("keyed", "seal", "k").object["sealed"] is None

@@ -70,7 +70,7 @@ class Pair:
         """Run one random client call or maintenance operation."""
         verb = self.chance.choice(
             ["append"] * 4 + ["scan", "scan_prefix", "scan_range", "count", "keys", "segments",
-             "poll", "count_approximate", "upkeep"]
+             "poll", "count_approximate", "maintenance"]
         )  # fmt: skip
         getattr(self, f"_{verb}")()
 
@@ -84,7 +84,7 @@ class Pair:
         verb = self.chance.choice(["append", "try_append"])
         self.check(verb, records, durable=durable, timestamp_us=time)
         if not durable:  # Only the engine decides when it becomes durable.
-            self.upkeep("flush")
+            self.maintenance("flush")
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -160,11 +160,11 @@ class Pair:
         assert not any(start <= one[1] < at for one in there[len(given) :])
         assert not given or at > given[-1][1]
 
-    def _upkeep(self) -> None:
+    def _maintenance(self) -> None:
         deed = self.chance.choice(["seal", "compact", "retire", "flush"])
-        self.upkeep(deed, **({"retention": Retention(segments=2)} if deed == "retire" else {}))
+        self.maintenance(deed, **({"retention": Retention(segments=2)} if deed == "retire" else {}))
 
-    def upkeep(self, deed: str, **given: Any) -> None:
+    def maintenance(self, deed: str, **given: Any) -> None:
         """Run a maintenance operation next to the server, on both logs."""
 
         async def there() -> None:

@@ -22,11 +22,11 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.location import open_location
+from tidelog.persist.maintenance.usage import ObjectUse
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions import committing
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
-from tidelog.persist.upkeep.usage import ObjectUse
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.models import updates_of
 

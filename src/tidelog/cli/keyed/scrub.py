@@ -13,7 +13,7 @@ from tidelog.cli.log.scrub import LogBroken
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_json, say, write_text
 
 if TYPE_CHECKING:
-    from tidelog.keyed.upkeep.scrub import KeyedScrubbed
+    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
     from tidelog.location import Location
 
 

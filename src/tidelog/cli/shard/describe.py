@@ -35,7 +35,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
     """
 
     async def work(location: Location) -> dict[str, Any]:
-        from tidelog.persist.upkeep.sweeper import usage_of_shard
+        from tidelog.persist.maintenance.sweeper import usage_of_shard
 
         shard = await opened(location, name)
         usage = await usage_of_shard(shard)
@@ -56,7 +56,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
 
 def _described(shard: Shard, name: str) -> dict[str, Any]:
     from tidelog.collection.formats.types import sql_type_of
-    from tidelog.persist.upkeep.merging import level_of
+    from tidelog.persist.maintenance.merging import level_of
 
     state = shard.state
     schema = schema_of(state) if state.schema else None

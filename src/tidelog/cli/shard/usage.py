@@ -19,7 +19,7 @@ from tidelog.cli.shard.opened import ShardName, opened
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.persist.upkeep.usage import ShardUsage
+    from tidelog.persist.maintenance.usage import ShardUsage
 
 
 def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
@@ -30,7 +30,7 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
     """
 
     async def work(location: Location) -> ShardUsage:
-        from tidelog.persist.upkeep.sweeper import usage_of_shard
+        from tidelog.persist.maintenance.sweeper import usage_of_shard
 
         return await usage_of_shard(await opened(location, name))
 

@@ -17,7 +17,7 @@ from tidelog.collection.formats.places import Bools
 from tidelog.collection.formats.times import times_of
 from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import TIME
-from tidelog.persist.upkeep.merging import Expiry
+from tidelog.persist.maintenance.merging import Expiry
 
 # Event time after a deletion's own time for which ingesters remember it.
 DELETIONS_KEPT_MS: Final = DAY_MS

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.ingest.summary import RunProgress, Summary, new_column
-from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.source.port import SourceHead
 from tidelog.core.clock import backoff_us
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
@@ -85,7 +85,7 @@ async def run_ingest(
     run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
     if merges:
         expiries = expiries_of(ingester.rendition, ingester.info)
-        run.tending = Tending([*ingester.written, ingester.remap], expiries)
+        run.background_merges = BackgroundMerges([*ingester.written, ingester.remap], expiries)
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:
@@ -98,7 +98,7 @@ async def run_ingest(
         await run.tell_health(failed, running=False)
         raise failed from error
     finally:
-        await run.tending.stop()
+        await run.background_merges.stop()
     await run.tell_health(None, running=False)
     return run.summary()
 
@@ -116,7 +116,7 @@ class _Run:
     stop: Callable[[], bool]
     heartbeat_us: int
     first: FirstHead | None
-    tending: Tending = field(default_factory=lambda: Tending([]))
+    background_merges: BackgroundMerges = field(default_factory=lambda: BackgroundMerges([]))
     so_far: Summary = field(default_factory=Summary)
     _named: set[str] = field(default_factory=set)
     _executors: Usage = field(default_factory=Usage)
@@ -165,7 +165,7 @@ class _Run:
             # A run that waits for data must appear as running in the status. The first report is
             # not delayed, because until then the status shows the previous run.
             await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
-            self.tending.look()
+            self.background_merges.look()
             await self._pause(interval_us)
 
     async def _take(self, head: SourceHead) -> None:
@@ -185,7 +185,7 @@ class _Run:
             self._ticked_us = self.ingester.clock.monotonic_us()
             warnings = self._new_columns(tick)
             self.on_tick(RunProgress(so_far=self.summary(), tick=tick, warnings=warnings))
-            self.tending.look()
+            self.background_merges.look()
             await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
@@ -233,7 +233,7 @@ class _Run:
             duration_us=self.ingester.clock.monotonic_us() - self._start_us,
             upper=None if upper.is_empty or not upper.time else upper.time,
             waiting=self.ingester.source.waiting(),
-            notes={**self.ingester.source.notes(), **self.tending.trouble},
+            notes={**self.ingester.source.notes(), **self.background_merges.trouble},
             store=self._usage() - self._usage_before + self._executors,
             live_bytes=self.ingester.live_bytes,
             driver_read_bytes=(_usage_of_driver(self.ingester) - self._driver_before).read_bytes,
@@ -276,7 +276,7 @@ class _Run:
             bad=done.bad,
             waiting=dict(done.waiting),
             notes=dict(done.notes),
-            merges=dict(self.tending.trouble),
+            merges=dict(self.background_merges.trouble),
             dropped=dict(done.dropped),
             error=None if error is None else str(error),
             error_kind=None if error is None else error.kind,

@@ -74,8 +74,8 @@ from tidelog.store.port import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.persist.upkeep.compactor import Compacted
-    from tidelog.persist.upkeep.sweeper import ShardSwept
+    from tidelog.persist.maintenance.compactor import Compacted
+    from tidelog.persist.maintenance.sweeper import ShardSwept
 
 _log = logging.getLogger(__name__)
 INLINE_STATE_BYTES_MAX = 256 * 1024
@@ -492,7 +492,7 @@ class Shard:
         return list(newest_schema(state).known) if state.schema else []
 
     async def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
-        """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`.
+        """Merge batches that are due, or all; see `tidelog.persist.maintenance.compactor.compact`.
 
         With a Spark session, its executors do the large merges.
 
@@ -500,7 +500,7 @@ class Shard:
             UsageError: ``full`` is neither True nor False.
         """
         check_flag(full, "full")
-        from tidelog.persist.upkeep.compactor import HERE, compact
+        from tidelog.persist.maintenance.compactor import HERE, compact
 
         merger = HERE if spark is None else spark_room("merger").SparkMerger(spark)
         return await self._in_time(compact(self, full=full, merger=merger))
@@ -526,8 +526,8 @@ class Shard:
         return await self._in_time(removal(after_us=after_us))
 
     async def sweep(self) -> ShardSwept:
-        """Delete unnamed objects; see `tidelog.persist.upkeep.sweeper.sweep`."""
-        from tidelog.persist.upkeep.sweeper import sweep
+        """Delete unnamed objects; see `tidelog.persist.maintenance.sweeper.sweep`."""
+        from tidelog.persist.maintenance.sweeper import sweep
 
         return await self._in_time(sweep(self))
 

@@ -19,8 +19,8 @@ from tidelog.errors import Fenced, TidelogError, UsageError
 from tidelog.keyed.format.mark import BEGINS, encode_mark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance.compactor import Compactor
 from tidelog.keyed.read.standing import KeyedStanding
-from tidelog.keyed.upkeep.compactor import Compactor
 from tidelog.spark.keyed.staging import Staged, load_block
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
@@ -94,7 +94,7 @@ async def _committed(
 async def _commit_once(
     logs: KeyedLogs, log_name: str, staged: Staged, name: tuple[str, int] | None
 ) -> bool:
-    log = await logs.open(log_name, batching=Batching(interval_us=0), upkeep=False)
+    log = await logs.open(log_name, batching=Batching(interval_us=0), maintenance=False)
     try:
         if name is not None:
             return await _append_once(log, staged, *name)

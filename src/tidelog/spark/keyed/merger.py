@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from tidelog.core.clock import SystemClock, run_all
 from tidelog.errors import ObjectNotFound, TidelogError, UsageError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.maintenance.compactor import HereMerger, write_parts
+from tidelog.keyed.maintenance.merge import merged_records
+from tidelog.keyed.maintenance.plan import RunMergeJob
 from tidelog.keyed.read.key_ranges import key_ranges
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.sources import RunSource
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.run import Run
-from tidelog.keyed.upkeep.compactor import HereMerger, write_parts
-from tidelog.keyed.upkeep.merge import merged_records
-from tidelog.keyed.upkeep.plan import RunMergeJob
 from tidelog.spark.job import portable, run_job
 from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.place import url_for_executors
@@ -73,7 +73,7 @@ class SparkRunMerger:
     async def merge(
         self, standing: KeyedStanding, job: RunMergeJob, run: Run
     ) -> tuple[RunPart, ...]:
-        """Write the parts of a merged run; see `tidelog.keyed.upkeep.compactor.RunMerger`.
+        """Write the parts of a merged run; see `tidelog.keyed.maintenance.compactor.RunMerger`.
 
         Raises:
             UsageError: executors do not reach the location.

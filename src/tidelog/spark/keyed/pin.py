@@ -1,7 +1,7 @@
 """The contents of a DataFrame of a keyed log: parts and fragments, fixed at ``load``.
 
 Their objects stay stored for an hour after a compaction or retirement; see
-`tidelog.keyed.upkeep.collecting`.
+`tidelog.keyed.maintenance.collecting`.
 """
 
 from __future__ import annotations

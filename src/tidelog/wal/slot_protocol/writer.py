@@ -42,7 +42,7 @@ from tidelog.wal.slot_protocol.admission import admit
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
 from tidelog.wal.slot_protocol.fencing import Fencer, over
-from tidelog.wal.slot_protocol.manifest_keeper import ManifestKeeper
+from tidelog.wal.slot_protocol.manifest_maintenance import ManifestMaintenance
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
 from tidelog.wal.slot_protocol.shape import Shape
 
@@ -63,7 +63,7 @@ class SlotWriter(BatchWriter):
     shape: Shape = field(default_factory=Shape)
     resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
     _pipeline: Pipeline | None = None
-    _keeper: ManifestKeeper = field(init=False)
+    _maintenance: ManifestMaintenance = field(init=False)
     _named: set[str] = field(default_factory=set)
     _has_held: bool = False
     taken_from: str = ""  # The previous writer's name, unless that writer had closed.
@@ -74,7 +74,7 @@ class SlotWriter(BatchWriter):
         checkpointer = Checkpointer(
             store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
         )
-        self._keeper = ManifestKeeper(
+        self._maintenance = ManifestMaintenance(
             checkpointer=checkpointer,
             queue=self._queue,
             clock=self.clock,
@@ -183,7 +183,9 @@ class SlotWriter(BatchWriter):
                 self._stop(pipeline, over(pipeline.fence))
         last: Pipeline | None = self._pipeline
         is_clean = last is not None and last.is_idle
-        await self._keeper.roll_up(closing=last.tail if last is not None and is_clean else None)
+        await self._maintenance.roll_up(
+            closing=last.tail if last is not None and is_clean else None
+        )
 
     async def _opened(self) -> Pipeline | None:
         """Open the log; if that fails, fail the waiting appends and return None."""
@@ -216,7 +218,7 @@ class SlotWriter(BatchWriter):
         )
         self.taken_from = self.taken_from if self._has_held else ended.taken_from
         self._has_held = True
-        self._keeper.begin(ended.head, list(ended.steps))
+        self._maintenance.begin(ended.head, list(ended.steps))
         return Pipeline(
             store=self.store,
             clock=self.clock,
@@ -230,7 +232,7 @@ class SlotWriter(BatchWriter):
         if pipeline.is_idle:
             self._queue.durable.advance(pipeline.tail.position)
         async with asyncio.TaskGroup() as group:
-            keeping = group.create_task(self._keeper.run())
+            roll_ups = group.create_task(self._maintenance.run())
             while await self._is_to_send(pipeline):
                 if not await self._has_token(self.clock):
                     continue
@@ -238,18 +240,18 @@ class SlotWriter(BatchWriter):
                 if (slot := await self._placed(pipeline)) is not None:
                     group.create_task(self._put(pipeline, slot))
                     await self._pace(begun_us, self.clock)
-            keeping.cancel()
+            roll_ups.cancel()
 
     async def _is_to_send(self, pipeline: Pipeline) -> bool:
         """Wait until there is work and room for it; return False if the epoch is over instead."""
-        queue, behind_max = self._queue, self._keeper.behind_max
+        queue, behind_max = self._queue, self._maintenance.behind_max
 
         def has_end() -> bool:
             return pipeline.is_over or (queue.is_closing and not queue and not pipeline.under_way)
 
         def has_work() -> bool:
             # A closing writer has only a little work left, so it does not wait for the manifest.
-            is_near = self._keeper.behind + pipeline.under_way < behind_max or queue.is_closing
+            is_near = self._maintenance.behind + pipeline.under_way < behind_max or queue.is_closing
             return len(queue) > 0 and pipeline.has_room and is_near
 
         await queue.changed.wait_for(lambda: has_end() or has_work())
@@ -284,7 +286,7 @@ class SlotWriter(BatchWriter):
     async def _settle(self, pipeline: Pipeline, *, below: int | None = None) -> None:
         for sent in list(pipeline.settled(below=below)):
             if below is None:
-                self._keeper.add(sent.fragment)
+                self._maintenance.add(sent.fragment)
             self._queue.settle(sent.batch, sent.fragment.start)
         self._queue.changed.notify()
 

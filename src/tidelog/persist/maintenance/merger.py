@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import is_sortable
+from tidelog.persist.maintenance.merge_rows import RowMerger
 from tidelog.persist.states.evolution import newest_schema
-from tidelog.persist.upkeep.merge_rows import RowMerger
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
-    from tidelog.persist.upkeep.merging import MergeRequest
+    from tidelog.persist.maintenance.merging import MergeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

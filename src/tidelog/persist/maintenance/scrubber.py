@@ -27,10 +27,7 @@ from tidelog.machine.record import Rollup
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.batch import Batch
-from tidelog.persist.states.evolution import newest_schema
-from tidelog.persist.states.state import Diff, State
-from tidelog.persist.upkeep.scrub import (
+from tidelog.persist.maintenance.scrub import (
     RESTORE,
     Damage,
     ShardScrubbed,
@@ -39,6 +36,9 @@ from tidelog.persist.upkeep.scrub import (
     check_state,
     check_t,
 )
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.evolution import newest_schema
+from tidelog.persist.states.state import Diff, State
 
 AT_ONCE = 2
 ROUNDS = 5

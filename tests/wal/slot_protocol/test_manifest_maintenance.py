@@ -20,11 +20,11 @@ from tidelog.wal.format.link import Tail
 from tidelog.wal.read.head import Head
 from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.manifest_keeper import BREATH_EVERY, ManifestKeeper
+from tidelog.wal.slot_protocol.manifest_maintenance import BREATH_EVERY, ManifestMaintenance
 
 SLOTS = 64
 PUT_US = 20_000
-A_STEP = cast(Step, None)  # The keeper never reads it.
+A_STEP = cast(Step, None)  # `ManifestMaintenance` never reads it.
 
 
 class Told(Checkpointer):
@@ -55,16 +55,16 @@ def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
     async def main() -> None:
         clock, queue = SimClock(1), Queue(batching=Batching())
         told = Told(clock)
-        keeper = ManifestKeeper(
+        maintenance = ManifestMaintenance(
             checkpointer=told, queue=queue, clock=clock, slots=SLOTS, interval_us=1_000_000
         )
-        keeper.begin(cast(Head, object()), [])
-        keeping = asyncio.create_task(keeper.run())
+        maintenance.begin(cast(Head, object()), [])
+        task = asyncio.create_task(maintenance.run())
         for _ in range(int(slots_a_second * seconds)):
             await clock.sleep(1_000_000 // slots_a_second)
-            keeper.add(A_STEP)
+            maintenance.add(A_STEP)
             queue.changed.notify()
-        keeping.cancel()
+        task.cancel()
         found.append(told)
 
     run(main, 1)

@@ -23,14 +23,8 @@ from tidelog.keyed.format.mark import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import sort_records
-from tidelog.keyed.read.piece import LoosePiece, in_range
-from tidelog.keyed.read.standing import KeyedStanding
-from tidelog.keyed.states.language import prefix_of
-from tidelog.keyed.states.run import Run
-from tidelog.keyed.states.state import KeyedState
-from tidelog.keyed.states.transition import Decided, decide_compacted, decide_merged, decide_sealed
-from tidelog.keyed.upkeep.merge import merged_records
-from tidelog.keyed.upkeep.plan import (
+from tidelog.keyed.maintenance.merge import merged_records
+from tidelog.keyed.maintenance.plan import (
     RUN_BYTES_MAX,
     Loose,
     RunMergeJob,
@@ -38,6 +32,12 @@ from tidelog.keyed.upkeep.plan import (
     seal_due,
     windows_to_compact,
 )
+from tidelog.keyed.read.piece import LoosePiece, in_range
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.language import prefix_of
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.states.transition import Decided, decide_compacted, decide_merged, decide_sealed
 from tidelog.keyed.values import KEYED_RECORDS
 
 PART_ROWS: Final = 4_000_000

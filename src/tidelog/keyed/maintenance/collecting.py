@@ -16,6 +16,7 @@ from functools import partial
 
 from tidelog.core.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCursor, PositionCollected
+from tidelog.keyed.maintenance.forks import Forks
 from tidelog.keyed.read.standing import KeyedStanding
 from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
@@ -25,7 +26,6 @@ from tidelog.keyed.states.transition import (
     decide_epoch,
     named_by,
 )
-from tidelog.keyed.upkeep.forks import Forks
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.usage import ShardUsage, tell_apart
 from tidelog.persist.states.transition import decide_epoch
-from tidelog.persist.upkeep.usage import ShardUsage, tell_apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from tidelog.wal.read.head import Head
 from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 
-LOOK_US: Final = 50_000  # How often the keeper checks whether a roll-up is due.
+LOOK_US: Final = 50_000  # How often the writer checks whether a roll-up is due.
 BEHIND_MAX: Final = 8  # In roll-ups: if the manifest is later than this, appends wait for it.
 # A collector or a fork reads the manifest, then replaces it. If gets take longer than puts, a busy
-# writer would win every such race. So before every BREATH_EVERY-th roll-up the keeper leaves the
+# writer would win every such race. So before every BREATH_EVERY-th roll-up the writer leaves the
 # manifest alone for BREATH_US, unless it is half as late as it may be.
 BREATH_EVERY: Final = 4
 BREATH_US: Final = 500_000
@@ -30,7 +30,7 @@ BROKEN_MAX: Final = 5  # After so many failures in a row, the cause is not an an
 
 
 @dataclass(slots=True, kw_only=True)
-class ManifestKeeper:
+class ManifestMaintenance:
     """Roll-ups of a writer's committed slots, after ``slots`` slots or ``interval_us``."""
 
     checkpointer: Checkpointer

@@ -12,10 +12,10 @@ from kit.keyed_engine import FAST, keyed_logs, rows_of
 from tidelog.errors import ContentionError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.maintenance import compactor
+from tidelog.keyed.maintenance.plan import LOOSE_MAX
 from tidelog.keyed.query import Keys
 from tidelog.keyed.states.transition import decide_sealed
-from tidelog.keyed.upkeep import compactor
-from tidelog.keyed.upkeep.plan import LOOSE_MAX
 from tidelog.keyed.values import Retention
 from tidelog.machine.machine import Machine
 
@@ -33,7 +33,7 @@ async def _two() -> tuple[KeyedLog, KeyedLog]:
 
 
 async def _handle(logs: KeyedLogs) -> KeyedLog:
-    return await logs.open("log", batching=FAST, upkeep=False)
+    return await logs.open("log", batching=FAST, maintenance=False)
 
 
 def _after_commit(
@@ -190,12 +190,12 @@ async def test_what_many_append_who_each_append_little_is_compacted() -> None:
     await log.close()
 
 
-async def test_whoever_wants_no_upkeep_ends_without() -> None:
-    """A handle opened with `upkeep=False` never compacts, so that a process can end quickly."""
+async def test_a_handle_without_maintenance_never_compacts() -> None:
+    """With `maintenance=False`, a handle never compacts, so that a process can end quickly."""
     logs = keyed_logs()
     await logs.create("log")
     for number in range(40):
-        log = await logs.open("log", batching=FAST, upkeep=False)
+        log = await logs.open("log", batching=FAST, maintenance=False)
         await log.append([(b"k", b"%d" % number)])
         await log.close()
     assert (await (await logs.reader("log")).describe()).loose_fragments == 40

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
-from tidelog.persist.upkeep.merging import Expiry
+from tidelog.persist.maintenance.compactor import Compacted, compact, is_due
+from tidelog.persist.maintenance.merging import Expiry
 
 
 @dataclass(slots=True)
-class Tending:
+class BackgroundMerges:
     """The background merges of some shards.
 
     Shape: ``expiries`` is by the id of a shard. So is ``trouble``: it has the error of each shard

@@ -1,4 +1,4 @@
-"""Upkeep: rollups that shorten the first read of a state, and deletion of unnamed objects.
+"""Maintenance: rollups that shorten the first read of a state, and deletion of unnamed objects.
 
 It adds few records: the next record of a change names a new rollup and a raised floor. Only a
 process that may write no further record writes one for that alone. All of it is best effort. A
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Upkeep(Generic[S, D]):
-    """The upkeep of one machine in this process."""
+class MachineMaintenance(Generic[S, D]):
+    """The maintenance of one machine in this process."""
 
     machine: Machine[S, D]
     _commits: int = field(init=False, default=0)
@@ -53,7 +53,7 @@ class Upkeep(Generic[S, D]):
         )
 
     async def after_commit(self) -> None:
-        """Do the upkeep that is due. Errors are ignored: the change itself has landed."""
+        """Do the maintenance that is due. Errors are ignored: the change itself has landed."""
         self._commits += 1
         try:
             await self._truncate()

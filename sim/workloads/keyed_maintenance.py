@@ -47,7 +47,7 @@ RETENTIONS = (
 )
 
 
-async def tend_on(scenario: Keyed, client: Client) -> None:
+async def maintain_until_done(scenario: Keyed, client: Client) -> None:
     """Maintain a log until no writer is left."""
     within_us = 100_000
     log: KeyedLog | None = None
@@ -57,11 +57,11 @@ async def tend_on(scenario: Keyed, client: Client) -> None:
         name = scenario.dice.choice([*scenario.watch.living(), "k"])
         with scenario.trouble(name, HandleError):
             if log is None or log.name != name or scenario.dice.random() < 0.3:
-                log = await scenario.open(client, name, upkeep=False)
-            await tend(scenario, client, log)
+                log = await scenario.open(client, name, maintenance=False)
+            await maintain(scenario, client, log)
 
 
-async def tend(scenario: Keyed, client: Client, log: KeyedLog) -> None:
+async def maintain(scenario: Keyed, client: Client, log: KeyedLog) -> None:
     """Run one random maintenance operation."""
     dice, truth = scenario.dice, scenario.truth(log.name)
     toss = dice.choice(WAYS)
@@ -170,9 +170,9 @@ async def fork_on(scenario: Keyed, client: Client) -> None:
             continue
         await write_on(scenario, client, name)
         with scenario.trouble(name, HandleError):
-            log = await scenario.open(client, name, upkeep=False)
+            log = await scenario.open(client, name, maintenance=False)
             for _ in range(3):
-                await tend(scenario, client, log)
+                await maintain(scenario, client, log)
         if dice.random() < 0.5:
             await drop(scenario, client, name)
 

@@ -27,10 +27,10 @@ from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.format.updates import is_sortable
+from tidelog.persist.maintenance.merge_ranges import RangeMerger, can_range
+from tidelog.persist.maintenance.merging import MergeRequest
 from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.sql_batches import tables_of
-from tidelog.persist.upkeep.merge_ranges import RangeMerger, can_range
-from tidelog.persist.upkeep.merging import MergeRequest
 from tidelog.persist.write.streaming import gathered
 from tidelog.rowhash import RowSum
 

@@ -25,15 +25,15 @@ from tidelog.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from tidelog.collection.maintenance import Kept
+    from tidelog.collection.maintenance import ShardGroup
     from tidelog.keyed.log import KeyedLog
     from tidelog.location import Location
 
-MaintainedNames = Annotated[
+ShardNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME]...", help="Collections and shards. The default is all."),
 ]
-TendedNames = Annotated[
+TargetNames = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME]...", help="Collections, shards and keyed logs. The default is all."
@@ -61,7 +61,7 @@ class WithName(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TendedLog:
+class LogTarget:
     """A keyed log as a target of maintenance."""
 
     name: str
@@ -74,29 +74,29 @@ class TendedLog:
             yield log
 
 
-async def tended(
+async def maintenance_targets(
     location: Location, names: Sequence[str], *, dropped: bool = False
-) -> tuple[list[Kept], list[TendedLog]]:
-    """Return the shards and the keyed logs with these names, or all; see `Maintenance.kept`.
+) -> tuple[list[ShardGroup], list[LogTarget]]:
+    """Return the shards and the keyed logs with these names, or all; see `Maintenance.groups`.
 
     Raises:
         NoSuchCollection: no collection, shard or keyed log has a name.
     """
-    shelf, tending = location.keyed, location.maintenance
+    keyed, maintenance = location.keyed, location.maintenance
     if not names:
-        kept = await tending.kept(dropped=dropped)
-        return kept, [TendedLog(name, location) for name in await shelf.list()]
-    kept, logs = [], []
+        groups = await maintenance.groups(dropped=dropped)
+        return groups, [LogTarget(name, location) for name in await keyed.list()]
+    groups, logs = [], []
     for name in dict.fromkeys(names):
         with suppress(UsageError):
-            if await shelf.has(name):
-                logs.append(TendedLog(name, location))
+            if await keyed.has(name):
+                logs.append(LogTarget(name, location))
         try:
-            kept += await tending.kept([name])
+            groups += await maintenance.groups([name])
         except NoSuchCollection:
             if name not in [log.name for log in logs]:
                 raise
-    return kept, logs
+    return groups, logs
 
 
 K = TypeVar("K", bound=WithName)
@@ -110,10 +110,10 @@ class Turn:
     damaged: list[str] = field(default_factory=list)
 
     async def each(
-        self, kept: Sequence[K], work: Callable[[Sequence[K]], AsyncIterator[Any]]
+        self, groups: Sequence[K], work: Callable[[Sequence[K]], AsyncIterator[Any]]
     ) -> AsyncIterator[Any]:
         """Yield the results of ``work`` on each target; report a damaged one, and continue."""
-        for one in kept:
+        for one in groups:
             if self.stopping.is_set():
                 return
             try:

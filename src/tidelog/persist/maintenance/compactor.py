@@ -19,10 +19,8 @@ from tidelog.core.clock import wall_us
 from tidelog.core.ids import new_writer_id
 from tidelog.errors import LocationError, PartMissing, PartsSwept
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.claim import CLAIMED_BYTES
-from tidelog.persist.upkeep.merger import MergedParts, Merger, MergerHere
-from tidelog.persist.upkeep.merging import (
+from tidelog.persist.maintenance.merger import MergedParts, Merger, MergerHere
+from tidelog.persist.maintenance.merging import (
     Expiry,
     MergeRequest,
     MergeVerdict,
@@ -31,6 +29,8 @@ from tidelog.persist.upkeep.merging import (
     plan_merge,
     plan_next,
 )
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.claim import CLAIMED_BYTES
 
 MERGES_MAX: Final = 10_000
 
