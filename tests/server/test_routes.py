@@ -178,6 +178,14 @@ async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
     assert about["least"] <= about["count"] <= about["most"]
 
 
+async def test_a_follower_past_its_end_gets_an_empty_page(asked: Asked) -> None:
+    """A client that polls again after the last sequence gets no error; a plain scan gets one."""
+    past = {"prefix": "", "start_seq": 5, "end_seq": 3}
+
+    assert await values(asked, **past, follow="true") == []
+    assert (await asked.get("scan", params=past)).status_code == 400
+
+
 async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
     """A follower gets existing records at once, else new ones, else an empty page in time."""
     await asked.append(("a", "1"))
